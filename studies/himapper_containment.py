@@ -2,19 +2,73 @@
 """Do the maps of parents cover those of their children?
 ``python studies/himapper_containment.py CONFIG WEIGHTS``.
 
-Looks at the procedural scenes, which nothing was trained on, and prints the containment score of
-:mod:`hypvision.viz.hierarchy_tree` beside chance (other nodes of the parent's level), level by
-level, and the same for the tree before fine-tuning (``--start``: the model as a training begins
-it).
+Looks at the procedural scenes, which nothing was trained on, and prints the containment score
+beside chance (other nodes of the parent's level), level by level, and the same for the tree before
+fine-tuning (``--start``: the model as a training begins it).
 """
 
 import json
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from hypvision.io.errors import HypvisionError, guard
+
+
+class Containment(NamedTuple):
+    """The result of :func:`containment`; each number lies between 0 and 1."""
+
+    score: float  # mean share of a child's map inside the region of its parent
+    # mean share of a child's map inside the regions of the other nodes of the parent's level
+    chance: float
+    wins: float  # share of the children for which the parent has more than these others on average
+
+
+def containment(maps: Sequence[Tensor], mass: float = 0.5) -> Containment:
+    """How well the maps of parents cover those of their children.
+
+    The region of a node is the smallest set of pixels that holds the share ``mass`` of its map.
+
+    Args:
+        maps: of the levels from the finest, ``(B, n_l, h, w)`` or ``(n_l, h, w)``, >= 0.
+        mass: share of its map that a region holds.
+
+    Raises:
+        ValueError: fewer than two levels, or a single node in the coarsest, which has no others to
+            compare with.
+    """
+    if len(maps) < 2 or maps[-1].shape[-3] < 2:
+        raise ValueError(
+            "Containment compares the map of a node with that of its ancestor and with those of "
+            "the ancestor's neighbours, so maps must have at least two levels, and the coarsest at "
+            "least two nodes."
+        )
+    scores = []
+    chances = []
+    for children, parents in zip(maps, maps[1:]):
+        flat, region = (
+            level.flatten(-2) / level.sum((-2, -1))[..., None].clamp(min=1e-12)
+            for level in (children, parents)
+        )
+        ordered, order = region.sort(-1, descending=True)
+        inside = torch.zeros_like(region).scatter(
+            -1, order, ((ordered.cumsum(-1) - ordered) < mass).to(region.dtype)
+        )
+        shares = flat @ inside.mT  # (..., n, n / 2)
+        count = shares.shape[-1]
+        own = torch.arange(shares.shape[-2]) // 2
+        mine = shares[..., torch.arange(len(own)), own]
+        scores.append(mine.flatten())
+        chances.append(((shares.sum(-1) - mine) / (count - 1)).flatten())
+    score = torch.cat(scores)
+    chance = torch.cat(chances)
+    return Containment(
+        score.mean().item(), chance.mean().item(), (score > chance).double().mean().item()
+    )
 
 
 def build(config, weights: str | None):
@@ -34,7 +88,7 @@ def build(config, weights: str | None):
 
 def measure(model, images: torch.Tensor, batch: int = 25) -> dict[str, dict[str, float]]:
     """Containment at every pair of levels and of all."""
-    from hypvision.viz.hierarchy_tree import containment, part_maps
+    from hypvision.viz.hierarchy_tree import part_maps
 
     found = [part_maps(model, part)[0] for part in images.split(batch)]
     maps = [torch.cat(level) for level in zip(*found)]

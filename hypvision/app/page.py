@@ -120,9 +120,11 @@ def _examples(gr: Any, photo: Any, paths: list[str]) -> None:
     def example(number: int) -> str:
         return paths[number]
 
-    label = "Examples: drawn shapes, which the models that ship know"
     chosen = gr.Dataset(
-        components=[photo], samples=[[path] for path in paths], label=label, type="index"
+        components=[photo],
+        samples=[[path] for path in paths],
+        label="Examples: drawn shapes, which the models that ship know",
+        type="index",
     )
     # gr.Examples would replace the photo by another component, which opens files by itself
     chosen.click(
@@ -229,8 +231,13 @@ def _walk(gr: Any, answers: Answers | Worker, examples: list[str]) -> None:
     with gr.Row():
         with gr.Column(scale=2):
             photo = _photo(gr)
-            info = "to choose from, one a line, general ones and specific ones"
-            texts = gr.Textbox(scene_texts(), label="Texts", info=info, lines=8, max_lines=8)
+            texts = gr.Textbox(
+                scene_texts(),
+                label="Texts",
+                info="to choose from, one a line, general ones and specific ones",
+                lines=8,
+                max_lines=8,
+            )
             clip = _clips(gr)
             info = (
                 "HierarCaps: within a growing radius; MERU: along the way from the photo to the "
@@ -252,11 +259,21 @@ def _walk(gr: Any, answers: Answers | Worker, examples: list[str]) -> None:
 def _disk(gr: Any, answers: Answers | Worker) -> None:
     with gr.Row():
         with gr.Column(scale=2):
-            info = "a chain of names a line, from general to specific"
-            chains = gr.Textbox(HIERARCHY, label="Hierarchy", info=info, lines=10, max_lines=10)
+            chains = gr.Textbox(
+                HIERARCHY,
+                label="Hierarchy",
+                info="a chain of names a line, from general to specific",
+                lines=10,
+                max_lines=10,
+            )
             kinds = [".csv", ".tsv", ".txt", ".gz"]
-            label = "Or a file of names and their ancestors (id1,id2)"
-            file = _by_path(gr.File(label=label, file_types=kinds, height=160))
+            file = _by_path(
+                gr.File(
+                    label="Or a file of names and their ancestors (id1,id2)",
+                    file_types=kinds,
+                    height=160,
+                )
+            )
             steps = gr.Slider(100, 10000, value=1000, step=100, label="Steps of training")
             button = gr.Button("Embed", variant="primary")
         with gr.Column(scale=3):

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from hypvision.app.answers import Answers
@@ -74,17 +75,11 @@ def serving(
             page.close(verbose=False)
 
 
-def serve(
-    answers: Answers,
-    host: str = HERE[0],
-    port: int | None = None,
-    upload: int = UPLOAD,
-    seconds: float = SECONDS,
-) -> None:
-    """Print the address of the page and serve it until the process is interrupted; arguments as of
+def serve(answers: Answers, **options: Any) -> None:
+    """Print the address of the page and serve it until the process is interrupted; ``options`` of
     :func:`serving`."""
     # so that SIGTERM removes the uploads, as Ctrl-C does
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with serving(answers, host, port, upload, seconds) as address, suppress(KeyboardInterrupt):
+    with serving(answers, **options) as address, suppress(KeyboardInterrupt):
         print(f"The app is at {address} (Ctrl-C ends it)", flush=True)
         threading.Event().wait()

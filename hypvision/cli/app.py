@@ -10,8 +10,11 @@ from hypvision.io.errors import require
 
 def add_app_arguments(parser: Parser) -> None:
     parser.add("--gallery DIR", "folder of images that the tab Find searches, with its sub-folders")
-    text = "network address to listen at: 127.0.0.1 for this machine alone, 0.0.0.0 for all"
-    parser.add("--host ADDRESS", text, default="127.0.0.1")
+    parser.add(
+        "--host ADDRESS",
+        "network address to listen at: 127.0.0.1 for this machine alone, 0.0.0.0 for all",
+        default="127.0.0.1",
+    )
     parser.add("--port N", "default: the first free one from 7860", whole(1, 65535))
     parser.add("--max-upload MB", "largest file to upload, in megabytes", whole(1, 10_000), 20)
     parser.add(
@@ -33,4 +36,5 @@ def run_app(args: Namespace) -> None:
     from hypvision.app import Answers, serve
 
     answers = Answers(args.gallery, device_of(args), args.max_pixels * 1_000_000)
-    serve(answers, args.host, args.port, args.max_upload, args.time_limit)
+    limits = dict(upload=args.max_upload, seconds=args.time_limit)
+    serve(answers, host=args.host, port=args.port, **limits)

@@ -67,24 +67,25 @@ class Parser(ArgumentParser):
             without: it has no effect beside any of these.
             options: further ones of :meth:`add_argument`.
         """
-        flag, _, metavar = name.partition(" ")
-        if metavar.endswith("..."):
+        flag, _, shown = name.partition(" ")
+        metavar = shown.removesuffix("...")
+        if metavar != shown:
             options["nargs"] = "+"
             default = [] if default is None else default
-        elif not metavar and type is None and "choices" not in options:
+        elif not (metavar or type or "choices" in options):
             options["action"] = "store_true"
-        required = options.get("nargs") == "+" and not flag.startswith("-")
+        if output:
+            type = _path
+            self._outputs[flag.lstrip("-").replace("-", "_")] = output
         given = dict(
-            metavar=metavar.removesuffix("...") or None,
-            type=_path if output else type,
-            default=None if required else default,
+            metavar=metavar,
+            type=type,
+            default=default,
             help=_with_default(_with_rules(help, needs, without), default),
         )
-        options |= {key: value for key, value in given.items() if value is not None}
+        options |= {key: value for key, value in given.items() if value not in (None, "")}
         action = (group or self).add_argument(flag, **options)
-        if output:
-            self._outputs[action.dest] = output
-        if needs or without:
+        if {*needs, *without}:
             self._rules.append(_Rule(action, needs, without))
 
     def inputs(self, args: Namespace) -> Iterator[str]:
@@ -225,11 +226,12 @@ def refuse(args: Namespace, names: Iterable[str], because: str) -> None:
 
 def add_model_args(parser: Parser, **options: Any) -> None:
     """Add ``--model-args`` to a parser."""
-    text = (
+    parser.add(
+        "--model-args KEY=VALUE...",
         "arguments of a timm model, as in model.backbone of its config, e.g. patch_size=2 "
-        "img_size=32"
+        "img_size=32",
+        **options,
     )
-    parser.add("--model-args KEY=VALUE...", text, **options)
 
 
 def add_cfg_options(parser: Parser, what: str, **options: Any) -> None:
@@ -267,10 +269,31 @@ def clip_of(name: str, device: str = "cpu") -> CLIPBundle:
     return clip
 
 
+def add_sources_arguments(
+    parser: Parser,
+    metavar: str = "SOURCE",
+    group: _ActionsContainer | None = None,
+    more: str = "",
+) -> None:
+    """The arguments that name images and videos, shared by several commands; in a ``group`` they
+    are one way among others; ``more``: what else one takes."""
+    text = (
+        "image, folder of images (with its sub-folders), glob pattern, list of paths (.txt), or "
+        f"video{more}"
+    )
+    how: dict[str, Any] = dict(nargs="+") if group is None else dict(nargs="*", default=[])
+    parser.add(f"images {metavar}", text, group=group, **how)
+    parser.add("--every N", "take every N-th frame of a video", whole(1), 1)
+
+
 def add_texts_argument(parser: Parser, what: str, **options: Any) -> None:
     """``--texts``: texts, or a file of them; see :func:`texts_of`."""
-    text = f"{what}: texts in quotes, or a .txt file with one a line"
-    parser.add("--texts TEXT|FILE...", text, needs=["--clip"], **options)
+    parser.add(
+        "--texts TEXT|FILE...",
+        f"{what}: texts in quotes, or a .txt file with one a line",
+        needs=["--clip"],
+        **options,
+    )
 
 
 def texts_of(args: Namespace, once: bool = True) -> list[str]:
@@ -297,8 +320,12 @@ def texts_of(args: Namespace, once: bool = True) -> list[str]:
 
 
 def add_device_argument(parser: Parser, **options: Any) -> None:
-    text = "cpu, cuda or cuda:N; default: a GPU, if there is one"
-    parser.add("--device DEVICE", text, _device, **options)
+    parser.add(
+        "--device DEVICE",
+        "cpu, cuda or cuda:N; default: a GPU, if there is one",
+        _device,
+        **options,
+    )
 
 
 def device_of(args: Namespace) -> str:

@@ -71,8 +71,12 @@ def add_browse_arguments(parser: Parser) -> None:
     parser.add(
         "config CONFIG|FOLDER", "config file, the name of one that ships, or a folder as of train"
     )
-    text = f"of the data: {', '.join(PARTS)} (default: all that the config has)"
-    parser.add("--part PART...", text, default=list(PARTS), choices=PARTS)
+    parser.add(
+        "--part PART...",
+        f"of the data: {', '.join(PARTS)} (default: all that the config has)",
+        default=list(PARTS),
+        choices=PARTS,
+    )
     parser.add("--samples N", "samples of each part", whole(1, 400), 12)
     parser.add("--seed N", "of the choice of samples and of the augmentation", whole(0), 0)
     parser.add(

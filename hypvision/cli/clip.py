@@ -12,12 +12,12 @@ from hypvision.cli.arguments import (
     Parser,
     add_clip_argument,
     add_device_argument,
+    add_sources_arguments,
     clip_of,
     device_of,
     number,
     whole,
 )
-from hypvision.cli.predict import add_sources_arguments
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import below, protecting, write_json, write_table
 
@@ -96,14 +96,25 @@ def run_clip_segment(args: Namespace) -> None:
 
 def add_clip_evaluate_arguments(parser: Parser) -> None:
     add_clip_argument(parser, "the CLIP to measure", required=True)
-    text = "the data sets, prompts and metrics of these papers, or of CLIP_benchmark"
-    parser.add("--suite", text, choices=SUITES, required=True)
-    text = "folder of all data sets; those that are not there are left out"
-    parser.add("--data DIR", text, default="data")
+    parser.add(
+        "--suite",
+        "the data sets, prompts and metrics of these papers, or of CLIP_benchmark",
+        choices=SUITES,
+        required=True,
+    )
+    parser.add(
+        "--data DIR",
+        "folder of all data sets; those that are not there are left out",
+        default="data",
+    )
     parser.add("--sets NAME...", "only these sets of the suite")
     add_device_argument(parser)
-    text = "folder of a result file a set, which are not measured again, and of table.csv"
-    parser.add("--out DIR", text, default="evaluated", output="folder")
+    parser.add(
+        "--out DIR",
+        "folder of a result file a set, which are not measured again, and of table.csv",
+        default="evaluated",
+        output="folder",
+    )
 
 
 def run_clip_evaluate(args: Namespace) -> None:
@@ -174,30 +185,42 @@ def add_clip_chains_arguments(parser: Parser) -> None:
     parser.add("chains CHAINS", "csv or csv.gz of chains (HierarCaps' form), see make-chains")
     model = parser.add_mutually_exclusive_group()
     add_clip_argument(parser, "the CLIP before tuning", "ViT-B-32:openai", group=model)
-    text = "instead of a CLIP: texts, images and root (or c) of any model"
-    parser.add("--embeddings FILE", text, group=model)
+    parser.add(
+        "--embeddings FILE",
+        "instead of a CLIP: texts, images and root (or c) of any model",
+        group=model,
+    )
     of_clip = ["--embeddings"]
-    text = "a tuned text tower, or a checkpoint of its training"
-    parser.add("--tuned FILE", text, without=of_clip)
-    text = "folder of the images of the chains, by file name or id"
-    parser.add("--images DIR", text, without=of_clip)
+    parser.add(
+        "--tuned FILE", "a tuned text tower, or a checkpoint of its training", without=of_clip
+    )
+    parser.add(
+        "--images DIR", "folder of the images of the chains, by file name or id", without=of_clip
+    )
     parser.add("--steps N", "radii of the walk", whole(1, 100_000), 50)
     parser.add("--show IMAGE...", "draw the walk of these images")
     shown = ["--show"]
-    text = "chains whose texts it chooses from"
-    parser.add("--candidates CHAINS", text, needs=shown, without=of_clip)
+    parser.add(
+        "--candidates CHAINS", "chains whose texts it chooses from", needs=shown, without=of_clip
+    )
     choices = ["hierarcaps", "meru"]
     parser.add("--traversal", "the walk", default=choices[0], choices=choices, needs=shown)
-    text = "HyperLex's hyperlex-all.txt: rank correlations, too"
-    parser.add("--hyperlex FILE", text, without=of_clip)
-    text = "json of ancestors, or BREEDS' folder: retrieval, too"
-    parser.add("--tree FILE", text, needs=["--tree-images"], without=of_clip)
-    parser.add("--tree-images DIR", "its class folders", needs=["--tree"])
-    text = (
-        "sentence around the names, such as 'a photo of a {}.' (default: the first that the "
-        "weights name, else the bare name)"
+    parser.add(
+        "--hyperlex FILE", "HyperLex's hyperlex-all.txt: rank correlations, too", without=of_clip
     )
-    parser.add("--template TEXT", text, needs=["--hyperlex", "--tree"])
+    parser.add(
+        "--tree FILE",
+        "json of ancestors, or BREEDS' folder: retrieval, too",
+        needs=["--tree-images"],
+        without=of_clip,
+    )
+    parser.add("--tree-images DIR", "its class folders", needs=["--tree"])
+    parser.add(
+        "--template TEXT",
+        "sentence around the names, such as 'a photo of a {}.' (default: the first that the "
+        "weights name, else the bare name)",
+        needs=["--hyperlex", "--tree"],
+    )
     parser.add("--out DIR", "folder of chains.json and images", default="chains", output="folder")
     add_device_argument(parser, without=of_clip)
 
@@ -291,31 +314,27 @@ def _measure(args: Namespace, chains: list[Chain], failed: list[str]) -> tuple[d
     clip = clip_of(args.clip, device_of(args))
     texts = [chain.texts for chain in chains]
     images = [chain.image for chain in chains]
-    named = clip.templates
-    if args.tuned:
-        named = language_of(read_file(args.tuned)).templates or named
-    template = args.template or next(iter(named), "{}")
+    of_tuned = language_of(read_file(args.tuned)).templates if args.tuned else ()
+    template = next(filter(None, [args.template, *of_tuned, *clip.templates, "{}"]))
     found = {}
     walks = {}
     root = None
     in_tree = 0
-    for name in ("before", "after") if args.tuned else ("model",):
+    sources = dict(before=args.clip, after=args.tuned) if args.tuned else dict(model=args.clip)
+    for name, source in sources.items():
         if name == "after":
-            root = merge_tower(clip.model, args.tuned)
+            root = merge_tower(clip.model, source)
         try:
-            found[name] = measured = measure_clip(
-                clip, texts, images, files, root, args.steps, failed
-            )
+            measured = measure_clip(clip, texts, images, files, root, args.steps, failed)
         except HypvisionError as error:
-            source = args.tuned if name == "after" else args.clip
             raise HypvisionError(f"'{source}' and '{args.chains}': {error}") from error
         if args.hyperlex:
             measured.values |= measure_hyperlex(clip, args.hyperlex, measured.space, template)
         if args.tree:
-            recall, in_tree = measure_tree(
-                clip, args.tree_images, read_tree(args.tree), template, failed
-            )
+            tree = read_tree(args.tree)
+            recall, in_tree = measure_tree(clip, args.tree_images, tree, template, failed)
             measured.values |= recall
+        found[name] = measured
         walks[name] = _walks_of_clip(args, clip, measured.space, texts)
     _show(args, walks)
     return found, in_tree
@@ -391,16 +410,22 @@ def _show(args: Namespace, walks: dict) -> None:
 
 
 def add_clip_make_chains_arguments(parser: Parser) -> None:
-    text = "shapes (drawn scenes), emoji (a folder of them) or captions (your own)"
-    parser.add("source SOURCE", text, choices=["shapes", "emoji", "captions"])
+    parser.add(
+        "source SOURCE",
+        "shapes (drawn scenes), emoji (a folder of them) or captions (your own)",
+        choices=["shapes", "emoji", "captions"],
+    )
     parser.add("out OUT", "csv or csv.gz", output="file")
     parser.add("--length", "number of chains", whole(1, 10_000_000), 1000, needs=["shapes"])
     parser.add("--root DIR", "folder of emoji", default="data/emoji", needs=["emoji"])
     splits = ["train", "val", "test"]
     parser.add("--split", "of the data", default="train", choices=splits, needs=["shapes", "emoji"])
     of_captions = ["captions"]
-    text = "a caption a line, or csv with the columns image,caption"
-    parser.add("--captions FILE", text, needs=of_captions)
+    parser.add(
+        "--captions FILE",
+        "a caption a line, or csv with the columns image,caption",
+        needs=of_captions,
+    )
     parser.add(
         "--terms FILE", "csv word,broader, or the folder of a WordNet export", needs=of_captions
     )

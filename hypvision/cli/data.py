@@ -25,10 +25,10 @@ EMOJI_LEVELS = ("name", "class", "group")
 
 def add_data_prepare_arguments(parser: Parser) -> None:
     parser.add("name NAME", f"the data set: {', '.join(PREPARED)}", choices=PREPARED)
-    text = (
-        "folder of the published data: the archives, which are checked by their sums, or unpacked"
+    parser.add(
+        "source SOURCE",
+        "folder of the published data: the archives, which are checked by their sums, or unpacked",
     )
-    parser.add("source SOURCE", text)
     parser.add("out OUT", "folder to write to, e.g. data/ade847", output="folder")
 
 
@@ -39,18 +39,19 @@ def run_data_prepare(args: Namespace) -> None:
 
 
 def add_data_convert_arguments(parser: Parser) -> None:
-    text = (
+    parser.add(
+        "source FROM",
         "folder of YOLO (data.yaml with labels/*.txt: boxes or outlines), VOC (*.xml), LabelMe "
         "(*.json: polygons, rectangles, circles, masks), CreateML (*.json: boxes) or tables of "
-        "boxes (*.csv of TensorFlow, Roboflow and OpenImages)"
+        "boxes (*.csv of TensorFlow, Roboflow and OpenImages)",
     )
-    parser.add("source FROM", text)
-    text = (
+    parser.add(
+        "out TO",
         "folder for instances_train.json, instances_val.json ... of COCO's format (without parts "
         "instances_default.json), e.g. FROM/annotations, where hypvision train FROM finds them; "
-        "images stay where they are"
+        "images stay where they are",
+        output="folder",
     )
-    parser.add("out TO", text, output="folder")
 
 
 def run_data_convert(args: Namespace) -> None:
@@ -105,12 +106,25 @@ def add_data_make_arguments(parser: Parser) -> None:
     of_emoji = ["--emoji"]
     parser.add("--emoji DIR", text, needs=["--photos"])
     parser.add("--photos DIR", "folder of photos, with train and test in it", needs=of_emoji)
-    text = "share of white in the photos, by which emoji stand out"
-    parser.add("--pale X", text, number, 0.0, needs=of_emoji)
-    text = "vendors of the pictures (default: noto)"
-    parser.add("--styles NAME...", text, default=["noto"], needs=of_emoji)
-    text = "the split whose emoji the validation scenes show; train: those of the training"
-    parser.add("--val-emoji SPLIT", text, default="val", needs=of_emoji)
+    parser.add(
+        "--pale X",
+        "share of white in the photos, by which emoji stand out",
+        number,
+        0.0,
+        needs=of_emoji,
+    )
+    parser.add(
+        "--styles NAME...",
+        "vendors of the pictures (default: noto)",
+        default=["noto"],
+        needs=of_emoji,
+    )
+    parser.add(
+        "--val-emoji SPLIT",
+        "the split whose emoji the validation scenes show; train: those of the training",
+        default="val",
+        needs=of_emoji,
+    )
     parser.add("--overwrite", "replace a data set with other parameters")
 
 
@@ -149,11 +163,11 @@ def add_data_shard_arguments(parser: Parser) -> None:
     )
     parser.add("out OUT", "new folder of the shards", output="folder")
     parser.add("--samples N", "in each shard", whole(1), 1000)
-    text = (
+    parser.add(
+        "--classes FILE",
         "class names in the order of the labels, a .txt file with one a line (default: the "
-        "folders, sorted)"
+        "folders, sorted)",
     )
-    parser.add("--classes FILE", text)
     parser.add("--seed", "of the order of the images", whole(0), 0)
     parser.add("--workers N", "processes that read images (default: 0, this one)", whole(0, 256), 0)
 

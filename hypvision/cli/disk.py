@@ -14,16 +14,19 @@ MODEL = "tf_efficientnet_lite0.imagenet"  # ships, and knows photos
 
 
 def add_disk_arguments(parser: Parser) -> None:
-    text = (
+    parser.add(
+        "source WORDS|FOLDER",
         'names from general to special: "animal > mammal > tiger, animal > bird > eagle", a .txt '
         "file with such a line for each, or a .csv or .tsv file of names and parents; or a folder "
-        "of photos, with its sub-folders"
+        "of photos, with its sub-folders",
     )
-    parser.add("source WORDS|FOLDER", text)
     parser.add("--out FILE", "page to write", default="disk.html", output="file")
     parser.add("--gif FILE", "also a GIF of a walk through the disk", output="file")
-    text = "whose features say how alike photos are: any timm model, CLIP or weights of the zoo"
-    parser.add("--model NAME", text, default=MODEL)
+    parser.add(
+        "--model NAME",
+        "whose features say how alike photos are: any timm model, CLIP or weights of the zoo",
+        default=MODEL,
+    )
     parser.add("--most N", "photos at most, taken evenly from all", whole(3), 300)
     parser.add("--steps N", "of the training", whole(1), 400)
     parser.add("--seed N", "of the training", whole(0), 0)

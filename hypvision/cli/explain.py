@@ -23,6 +23,7 @@ from hypvision.cli.arguments import (
     Parser,
     add_clip_argument,
     add_model_args,
+    add_sources_arguments,
     add_texts_argument,
     clip_of,
     number,
@@ -30,15 +31,14 @@ from hypvision.cli.arguments import (
     texts_of,
     whole,
 )
-from hypvision.cli.predict import add_sources_arguments
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import below, protecting
-from hypvision.io.shipped import is_config
 
 if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
+    from hypvision.clip.models import CLIPBundle
     from hypvision.inference.pictures import Picture
     from hypvision.inference.predictors import Predictor
     from hypvision.inference.sources import Frame, Sources
@@ -50,45 +50,75 @@ _CLUSTERS = ("stage", "block", "head", "level", "regions")
 def add_explain_arguments(parser: Parser) -> None:
     add_sources_arguments(parser, "IMAGE")
     model = parser.add_mutually_exclusive_group(required=True)
-    text = (
+    parser.add(
+        "--model NAME|CONFIG",
         "e.g. hcformer_nano, himapper_resnet50, a name of `hypvision zoo list`, which has its "
-        "weights, or the config of a training, with its checkpoint as --weights"
+        "weights, or the config of a training, with its checkpoint as --weights",
+        group=model,
     )
-    parser.add("--model NAME|CONFIG", text, group=model)
-    text = "a CLIP instead, and the way of each image to its root through --texts and --gallery"
-    add_clip_argument(parser, text, group=model)
+    add_clip_argument(
+        parser,
+        "a CLIP instead, and the way of each image to its root through --texts and --gallery",
+        group=model,
+    )
     add_texts_argument(parser, "what the way may pass")
     of_clip = ["--clip"]
-    text = (
+    parser.add(
+        "--gallery IMAGE...",
         "images that the way may pass: files, folders, patterns; of a folder with captions its "
-        "boxes, too"
+        "boxes, too",
+        needs=of_clip,
     )
-    parser.add("--gallery IMAGE...", text, needs=of_clip)
     parser.add("--to IMAGE", "where the way ends (default: the root)", needs=of_clip)
     parser.add("--steps N", "points of the way", whole(2, 100_000), 50, needs=of_clip)
-    text = "folder of images with captions (and boxes) for the histogram (docs/data.md)"
-    parser.add("--captions DIR", text, needs=of_clip)
+    parser.add(
+        "--captions DIR",
+        "folder of images with captions (and boxes) for the histogram (docs/data.md)",
+        needs=of_clip,
+    )
     of_model = ["--model"]
-    text = "checkpoint, or zoo:NAME; random weights without, unless --model has its own"
-    parser.add("--weights FILE", text, needs=of_model)
+    parser.add(
+        "--weights FILE",
+        "checkpoint, or zoo:NAME; random weights without, unless --model has its own",
+        needs=of_model,
+    )
     add_model_args(parser, needs=of_model)
-    text = "short side, a multiple of 32 (default: that of zoo:NAME or of the config, or else 224)"
-    parser.add("--size N", text, whole(32, 8192), needs=of_model)
+    parser.add(
+        "--size N",
+        "short side, a multiple of 32 (default: that of zoo:NAME or of the config, or else 224)",
+        whole(32, 8192),
+        needs=of_model,
+    )
     parser.add("--mean X...", "normalisation; default: the model's own", number, needs=of_model)
     parser.add("--std X...", "as --mean", number, needs=of_model)
-    text = "of an HCFormer: only this stage, counted from 0 (default: all)"
-    parser.add("--stage N", text, int, needs=of_model)
-    text = "of an HCFormer: block of each stage (default: the last)"
-    parser.add("--block N", text, int, needs=of_model)
-    text = "of an HCFormer: only this head (default: all; regions follow head 0)"
-    parser.add("--head N", text, int, needs=of_model)
-    text = (
-        "of an HCFormer: Euclidean clusters of pixels, hyperbolic ones of windows, or both "
-        "(default)"
+    parser.add(
+        "--stage N",
+        "of an HCFormer: only this stage, counted from 0 (default: all)",
+        int,
+        needs=of_model,
     )
-    parser.add("--level", text, choices=["patch", "window", "both"], needs=of_model)
-    text = "of an HCFormer: regions to merge into; 0 for none (default: 8)"
-    parser.add("--regions K", text, whole(0), needs=of_model)
+    parser.add(
+        "--block N", "of an HCFormer: block of each stage (default: the last)", int, needs=of_model
+    )
+    parser.add(
+        "--head N",
+        "of an HCFormer: only this head (default: all; regions follow head 0)",
+        int,
+        needs=of_model,
+    )
+    parser.add(
+        "--level",
+        "of an HCFormer: Euclidean clusters of pixels, hyperbolic ones of windows, or both "
+        "(default)",
+        choices=["patch", "window", "both"],
+        needs=of_model,
+    )
+    parser.add(
+        "--regions K",
+        "of an HCFormer: regions to merge into; 0 for none (default: 8)",
+        whole(0),
+        needs=of_model,
+    )
     parser.add("--out DIR", "folder of the results", default="explain", output="folder")
 
 
@@ -130,9 +160,10 @@ class _Network(NamedTuple):
 def _network(model: str) -> _Network:
     import timm
 
+    from hypvision.inference.predictors import means_config
     from hypvision.zoo.backbones import explained_models, model_and_weights
 
-    of_training = not timm.is_model(model) and is_config(model)
+    of_training = means_config(model)
     name, arguments, seen = _of_config(model) if of_training else (model, {}, {})
     architecture = name if of_training else model_and_weights(model)[0]
     architecture = architecture.partition(".")[0]
@@ -149,12 +180,12 @@ def _explain_groups(args: Namespace, sources: Sources, network: _Network) -> Non
     from hypvision.zoo.backbones import build_model, model_and_weights, side_seen
 
     arguments = parse_arguments(args.model_args)
-    if network.of_training and (args.weights is None or arguments):
+    if network.of_training and not (args.weights and not arguments):
         raise HypvisionError(
             "A config needs --weights CHECKPOINT of its training, and no --model-args."
         )
     name, weights = model_and_weights(network.name, args.weights)
-    model = build_model(name, weights, network.arguments or arguments)
+    model = build_model(name, weights, {**network.arguments, **arguments})
     model.pretrained_cfg = {**model.pretrained_cfg, **network.seen}
     side = min(network.seen["input_size"][1:]) if network.seen else side_seen(model, weights)
     if hasattr(model, "forward_with_hierarchy"):
@@ -162,11 +193,10 @@ def _explain_groups(args: Namespace, sources: Sources, network: _Network) -> Non
         refuse(args, _CLUSTERS, because)
     if weights is None:
         print("No --weights given: the weights are random, and so is what they cluster.")
-    options = {option: getattr(args, option) for option in _CLUSTERS}
-    options = {option: value for option, value in options.items() if value is not None}
-    record = builtin_index().records.get(str(args.model).removeprefix("zoo:"))
+    options = {name: value for name in _CLUSTERS if (value := getattr(args, name)) is not None}
+    record = builtin_index().records.get(args.model.removeprefix("zoo:"))
     predictor = None
-    if record is not None and record.task == "classification" and not arguments:
+    if getattr(record, "task", "") == "classification" and not arguments:
         predictor = load_predictor(Request(args.model))
 
     def draw(frame: Frame) -> dict[str, Any]:
@@ -323,20 +353,16 @@ def _explain_clip(args: Namespace) -> None:
     files = find_files(args.images)
     pictures = find_pictures(args.gallery)
     clip = clip_of(args.clip)
-    if not words and not args.gallery:
-        sentence = next(iter(clip.templates), "{}")
-        words = [sentence.format(word) for word in clip.words]
-    if not words and not args.gallery:
-        raise HypvisionError(
-            "The way from an image to its end passes texts or images, and these weights name no "
-            "words of their own. Give --texts, such as a .txt file of captions, or --gallery, a "
-            "folder of images."
-        )
+    words = words or _own_words(clip, needed=not args.gallery)
     space = rooted(clip)
     failed: list[str] = []
     files, images = embed_readable(clip, files, failed)
-    ends = [] if args.to is None else [args.to]
-    end = embed_images(clip, ends)[0] if ends else None
+    ends = []
+    end = last = None
+    if args.to is not None:
+        ends = [args.to]
+        [end] = embed_images(clip, ends)
+        last = open_image(args.to)
     points = {"images": images}
     if words:
         points["texts"] = embed_texts(clip.model, clip.tokenizer, words)
@@ -345,7 +371,6 @@ def _explain_clip(args: Namespace) -> None:
     radii = {name: space.radius(value) for name, value in points.items()}
     if args.captions is not None:
         radii = caption_radii(clip, args.captions, space)
-    last = open_image(args.to) if ends else None
     with protecting(*files, *(picture.path for picture in pictures), *ends):
         for path, name, point in zip(files, output_names(files), images):
             print(path)
@@ -362,6 +387,20 @@ def _explain_clip(args: Namespace) -> None:
     draw_radii(radii, {}, Path(args.out, "radii.png"), "distance from the root")
     print(Path(args.out, "radii.png"))
     require_all(failed, len(files) + len(pictures))
+
+
+def _own_words(clip: CLIPBundle, needed: bool) -> list[str]:
+    """Texts of the words that the weights of a CLIP name; none where a gallery replaces them."""
+    if not needed:
+        return []
+    if not clip.words:
+        raise HypvisionError(
+            "The way from an image to its end passes texts or images, and these weights name no "
+            "words of their own. Give --texts, such as a .txt file of captions, or --gallery, a "
+            "folder of images."
+        )
+    sentence = next(iter(clip.templates), "{}")
+    return [sentence.format(word) for word in clip.words]
 
 
 def _say_passed(passed: list[Found], steps: int) -> None:

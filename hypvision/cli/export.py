@@ -9,7 +9,6 @@ from pathlib import Path
 from hypvision.cli.arguments import Parser, add_clip_argument, add_model_args, clip_of, whole
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import check_output
-from hypvision.io.shipped import is_config
 
 # Copied from hypvision.zoo.export, because importing it imports PyTorch.
 FORMATS = ("onnx", "torchexport")
@@ -37,28 +36,38 @@ def add_export_arguments(parser: Parser) -> None:
     not_clip = ["--clip"]
     parser.add("--model MODEL|CONFIG", text, without=not_clip)
     add_model_args(parser, without=not_clip)
-    text = "side of its images (default: that of the config's test data; img_size or the model's)"
-    parser.add("--size N", text, whole(1, 8192), without=not_clip)
-    text = "default: NAME and the suffix of the format, here; of --part both a new folder"
-    parser.add("--save FILE", text, output="file")
-    text = (
+    parser.add(
+        "--size N",
+        "side of its images (default: that of the config's test data; img_size or the model's)",
+        whole(1, 8192),
+        without=not_clip,
+    )
+    parser.add(
+        "--save FILE",
+        "default: NAME and the suffix of the format, here; of --part both a new folder",
+        output="file",
+    )
+    parser.add(
+        "--part",
         "features: what comes before the head (a classifier's pooled features, the maps of a "
         "segmenter's or detector's backbone and neck, a CLIP's image embeddings); image or text: "
         "the tower of --clip; both: a folder with the two and rank.py, which ranks classes and "
-        "walks from an image to the root without PyTorch; default: whole"
+        "walks from an image to the root without PyTorch; default: whole",
+        choices=(*PARTS, *TOWERS),
     )
-    parser.add("--part", text, choices=(*PARTS, *TOWERS))
     parser.add("--half", "compute with 16 bits, which halves the file; images and outputs keep 32")
-    text = "take images of the training's size only (the batch stays free)"
-    parser.add("--fixed-size", text, without=not_clip)
+    parser.add(
+        "--fixed-size",
+        "take images of the training's size only (the batch stays free)",
+        without=not_clip,
+    )
 
 
 def run_export(args: Namespace) -> None:
     """``export``: writes the model for other runtimes, after comparing what it computes with
     PyTorch."""
-    import timm
-
     from hypvision.checkpoints.sources import find
+    from hypvision.inference.predictors import means_config
     from hypvision.inference.progress import stages
     from hypvision.io.records import parse_arguments
     from hypvision.zoo.export import export_model
@@ -74,7 +83,7 @@ def run_export(args: Namespace) -> None:
     out = _output(args, name, part)
     kind = {"onnx": "ONNX", "torchexport": "torch.export"}[args.format]
     print(f"Exporting {name} to {kind} ...", flush=True)
-    config = args.model is not None and not timm.is_model(args.model) and is_config(args.model)
+    config = args.model is not None and means_config(args.model)
     arguments = parse_arguments(args.model_args)
     if config and arguments:
         raise HypvisionError(

@@ -59,11 +59,11 @@ def _add_benchmark(parser: Parser, protocol: str) -> None:
     parser.add("--epochs N", "epochs instead of the published recipe's", whole(1))
     parser.add("--batch N", "images of a step instead of the recipe's", whole(1))
     parser.add("--adapter KEY=VALUE...", "options of LatHAdapter, such as beta=0.1 attributes=8")
-    text = (
+    parser.add(
+        "--host KEY=VALUE...",
         "options of the methods, such as depth=6 text_chunk=100; each goes to the methods that "
-        "have it"
+        "have it",
     )
-    parser.add("--host KEY=VALUE...", text)
     parser.add(
         "--teacher FILE",
         "checkpoint of PromptKD's teacher; {dataset}, {shots} and {seed} are filled in",
@@ -72,23 +72,23 @@ def _add_benchmark(parser: Parser, protocol: str) -> None:
     parser.add("--teacher-clip NAME[:WEIGHTS]", "of the teacher, if another CLIP", needs=told)
     parser.add("--teacher-method NAME", "of the teacher (default: promptsrc)", needs=told)
     parser.add("--teacher-host KEY=VALUE...", "options of the teacher", needs=told)
-    text = (
+    parser.add(
+        "--views N",
         "train heads on so many kept views of each image, 0 for the centre crop (default: new "
-        "views in each epoch)"
+        "views in each epoch)",
+        whole(0),
     )
-    parser.add("--views N", text, whole(0))
     parser.add("--cache DIR", "keep features of the frozen towers in this folder")
-    text = (
+    parser.add(
+        "--pickles DIR",
         "folder of the official code's pickled shots, read unrun: below each data set's own "
-        "(split_fewshot), or a path with {dataset}"
+        "(split_fewshot), or a path with {dataset}",
     )
-    parser.add("--pickles DIR", text)
     parser.add("--amp", "mixed precision", choices=["bf16", "fp16"])
     parser.add("--workers N", "data workers", whole(0), 0)
     parser.add("--skip-broken", "leave out images that cannot be read")
     parser.add("--best-val", "choose PromptKD's checkpoint on test images, as its code does")
-    text = "folder of the results"
-    parser.add("--out DIR", text, default="work_dirs/fewshot", output="folder")
+    parser.add("--out DIR", "folder of the results", default="work_dirs/fewshot", output="folder")
     add_submit_arguments(parser)
 
 

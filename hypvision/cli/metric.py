@@ -16,6 +16,7 @@ from hypvision.cli.arguments import (
     Parser,
     add_clip_argument,
     add_device_argument,
+    add_sources_arguments,
     add_texts_argument,
     clip_of,
     device_of,
@@ -23,7 +24,6 @@ from hypvision.cli.arguments import (
     texts_of,
     whole,
 )
-from hypvision.cli.predict import add_sources_arguments
 from hypvision.io.errors import require
 from hypvision.io.files import (
     check_output,
@@ -45,14 +45,18 @@ def _add_model_arguments(parser: Parser) -> None:
     text = "config of a trained metric learner or classifier"
     model = parser.add_mutually_exclusive_group(required=True)
     parser.add("--config CONFIG", text, group=model)
-    text = "checkpoint; for --model the default is its published weights"
-    parser.add("--weights FILE", text, without=["--clip"])
-    text = (
+    parser.add(
+        "--weights FILE",
+        "checkpoint; for --model the default is its published weights",
+        without=["--clip"],
+    )
+    parser.add(
+        "--model NAME",
         "a timm model instead, such as resnet50 or resnet50.a1_in1k; its features compare by "
         "cosine. The weights are those of --weights, else the published ones of that name "
-        "(timm's default for it), fetched once"
+        "(timm's default for it), fetched once",
+        group=model,
     )
-    parser.add("--model NAME", text, group=model)
     add_clip_argument(parser, "a CLIP instead, for images and texts", group=model)
     _add_speed_arguments(parser)
 
@@ -133,11 +137,13 @@ def add_metric_search_arguments(parser: Parser) -> None:
     parser.add("--gallery DIR", "where to search: what IMAGE can be", required=True)
     _add_model_arguments(parser)
     parser.add("-k N", "neighbours", whole(1), 9)
-    text = (
+    parser.add(
+        "--save FILE",
         "image to write, .png, .jpg, .jpeg or .webp (default: search.png; of several to look for "
-        "search_NAME.png); the neighbours stand beside it in .json and .csv"
+        "search_NAME.png); the neighbours stand beside it in .json and .csv",
+        default="search.png",
+        output="file",
     )
-    parser.add("--save FILE", text, default="search.png", output="file")
 
 
 def run_metric_search(args: Namespace) -> None:
@@ -228,11 +234,11 @@ def run_metric_hierarchy(args: Namespace) -> None:
 
 
 def add_metric_closure_arguments(parser: Parser) -> None:
-    text = (
+    parser.add(
+        "closure FILE",
         "pairs of a name and one of its ancestors: csv with the header id1,id2[,weight], or two "
-        "columns and a tab"
+        "columns and a tab",
     )
-    parser.add("closure FILE", text)
     parser.add("--transitive", "the file has parents alone: take the ancestors of ancestors, too")
     parser.add("--dim N", "dimensions", whole(1), 2)
     parser.add(
@@ -247,11 +253,13 @@ def add_metric_closure_arguments(parser: Parser) -> None:
     )
     parser.add("--batch N", "pairs in a step", whole(1), 256)
     parser.add("--seed N", "of the start and the pairs", whole(0), 0)
-    text = (
+    parser.add(
+        "--out DIR",
         "folder of disk.png (with the root in the centre), points.csv (in the Poincare ball, not "
-        "centred) and closure.json (default: closure)"
+        "centred) and closure.json (default: closure)",
+        default="closure",
+        output="folder",
     )
-    parser.add("--out DIR", text, default="closure", output="folder")
 
 
 def run_metric_closure(args: Namespace) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from argparse import Namespace, _ActionsContainer
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,6 +22,7 @@ from hypvision.cli.arguments import (
     add_clip_argument,
     add_device_argument,
     add_model_args,
+    add_sources_arguments,
     device_of,
     number,
     whole,
@@ -37,56 +38,62 @@ if TYPE_CHECKING:
 WRITES = ("json", "csv", "overlay", "labels")
 
 
-def add_sources_arguments(
-    parser: Parser,
-    metavar: str = "SOURCE",
-    group: _ActionsContainer | None = None,
-    more: str = "",
-) -> None:
-    """The arguments that name images and videos, shared by several commands; in a ``group`` they
-    are one way among others; ``more``: what else one takes."""
-    text = (
-        "image, folder of images (with its sub-folders), glob pattern, list of paths (.txt), or "
-        f"video{more}"
-    )
-    how: dict[str, Any] = dict(nargs="+") if group is None else dict(nargs="*", default=[])
-    parser.add(f"images {metavar}", text, group=group, **how)
-    parser.add("--every N", "take every N-th frame of a video", whole(1), 1)
-
-
 def add_predict_arguments(parser: Parser) -> None:
     add_sources_arguments(parser, more=", an address (https://...), or - (the standard input)")
     model = parser.add_mutually_exclusive_group(required=True)
-    text = (
+    parser.add(
+        "--model NAME|CONFIG",
         "a timm model, a name of `hypvision zoo list`, a release (hf-hub:USER/REPO), or the config "
-        "of a training"
+        "of a training",
+        group=model,
     )
-    parser.add("--model NAME|CONFIG", text, group=model)
     add_clip_argument(parser, "a CLIP instead, which compares images with --classes", group=model)
     of_model = ["--model"]
-    text = "checkpoint of the training; without, a timm model has its published weights"
-    parser.add("--weights FILE", text, needs=of_model)
+    parser.add(
+        "--weights FILE",
+        "checkpoint of the training; without, a timm model has its published weights",
+        needs=of_model,
+    )
     add_model_args(parser, needs=of_model)
-    text = (
+    parser.add(
+        "--classes LIST",
         'what an open-vocabulary model looks for: "cat, dog, grass", a .txt or .json file, or the '
-        "name of a list"
+        "name of a list",
     )
-    parser.add("--classes LIST", text)
-    text = "those of them that a panoptic model counts (default: all)"
-    parser.add("--things LIST", text, needs=["--classes"], without=["--clip"])
-    text = "leave out boxes and labels of lower scores (default: 0.3 for boxes, 0.5 for labels)"
-    parser.add("--score X", text, number)
-    text = "boxes of an image at most, the best ones (default: as many as the model gives)"
-    parser.add("--max-boxes N", text, whole(1))
-    text = (
+    parser.add(
+        "--things LIST",
+        "those of them that a panoptic model counts (default: all)",
+        needs=["--classes"],
+        without=["--clip"],
+    )
+    parser.add(
+        "--score X",
+        "leave out boxes and labels of lower scores (default: 0.3 for boxes, 0.5 for labels)",
+        number,
+    )
+    parser.add(
+        "--max-boxes N",
+        "boxes of an image at most, the best ones (default: as many as the model gives)",
+        whole(1),
+    )
+    parser.add(
+        "--white N",
         "the value of white in images of 16 bits, 4095 of 12 bits, or auto: by the largest value "
-        "of all (default: 65535)"
+        "of all (default: 65535)",
+        _white,
+        65535,
     )
-    parser.add("--white N", text, _white, 65535)
-    text = "changes of the config that it names, e.g. model.test_cfg.nms.iou_threshold=0.6"
-    add_cfg_options(parser, text, needs=of_model)
-    text = f"what to write: {', '.join(WRITES)} (default: all)"
-    parser.add("--write KIND...", text, default=list(WRITES), choices=WRITES)
+    add_cfg_options(
+        parser,
+        "changes of the config that it names, e.g. model.test_cfg.nms.iou_threshold=0.6",
+        needs=of_model,
+    )
+    parser.add(
+        "--write KIND...",
+        f"what to write: {', '.join(WRITES)} (default: all)",
+        default=list(WRITES),
+        choices=WRITES,
+    )
     parser.add("--batch N", "images at a time, of a classifier", whole(1), 8)
     add_device_argument(parser)
     parser.add("--out DIR", "folder of the results", default="predicted", output="folder")
@@ -98,7 +105,7 @@ def _white(text: str) -> int | str:
 
 def run_predict(args: Namespace) -> None:
     """``predict`` from parsed arguments; prints what was written, and how fast."""
-    from hypvision.inference.fetching import fetched
+    from hypvision.inference.sources import fetched
 
     with fetched(args.images) as (files, called):
         _predict(args, files, called)

@@ -3,7 +3,6 @@ language models."""
 
 from __future__ import annotations
 
-import itertools
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -38,8 +37,12 @@ def add_scaling_run_arguments(parser: Parser) -> None:
     ):
         shown = " ".join(f"{value:g}" for value in values)
         parser.add(f"--{name} X...", f"{text} (default: {shown})", number, values)
-    text = "widths m, hidden units of the models (default: 8 12 18 27 40)"
-    parser.add("--widths M...", text, whole(1, 2**16), [8, 12, 18, 27, 40])
+    parser.add(
+        "--widths M...",
+        "widths m, hidden units of the models (default: 8 12 18 27 40)",
+        whole(1, 2**16),
+        [8, 12, 18, 27, 40],
+    )
     parser.add(
         "--distribution",
         "of the frequencies",
@@ -48,27 +51,32 @@ def add_scaling_run_arguments(parser: Parser) -> None:
     )
     parser.add("--features N", "features n", whole(2, 2**24), 200)
     parser.add("--batch N", "samples of a step", whole(1, 2**24), 512)
-    text = "steps of a training, the first tenth of them a warm-up"
-    parser.add("--steps N", text, whole(1, 2**24), 4000)
+    parser.add(
+        "--steps N", "steps of a training, the first tenth of them a warm-up", whole(1, 2**24), 4000
+    )
     add_training_arguments(parser)
 
 
 def add_training_arguments(parser: Parser) -> None:
     """Add the options that every command which trains a grid has."""
     parser.add("--replicates N", "models a point", whole(1, 1000), 1)
-    text = "of first weights and batches; a folder has results of one seed"
-    parser.add("--seed N", text, whole(0, 2**31), 0)
+    parser.add(
+        "--seed N",
+        "of first weights and batches; a folder has results of one seed",
+        whole(0, 2**31),
+        0,
+    )
     parser.add("--independent", "first weights and batches of its own for every point")
     add_device_argument(parser)
     add_submit_arguments(parser)
 
 
 def add_scaling_heads_arguments(parser: Parser) -> None:
-    text = (
+    parser.add(
+        "subjects CHECKPOINT...",
         "checkpoints (a file, a folder, USER/REPO on the hub), csv tables of them (family, model, "
-        "head, m), or paper for its 27"
+        "head, m), or paper for its 27",
     )
-    parser.add("subjects CHECKPOINT...", text)
     _add_out(parser)
     parser.add("--tensor NAME", "the name of the tensor, if it has an unusual one")
     add_submit_arguments(parser)
@@ -86,8 +94,12 @@ def add_scaling_fit_arguments(parser: Parser) -> None:
 
 
 def _add_out(parser: Parser) -> None:
-    text = "folder of results, which a second run takes up"
-    parser.add("--out DIR", text, default="scaling", output="folder")
+    parser.add(
+        "--out DIR",
+        "folder of results, which a second run takes up",
+        default="scaling",
+        output="folder",
+    )
 
 
 def run_scaling_run(args: Namespace) -> None:
@@ -207,12 +219,13 @@ def file_names(folder: str | Path, name: str, figures: list[Path]) -> str:
 
 def run_scaling_heads(args: Namespace) -> None:
     """``scaling heads`` from parsed arguments; prints a line for each head."""
-    heads = list(itertools.chain(*(_heads_of(subject, args.tensor) for subject in args.subjects)))
-    wanted = {f"{name} ({tensor})" if tensor else name: (name, tensor) for name, tensor in heads}
+    wanted = {}
+    for subject in args.subjects:
+        for name, tensor in _heads_of(subject, args.tensor):
+            wanted[f"{name} ({tensor})" if tensor else name] = (name, tensor)
     path = Path(args.out, "heads.csv")
     rows = {(row["model"], row["tensor"]): row for row in read_heads(path)}
     known = {key: _known_head(rows, *subject) for key, subject in wanted.items()}
-    before = {key: row for key, row in known.items() if row is not None}
 
     def keep(key: str, row: dict[str, Any]) -> None:
         rows[row["model"], row["tensor"]] = row
@@ -220,16 +233,17 @@ def run_scaling_heads(args: Namespace) -> None:
 
     outcome = run_cells(
         [Cell(key, measure_head, subject) for key, subject in wanted.items()],
-        finished=before.__contains__,
+        finished=lambda key: known[key] is not None,
         folder=Path(args.out, "jobs"),
         unit="model",
         arrived=keep,
         **submit_options(args),
     )
     for key in wanted:
-        row = outcome.results.get(key) or before.get(key)
+        row = outcome.results.get(key) or known[key]
         if row:
-            print(_head_text(row) + (f" (of an earlier call, in {path})" if key in before else ""))
+            earlier = f" (of an earlier call, in {path})" * (key not in outcome.results)
+            print(_head_text(row) + earlier)
     outcome.check()
 
 

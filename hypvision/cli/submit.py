@@ -80,10 +80,17 @@ def add_submit_arguments(parser: Parser, cells: bool = True) -> None:
     )
     if cells:
         parser.add("--jobs N", text, whole(1, 4096))
-    text = f"hand {'the cells' if cells else 'it'} to submitit: on this machine, or to SLURM"
-    parser.add("--submit", text, choices=CLUSTERS)
-    text = "parameters of submitit, such as slurm_partition=gpu gpus_per_node=1 timeout_min=240"
-    parser.add("--submit-options KEY=VALUE...", text, _option, needs=["--submit"])
+    parser.add(
+        "--submit",
+        f"hand {'the cells' if cells else 'it'} to submitit: on this machine, or to SLURM",
+        choices=CLUSTERS,
+    )
+    parser.add(
+        "--submit-options KEY=VALUE...",
+        "parameters of submitit, such as slurm_partition=gpu gpus_per_node=1 timeout_min=240",
+        _option,
+        needs=["--submit"],
+    )
 
 
 def submit_options(args: Namespace) -> dict[str, Any]:
@@ -130,19 +137,18 @@ def run_cells(
 
     from hypvision.inference.progress import progress
 
-    keys = [cell.key for cell in cells]
-    if len(set(keys)) < len(keys):
+    left = {cell.key: cell for cell in cells}
+    if len(left) < len(cells):
         raise ValueError("two cells have the same key")
-    skipped = [key for key in keys if finished(key)]
-    done = set(skipped)
-    left = [cell for cell in cells if cell.key not in done]
-    outcome = Outcome({}, {}, skipped)
+    outcome = Outcome({}, {}, list(filter(finished, left)))
+    for key in outcome.skipped:
+        del left[key]
     if not left:
         return outcome
+    rest = list(left.values())
+    answers = _here(rest, jobs)
     if submit is not None:
-        answers = _in_submitit(left, jobs, submit, Path(folder), options or {})
-    else:
-        answers = _here(left, jobs or 1)
+        answers = _in_submitit(rest, jobs, submit, Path(folder), options or {})
     reasons: dict[str, str] = {}
     for key, answer in progress(answers, len(left), unit):
         if answer.failure is None:
@@ -156,9 +162,9 @@ def run_cells(
     return outcome
 
 
-def _here(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[str, _Answer]]:
+def _here(cells: Sequence[Cell], jobs: int | None) -> Iterator[tuple[str, _Answer]]:
     """The answers of cells on this machine, of one after the other in this process."""
-    if jobs > 1 and len(cells) > 1:
+    if jobs and jobs > 1 and len(cells) > 1:
         return _in_processes(cells, jobs)
     return ((cell.key, _call(cell.function, *cell.arguments)) for cell in cells)
 

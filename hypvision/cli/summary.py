@@ -46,13 +46,19 @@ def add_summary_arguments(parser: Parser) -> None:
     add_clip_argument(parser, "instead of MODEL: a tower of this CLIP", group=subject)
     parser.add("--part", "which tower (default: image)", choices=TOWERS, needs=["--clip"])
     add_model_args(parser, without=["--clip"])
-    text = "side of the images (default: that of the config's test data, or the model's own)"
-    parser.add("--size N", text, whole(1, 8192), without=["--clip"])
-    text = (
-        "modules to show: 1, the parts of the model (default), 2, the parts of these, ...; 0: the "
-        "whole alone"
+    parser.add(
+        "--size N",
+        "side of the images (default: that of the config's test data, or the model's own)",
+        whole(1, 8192),
+        without=["--clip"],
     )
-    parser.add("--depth N", text, whole(0, 100), 1)
+    parser.add(
+        "--depth N",
+        "modules to show: 1, the parts of the model (default), 2, the parts of these, ...; 0: the "
+        "whole alone",
+        whole(0, 100),
+        1,
+    )
     parser.add("--batch N", "images of each call that is measured", whole(1, 65536), 1)
     parser.add(
         "--repeats N",

@@ -20,11 +20,11 @@ def _add_common_arguments(parser: Parser) -> None:
         "folder of checkpoints and logs (default: work_dirs/CONFIG)",
         output="folder",
     )
-    text = (
+    add_cfg_options(
+        parser,
         "changes of the config, e.g. train_dataloader.batch_size=64; data_root=DIR moves all data "
-        "sets"
+        "sets",
     )
-    add_cfg_options(parser, text)
     parser.add("--verbose", "the whole log on the console too, not in its file alone")
     parser.add(
         "--launcher",
@@ -44,32 +44,53 @@ def add_train_arguments(parser: Parser) -> None:
         "images with boxes or masks of COCO, or YOLO's data.yaml",
     )
     not_probe = ["probe"]  # which takes no step
-    text = "length; the schedule moves with it (default: that of the config, of a folder 12)"
-    parser.add("--epochs N", text, whole(1), without=not_probe)
-    text = "of a folder: images in a batch (default: 16, of boxes 4)"
-    parser.add("--batch-size N", text, whole(1))
-    text = "of a folder: learning rate (default: 1e-4, of boxes 5e-4)"
-    parser.add("--lr X", text, number, without=not_probe)
-    text = "of a folder: pixels of a side (default: 160, of boxes 640)"
-    parser.add("--image-size N", text, whole(16, 4096))
-    text = (
+    parser.add(
+        "--epochs N",
+        "length; the schedule moves with it (default: that of the config, of a folder 12)",
+        whole(1),
+        without=not_probe,
+    )
+    parser.add(
+        "--batch-size N", "of a folder: images in a batch (default: 16, of boxes 4)", whole(1)
+    )
+    parser.add(
+        "--lr X",
+        "of a folder: learning rate (default: 1e-4, of boxes 5e-4)",
+        number,
+        without=not_probe,
+    )
+    parser.add(
+        "--image-size N",
+        "of a folder: pixels of a side (default: 160, of boxes 640)",
+        whole(16, 4096),
+    )
+    parser.add(
+        "--method",
         "finetune (default), or probe: only logistic regression on the features of the model as it "
-        "begins, in seconds; its checkpoint is probe.pth"
+        "begins, in seconds; its checkpoint is probe.pth",
+        default="finetune",
+        choices=["finetune", "probe"],
     )
-    parser.add("--method", text, default="finetune", choices=["finetune", "probe"])
-    text = "go on from this checkpoint, or from the newest complete one in the work dir"
-    parser.add("--resume CHECKPOINT", text, const="auto", nargs="?", without=not_probe)
+    parser.add(
+        "--resume CHECKPOINT",
+        "go on from this checkpoint, or from the newest complete one in the work dir",
+        const="auto",
+        nargs="?",
+        without=not_probe,
+    )
     parser.add("--amp", "mixed precision")
-    text = (
+    parser.add(
+        "--compile",
         "compile the network's blocks by torch.compile (compile=dict(...) in the config has its "
-        "options)"
+        "options)",
     )
-    parser.add("--compile", text)
-    text = (
+    parser.add(
+        "--seeds N",
         "train with the seeds 0 to N - 1, one after the other, and print mean and deviation of the "
-        "last metrics"
+        "last metrics",
+        whole(1, 1000),
+        without=not_probe,
     )
-    parser.add("--seeds N", text, whole(1, 1000), without=not_probe)
     parser.add(
         "--log",
         "send the log there, too, with the package of this name",
@@ -163,19 +184,24 @@ def _train_seeds(args: Namespace, options: dict[str, Any], common: dict[str, Any
 def add_test_arguments(parser: Parser) -> None:
     parser.add("config CONFIG|FOLDER", "config file, or a folder as of train")
     parser.add("weights WEIGHTS", "checkpoint file, or zoo:NAME (hypvision zoo list lists them)")
-    text = (
+    parser.add(
+        "--out DIR",
         "write a report into this folder: report.html with the confusion matrix, a table of the "
         "classes, curves of precision and recall (boxes), the worst mistakes; of a segmenter also "
-        "its label maps"
+        "its label maps",
+        output="folder",
     )
-    parser.add("--out DIR", text, output="folder")
-    text = "write the predictions into this file (.json; of a metric learner the embeddings, .npz)"
-    parser.add("--save FILE", text, output="file")
-    text = (
+    parser.add(
+        "--save FILE",
+        "write the predictions into this file (.json; of a metric learner the embeddings, .npz)",
+        output="file",
+    )
+    parser.add(
+        "--show-dir DIR",
         "write images with the predictions painted in, of segmenters and detectors beside the "
-        "truth (of a classifier 200 images, taken evenly from the data)"
+        "truth (of a classifier 200 images, taken evenly from the data)",
+        output="folder",
     )
-    parser.add("--show-dir DIR", text, output="folder")
     parser.add("--tta", "test-time augmentation: the config's views, or mirror images")
     parser.add("--allow-nonfinite", "measure weights with NaN or infinite values all the same")
     _add_common_arguments(parser)
@@ -202,21 +228,23 @@ def run_test(args: Namespace) -> None:
 
 
 def add_plot_arguments(parser: Parser) -> None:
-    text = (
+    parser.add(
+        "runs RUN...",
         "work dir of a training (work_dirs/CONFIG), one of the time-stamped folders in it, or a "
-        "scalars.json"
+        "scalars.json",
     )
-    parser.add("runs RUN...", text)
-    text = (
+    parser.add(
+        "--keys NAME...",
         "quantities of the logs to draw, e.g. 'loss*' lr top1 (default: loss, rate and the metrics "
-        "of the validation)"
+        "of the validation)",
     )
-    parser.add("--keys NAME...", text)
-    text = (
+    parser.add(
+        "--save FILE",
         "the figure: .png, .svg or .pdf (default: curves.png); beside it a .csv with every value "
-        "of the logs"
+        "of the logs",
+        default="curves.png",
+        output="file",
     )
-    parser.add("--save FILE", text, default="curves.png", output="file")
 
 
 def run_plot(args: Namespace) -> None:

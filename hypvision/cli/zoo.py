@@ -22,8 +22,12 @@ _NAME_HELP = (
 
 def add_zoo_list_arguments(parser: Parser) -> None:
     of_list = ["--write-readme"]
-    text = "part of the name, or a pattern such as '*.cifar10'"
-    parser.add("pattern PATTERN", text, nargs="?", without=of_list)
+    parser.add(
+        "pattern PATTERN",
+        "part of the name, or a pattern such as '*.cifar10'",
+        nargs="?",
+        without=of_list,
+    )
     parser.add("--task", "of this task only", choices=TASKS, without=of_list)
     parser.add("--json", "whole records, as JSON", without=of_list)
     parser.add("--write-readme FILE", "render the table of the zoo into this file", output="file")
@@ -117,8 +121,9 @@ def _after(problem: str | None) -> str:
 
 
 def add_zoo_clean_arguments(parser: Parser) -> None:
-    text = "remove the files of these records"
-    parser.add("names NAME", text, nargs="*", default=[], without=["--list"])
+    parser.add(
+        "names NAME", "remove the files of these records", nargs="*", default=[], without=["--list"]
+    )
     what = parser.add_mutually_exclusive_group()
     parser.add(
         "--all",
@@ -281,8 +286,12 @@ def add_zoo_convert_arguments(parser: Parser) -> None:
     )
     parser.add("target OUT", ".safetensors or .pth", output="file")
     parser.add("--to-official", "the other way: from hypvision's names")
-    text = "of a model that gets official names, if it is not 1"
-    parser.add("--curvature", text, float, needs=["--to-official"])
+    parser.add(
+        "--curvature",
+        "of a model that gets official names, if it is not 1",
+        float,
+        needs=["--to-official"],
+    )
     parser.add("--backbone NAME", "of a Hi-Mapper whose backbone has the shapes of another one")
 
 

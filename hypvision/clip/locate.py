@@ -57,10 +57,10 @@ def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence
             return Path(text)
         return _from_zoo(name, text) if known else fetch(text)
     path = _own_file(Path(text).expanduser())
-    if path.is_file() or path.is_dir():
+    if path.exists():
         return path
     there = "its own" if is_repository(name) else ", ".join(tags) or "none"
-    is_word = path.suffix not in (".pt", ".pth", ".safetensors", ".bin") and not path.exists()
+    is_word = path.suffix not in (".pt", ".pth", ".safetensors", ".bin")
     missing = why_no_file(pretrained, "CLIP checkpoint")
     refuse(
         (

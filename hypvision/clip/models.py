@@ -224,27 +224,27 @@ def create_clip(
     _check_towers(name, config)
     is_random = source == _Source() and load_weights
     _check_options(name, config, options, towers=is_random)
-    path = _fetched(name, source) if load_weights else None
+    path = _fetched(name, source, load_weights)
     if not is_random:
         options["pretrained_text"] = False  # the text tower loads no weights of its own
     late = path is not None and "timm_model_name" in config["vision_cfg"]
     # Like open_clip, resize timm's towers after loading their weights.
     size = options.pop("force_image_size", None) if late else None
     model, tokenizer = _random_model(name, source.folder, config, options, size)
-    language = _recorded(pretrained, load_weights)
+    content: Mapping[str, Any] = {}
     if path is not None:
         content = read_file(path)
         _load(model, content, path, resize)
         _normalise_as_loaded(model, options)
-        language = language if language.templates else language_of(content)
     if lora is not None:
         _merge_lora(model, lora)
     pixels = model.visual.preprocess_cfg
     if size is not None:
         model.visual.set_input_size(size)
         pixels["size"] = model.visual.image_size
-    mean, std = ([255.0 * value for value in pixels[key]] for key in ("mean", "std"))
-    return CLIPBundle(model.eval(), tokenizer, tuple(mean), tuple(std), *language)
+    language = _language(pretrained, load_weights, content)
+    mean, std = (tuple(map((255.0).__mul__, pixels[key])) for key in ("mean", "std"))
+    return CLIPBundle(model.eval(), tokenizer, mean, std, *language)
 
 
 def _are_given(options: Mapping[str, Any], *names: str) -> bool:
@@ -275,8 +275,10 @@ def _source_of(name: str, pretrained: str | Path | None, needed: bool) -> _Sourc
     return _Source(path=fetch_published(PUBLISHED[name][tag], f"{name}:{tag}", needed))
 
 
-def _fetched(name: str, source: _Source) -> Path | None:
-    """The file of weights on this machine; None: they are random."""
+def _fetched(name: str, source: _Source, needed: bool) -> Path | None:
+    """The file of weights on this machine; None: they are random, or not ``needed``."""
+    if not needed:
+        return None
     if source.tag is not None:
         about = require("open_clip", "clip").get_pretrained_cfg(name, source.tag)
         return fetch_weights(about["hf_hub"], f"{name}:{source.tag}")
@@ -333,16 +335,19 @@ def _model_of_open_clip(
         return model, _tokenizer(name, folder, config)
 
 
-def _recorded(pretrained: str | Path | None, load_weights: bool) -> Language:
-    """The templates and the words in the record of weights; empty without one."""
+def _language(
+    pretrained: str | Path | None, load_weights: bool, content: Mapping[str, Any]
+) -> Language:
+    """The templates and the words in the record of weights, or in the content of their file."""
     source = str(pretrained)
     # those of a release are on the network; a name with a suffix is a file's, not a record's
     is_file = source.endswith((".safetensors", ".pth", ".pt", ".bin")) or "#sha256=" in source
     known = source.startswith("zoo:") or (load_weights and is_address(source) and not is_file)
-    if not known:
-        return Language()
-    record = find(source)[1]
-    return Language(record.templates, record.classes)
+    found = Language()
+    if known:
+        record = find(source)[1]
+        found = Language(record.templates, record.classes)
+    return found if found.templates or not content else language_of(content)
 
 
 def image_size(name: str, **options: Any) -> int | tuple[int, int]:

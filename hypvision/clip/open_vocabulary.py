@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -112,14 +112,12 @@ def _hold_keys() -> None:
     kept: WeakKeyDictionary[Optimizer, list[tuple[Tensor, Tensor]]] = WeakKeyDictionary()
 
     def before(optimizer: Optimizer, *_: Any) -> None:
-        weights = [
-            p.detach()
-            for group in optimizer.param_groups
-            for p in group["params"]
-            if hasattr(p, "frozen_keys")
-        ]
         kept[optimizer] = [
-            (keys, keys.clone()) for _, keys, _ in (weight.chunk(3) for weight in weights)
+            (keys, keys.clone())
+            for group in optimizer.param_groups
+            for weight in group["params"]
+            if hasattr(weight, "frozen_keys")
+            for keys in weight.detach().chunk(3)[1:2]
         ]
 
     def after(optimizer: Optimizer, *_: Any) -> None:
@@ -301,11 +299,8 @@ class OpenVocabularyCLIP(nn.Module):
                 "The class list is empty. Call set_classes(['cat', 'dog', ...]) first."
             )
         text = getattr(self.clip, "text", None)
-        parameters = [
-            p
-            for n, p in self.clip.named_parameters()
-            if text is not None or not n.startswith("visual.")
-        ]
+        named = self.clip.named_parameters()
+        parameters = [p for n, p in named if text is not None or not n.startswith("visual.")]
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
             return self._encode_classes(names)
 
@@ -331,11 +326,8 @@ class OpenVocabularyCLIP(nn.Module):
                 owner.append(number)
         tokens = self.tokenizer(sentences)
         grad = torch.is_grad_enabled()
-        text = (
-            encode_text(self.clip, tokens)
-            if grad
-            else encode_by_length(self.clip, tokens, budget=4096)
-        )
+        encode = encode_text if grad else partial(encode_by_length, budget=4096)
+        text = encode(self.clip, tokens)
         space = space_of(self.clip)
         text = space.to_average(text).unflatten(0, (len(owner), len(self.templates)))
         if len(owner) == len(names):
@@ -387,20 +379,13 @@ def checked_templates(templates: str | Sequence[str]) -> tuple[str, ...]:
     """The sentences of a name in :data:`~hypvision.data.classes.TEMPLATES`, of one, or of
     several."""
     if isinstance(templates, str):
-        if templates not in TEMPLATES:
-            if "{}" not in templates:
-                known = ", ".join(TEMPLATES)
-                raise HypvisionError(
-                    f"There are no prompt templates '{templates}'. Use {known}, or a text with "
-                    f"{{}}."
-                )
-            return checked_templates([templates])
-        return TEMPLATES[templates]
+        templates = TEMPLATES.get(templates, [templates])
     found = tuple(templates)
     if not found or not all(map(is_template, found)):
         raise HypvisionError(
             f"Every prompt template needs one {{}} for the class name and no other braces, got "
-            f"{list(found)}."
+            f"{list(found)}. There are no prompt templates of other names than "
+            f"{', '.join(TEMPLATES)}."
         )
     return found
 

@@ -45,6 +45,7 @@ from hypvision.compat.linear import (
 )
 from hypvision.compat.mlr import FGGMLR, GaneaMLR, PoincareMLR
 from hypvision.compat.norm import GyroLorentzBatchNorm1d, GyroLorentzBatchNorm2d
+from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError
 from hypvision.nn import (
     EfficientLorentzConv2d,
@@ -83,6 +84,11 @@ class _Entries:
     def maybe(self, name: str) -> Tensor | None:
         return self.take(name) if name in self.rest else None
 
+    def finish(self, layer: str) -> None:
+        """Raise an error for entries that nothing has taken."""
+        if self.rest:
+            raise HypvisionError(f"Not an entry of {layer}: {', '.join(sorted(self.rest))}.")
+
 
 def _with_gate(
     layer: LorentzLinear, entries: _Entries, library: str, normalize: tuple[bool | str, ...]
@@ -102,7 +108,7 @@ def _with_gate(
         out["bias"] = offset[1:]
     if layer.normalize:
         out["norm_weight"] = matrix[0]
-        out["scale"] = None if scale is None else scale.reshape(())
+        out["scale"] = scale
         out["norm_bias"] = None if offset is None else offset[:1]
     return out
 
@@ -142,12 +148,7 @@ def _efficient(layer: EfficientLorentzConv2d | EfficientLorentzLinear, entries: 
     boost."""
     raw = entries.maybe("rotate.parametrizations.weight.original")
     weight = entries.take("rotate.weight") if raw is None else raw
-    own = layer.weight.shape
-    boost = entries.maybe("boost.weight")
-    return {
-        "weight": weight.reshape(own) if weight.numel() == own.numel() else weight,
-        "boost_weight": None if boost is None else boost.reshape(-1),
-    }
+    return {"weight": weight, "boost_weight": entries.maybe("boost.weight")}
 
 
 def _transposed(layer: LorentzConvTranspose2d, entries: _Entries) -> _State:
@@ -158,28 +159,21 @@ def _transposed(layer: LorentzConvTranspose2d, entries: _Entries) -> _State:
 
 
 def _batch_norm(layer: nn.Module, entries: _Entries) -> _State:
-    return {
-        "beta": entries.take("beta"),
-        "gamma": entries.take("gamma").reshape(1),
-        # without the time, which is 0 in a tangent vector at the origin
-        "running_mean": entries.take("running_mean")[1:],
-        "running_var": entries.take("running_var").reshape(1),
-    }
+    found = _renamed(beta="beta", gamma="gamma", running_var="running_var")(layer, entries)
+    # drop the time, which is 0 in a tangent vector at the origin
+    return {**found, "running_mean": entries.take("running_mean")[1:]}
 
 
 def _gyro_norm(layer: GyroLorentzBatchNorm1d | GyroLorentzBatchNorm2d, entries: _Entries) -> _State:
     """Convert geoopt's batch norm, whose running mean is a point; ours is the tangent vector at the
     origin that leads to this point."""
-    return {
-        "beta": entries.take("bias"),
-        "gamma": entries.take("log_scale").reshape(1),
-        "running_mean": layer.manifold.logmap0(entries.take("running_mean")).detach(),
-        "running_var": entries.take("running_var").reshape(1),
-    }
+    found = _renamed(beta="bias", gamma="log_scale", running_var="running_var")(layer, entries)
+    mean = layer.manifold.logmap0(entries.take("running_mean")).detach()
+    return {**found, "running_mean": mean}
 
 
 def _hypll_linear(layer: PoincareFullyConnected, entries: _Entries) -> _State:
-    return {"weight": entries.take("z").t().contiguous(), "bias": entries.maybe("bias")}
+    return {"weight": entries.take("z").t(), "bias": entries.maybe("bias")}
 
 
 def _hypll_conv(layer: PoincareConv2d, entries: _Entries) -> _State:
@@ -203,10 +197,7 @@ def _hypll_norm(layer: PoincareBatchNorm1d | PoincareBatchNorm2d, entries: _Entr
             "track_running_stats=False."
         )
     prefix = "norm." if "norm.bias" in entries.rest else ""
-    return {
-        "bias": entries.take(f"{prefix}bias"),
-        "weight": entries.take(f"{prefix}weight").reshape(()),
-    }
+    return {name: entries.take(f"{prefix}{name}") for name in ("bias", "weight")}
 
 
 def _hypercore_linear(layer: LorentzLinear, entries: _Entries, prefix: str = "linear.") -> _State:
@@ -233,8 +224,8 @@ def _hypercore_attention(layer: LorentzAttention, entries: _Entries) -> _State:
             "join='points' (its trans_heads_concat) or 'centroid', and with head_dim one less than "
             "its channels per head."
         )
-    entries.maybe("bias")  # the scores have a constant bias, which does not change the softmax
-    out: _State = {"scale": entries.take("scale").reshape(1)}
+    entries.maybe("bias")  # drop the constant bias of the scores, which the softmax ignores
+    out: _State = {"scale": entries.take("scale")}
     for ours, theirs, part in (
         ("query", "Wq", layer.query),
         ("key", "Wk", layer.key),
@@ -250,34 +241,24 @@ def _hypercore_attention(layer: LorentzAttention, entries: _Entries) -> _State:
     return out
 
 
-def _hypercore_residual(layer: LorentzResidual, entries: _Entries) -> _State:
-    """Convert the weight of the second summand and the learned scale of the space part, which both
-    libraries store as a logarithm."""
-    scale = entries.maybe("scale")
-    return {
-        "weight": entries.take("w_y").reshape(()),
-        "log_scale": None if scale is None else scale.reshape(()),
-    }
-
-
 def _fgg(layer: FGGLinear, entries: _Entries) -> _State:
     """Convert normals ``(n, m)``, or directions and lengths; the planes that are stored beside them
     are computed again."""
     entries.maybe("V_auxiliary")
     normed = layer.gain is not None
     return {
-        "offset": entries.take("a").flatten(),
-        "weight": entries.take("v" if normed else "U").t().contiguous(),
+        "offset": entries.take("a"),
+        "weight": entries.take("v" if normed else "U").t(),
         "gain": entries.take("g") if normed else None,
     }
 
 
-def _plfc(layer: PLFCLinear, entries: _Entries) -> _State:
-    return {"z": entries.take("z"), "a": entries.take("a"), "bias": entries.maybe("bias")}
-
-
 def _renamed(**names: str) -> Callable[[nn.Module, _Entries], _State]:
-    return lambda layer, entries: {ours: entries.take(theirs) for ours, theirs in names.items()}
+    """A reader of entries by our names; a ``?`` behind the published name: it may be missing."""
+    return lambda layer, entries: {
+        ours: entries.maybe(name[:-1]) if name.endswith("?") else entries.take(name)
+        for ours, name in names.items()
+    }
 
 
 def _hyptorch_linear(layer: PoincareLinear, entries: _Entries) -> _State:
@@ -295,11 +276,8 @@ def _hyptorch_linear(layer: PoincareLinear, entries: _Entries) -> _State:
 def _hnn_mlr(layer: PoincareMLR, entries: _Entries) -> _State:
     g = entries.take("weight_g")
     bias = entries.maybe("bias")
-    return {
-        "g": g,
-        "v": entries.take("weight_v").t().contiguous(),
-        "r": torch.zeros_like(g) if bias is None else bias,
-    }
+    v = entries.take("weight_v").t()
+    return {"g": g, "v": v, "r": torch.zeros_like(g) if bias is None else bias}
 
 
 _Readers = dict[type[nn.Module], Callable[[Any, _Entries], _State]]
@@ -330,12 +308,16 @@ LAYOUTS: dict[str, tuple[_Readers, tuple[str, ...]]] = {
             LorentzLinear: _hypercore_linear,
             LorentzConv2d: _hypercore_conv,
             LorentzAttention: _hypercore_attention,
-            LorentzResidual: _hypercore_residual,
+            LorentzResidual: _renamed(weight="w_y", log_scale="scale?"),
         },
         (".c", ".k"),
     ),
     "geoopt": (
-        {PLFCLinear: _plfc, GyroLorentzBatchNorm1d: _gyro_norm, GyroLorentzBatchNorm2d: _gyro_norm},
+        {
+            PLFCLinear: _renamed(z="z", a="a", bias="bias?"),
+            GyroLorentzBatchNorm1d: _gyro_norm,
+            GyroLorentzBatchNorm2d: _gyro_norm,
+        },
         (".manifold.k",),
     ),
     "fgg": ({FGGLinear: _fgg, FGGMLR: _fgg}, (".manifold._k",)),
@@ -376,36 +358,31 @@ def layer_state(
         The state dict for ``layer.load_state_dict``; the layer's learned curvature is in it with
         its present value.
     """
-    if library not in LAYOUTS:
-        raise HypvisionError(f"There is no layout '{library}'. Known: {', '.join(LAYOUTS)}.")
+    one_of(LAYOUTS, library=library)
     readers, ignored = LAYOUTS[library]
+    kind = type(layer).__name__
     if type(layer) not in readers:
         raise HypvisionError(
-            f"{library} has no counterpart of {type(layer).__name__}. "
-            f"Known: {', '.join(kind.__name__ for kind in readers)}."
+            f"{library} has no counterpart of {kind}. "
+            f"Known: {', '.join(reader.__name__ for reader in readers)}."
         )
     entries = _Entries(published, ignored)
-    found = {
-        name: value
-        for name, value in readers[type(layer)](layer, entries).items()
-        if value is not None
-    }
-    if entries.rest:
-        raise HypvisionError(
-            f"These tensors are no part of {library}'s {type(layer).__name__}: "
-            f"{', '.join(sorted(entries.rest))}. Give the state dict of this layer alone."
-        )
+    read = readers[type(layer)](layer, entries)
+    found = {name: value for name, value in read.items() if value is not None}
+    entries.finish(f"{library}'s {kind}")
     own = layer.state_dict()
     for name, value in found.items():
-        if name not in own or own[name].shape != value.shape:
-            expected = f"{tuple(own[name].shape)}" if name in own else "nothing"
+        if name in own and value.squeeze().shape == own[name].squeeze().shape:
+            found[name] = value.reshape(own[name].shape).contiguous()
+        else:
+            expected = tuple(own[name].shape) if name in own else "nothing"
             raise HypvisionError(
                 f"'{name}' has the shape {tuple(value.shape)} where the layer has {expected}. "
                 "Create the layer with the published sizes and bias."
             )
-    missing = [name for name in own if name not in found and not name.endswith("log_c")]
+    missing = sorted(name for name in own.keys() - found.keys() if not name.endswith("log_c"))
     if missing:
         raise HypvisionError(
             f"The published layer lacks {', '.join(missing)}. Create the layer without them."
         )
-    return {**{name: value for name, value in own.items() if name.endswith("log_c")}, **found}
+    return {**own, **found}

@@ -106,12 +106,17 @@ class Request:
             )
 
 
+def means_config(name: str) -> bool:
+    """Whether a name is that of a config, and not of a timm model."""
+    return not timm.is_model(name) and is_config(name)
+
+
 def load_predictor(request: Request) -> Predictor:
     """The predictor that a request asks for."""
     if isinstance(request.model, Mapping):
         return _clip(request, request.model)
     name = str(request.model)
-    if not timm.is_model(name) and is_config(name):
+    if means_config(name):
         return _plugin("a config")(request)
     if request.options:
         raise HypvisionError(
@@ -119,10 +124,7 @@ def load_predictor(request: Request) -> Predictor:
             f"CONFIG --weights {name}, or arguments of the network with --model-args."
         )
     local = name.startswith("local-dir:")
-    trained = is_address(name) or "/" in name or name in builtin_index().records
-    if trained and not local:
-        if request.weights is not None:
-            raise HypvisionError(f"'{name}' are trained weights already: leave out --weights.")
+    if not local and (is_address(name) or "/" in name or name in builtin_index().records):
         return _of_the_zoo(request)
     if not local and not timm.is_model(name):
         known = [*timm.list_models(), *builtin_index().records, *shipped_configs()]
@@ -131,13 +133,16 @@ def load_predictor(request: Request) -> Predictor:
             "`hypvision zoo list`, or a config, by its file or name."
         )
     _refuse_classes(request)
+    return _timm_predictor(_timm_network(name, request), request)
+
+
+def _timm_network(name: str, request: Request) -> TimmModel:
+    """A timm model with the weights of a training, or with published ones."""
     if request.weights is not None and not is_address(request.weights):
-        network = load_trained(request.weights, name, request.arguments)
-    else:
-        overlay = {} if request.weights is None else dict(pretrained_cfg_overlay=_overlay(request))
-        network = _published(name, {**request.arguments, **overlay})
-        _refuse_new_head(network, request, network.pretrained_cfg.get("num_classes"))
-    return _timm_predictor(network, request)
+        return load_trained(request.weights, name, request.arguments)
+    network = _published(name, {**request.arguments, **_overlay(request)})
+    _refuse_new_head(network, request, network.pretrained_cfg.get("num_classes"))
+    return network
 
 
 def _plugin(role: str) -> Callable[..., Predictor]:
@@ -155,14 +160,16 @@ def _refuse_new_head(network: TimmModel, request: Request, known: int | None) ->
 
 
 def _overlay(request: Request) -> dict[str, Any]:
-    """The change to timm's config that makes it load the zoo's weights."""
+    """The arguments of a timm model that make it load the zoo's weights, if some are given."""
+    if request.weights is None:
+        return {}
     index, record = find(str(request.weights))
     if record.task != "classification" or record.model != str(request.model).partition(".")[0]:
         raise HypvisionError(
             f"'{request.weights}' are weights of {record.model}: use --model {request.weights} "
             "alone."
         )
-    return record_overlay(record, resolve(record, index))
+    return dict(pretrained_cfg_overlay=record_overlay(record, resolve(record, index)))
 
 
 def _published(name: str, arguments: Mapping[str, Any]) -> TimmModel:
@@ -188,6 +195,8 @@ def _refuse_classes(request: Request) -> None:
 
 def _of_the_zoo(request: Request) -> Predictor:
     name = str(request.model)
+    if request.weights is not None:
+        raise HypvisionError(f"'{name}' are trained weights already: leave out --weights.")
     try:
         index, record = find(name)
     except HypvisionError as error:

@@ -1,27 +1,36 @@
-"""The inputs of a command: images, folders, patterns, lists and videos, read one after another."""
+"""The inputs of a command: images, folders, patterns, lists and videos, read one after another, and
+those from addresses and from the standard input, as files of a temporary folder."""
 
 from __future__ import annotations
 
+import re
+import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, TypeAlias, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from hypvision.checkpoints.download import SourceError, download
+from hypvision.checkpoints.index import without_password
 from hypvision.data.depth import find_white
 from hypvision.data.usage import Usage
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_lines
 from hypvision.io.images import (
+    SUFFIXES,
     WHITE,
     find_images,
+    image_kind,
     leaving_out,
     not_taken,
     open_channels,
@@ -32,6 +41,9 @@ from hypvision.viz.video import VIDEO_SUFFIXES, frame_count, read_frames
 
 Source: TypeAlias = str | Path | Image.Image | NDArray[Any]
 """The name of images, or one in memory."""
+
+LARGEST = 2**30  # bytes of one image or video
+STREAM = "-"  # the standard input
 
 IN_MEMORY = "image"
 """The name of an image that is in memory, and so of what is written about it."""
@@ -157,20 +169,27 @@ def find_sources(
         if not isinstance(item, (str, Path)):
             images.append(item)
             continue
-        listed = Path(item).suffix.lower() == ".txt"
-        for file in _listed(item) if listed else find_files([item], VIDEO_SUFFIXES):
+        for file in _files_of(item):
             if file not in seen:
                 (videos if file.suffix.lower() in VIDEO_SUFFIXES else images).append(file)
                 seen.add(file)
-    if not (images or videos):
+    if not images + videos:
         raise HypvisionError(
             "No image is given. Give a path of an image, folder, list or video, or a pattern."
         )
-    usage = Usage("images")
-    value = find_white([image for image in images if isinstance(image, Path)], white, usage)
-    for note in usage.notes:
-        warnings.warn(note, stacklevel=2)
+    paths = [image for image in images if isinstance(image, Path)]
+    value = WHITE if white == WHITE else _white_of(paths, white)
     return Sources(tuple(images), tuple(videos), every, value)
+
+
+def _white_of(paths: list[Path], white: int | str | None) -> int:
+    """The value of white in images of 16 bits, where it is not the usual one; warns of what stands
+    out."""
+    usage = Usage("images")
+    value = find_white(paths, white, usage)
+    for note in usage.notes:
+        warnings.warn(note, stacklevel=3)
+    return value
 
 
 def check_every(every: int, *found: Sources) -> None:
@@ -183,9 +202,11 @@ def check_every(every: int, *found: Sources) -> None:
         )
 
 
-def _listed(name: str | Path) -> list[Path]:
-    """The files of the paths in a list. Paths without a file stay in the result, unless no path has
-    one."""
+def _files_of(name: str | Path) -> list[Path]:
+    """The files that a name means, or the paths in a list. Paths without a file stay in the result,
+    unless no path has one."""
+    if Path(name).suffix.lower() != ".txt":
+        return find_files([name], VIDEO_SUFFIXES)
     lines = [line for line in read_lines(name, "the list of images") if not line.startswith("#")]
     if not lines:
         raise HypvisionError(
@@ -222,3 +243,74 @@ def in_advance(
             yield first, future.result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+# From addresses and from the standard input
+
+
+@contextmanager
+def fetched(names: Sequence[str]) -> Iterator[tuple[list[str], dict[Path, str]]]:
+    """The names, with a file in the place of each address and of ``-``, and what these files are
+    from.
+
+    Raises:
+        HypvisionError: an address gives no image or video, or the standard input none.
+    """
+    with TemporaryDirectory(prefix="hypvision-", ignore_cleanup_errors=True) as folder:
+        found = []
+        called = {}
+        for number, name in enumerate(names):
+            place = Path(folder, str(number))
+            if name == STREAM:
+                file = _stream(place)
+            elif name.lower().startswith(("http://", "https://")):
+                file = _download(name, place)
+            else:
+                found.append(name)
+                continue
+            found.append(str(file))
+            called[file] = without_password(name)
+        yield found, called
+
+
+def _stream(folder: Path) -> Path:
+    if sys.stdin is None or sys.stdin.isatty():
+        raise HypvisionError(
+            "'-' is the standard input, but nothing is sent there. Expected: an image, such as "
+            "`hypvision predict - ... < photo.jpg`."
+        )
+    data = sys.stdin.buffer.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise HypvisionError(f"The standard input has more than {LARGEST:,} bytes.")
+    folder.mkdir()
+    file = folder / "stdin.img"
+    file.write_bytes(data)
+    return _with_suffix(file, "the standard input")
+
+
+def _download(address: str, folder: Path) -> Path:
+    folder.mkdir()
+    try:
+        name = _file_name(urlsplit(address).path)
+        file = folder / name
+        download(address, file, lambda part: None, name=name, limit=LARGEST)
+    except (SourceError, ValueError) as error:
+        raise HypvisionError(f"'{address}': {error}. Check the address.") from error
+    return _with_suffix(file, f"'{address}'")
+
+
+def _file_name(path: str) -> str:
+    """A name on this machine for the last part of an address, with its ending."""
+    last = Path(unquote(path)).name
+    return re.sub(r"[^\w. -]+", "_", last)[-100:].lstrip(".") or "image"
+
+
+def _with_suffix(file: Path, what: str) -> Path:
+    """The file, with the ending of its format where it has none."""
+    if file.suffix.lower() in (*SUFFIXES, *VIDEO_SUFFIXES):
+        return file
+    try:
+        kind, _ = image_kind(file)
+    except HypvisionError as error:
+        raise HypvisionError(f"What {what} gives is no image that can be read.") from error
+    return file.rename(file.with_name(f"{file.stem}.{dict(JPEG='jpg').get(kind, kind.lower())}"))

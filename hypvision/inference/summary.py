@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import timm
@@ -22,9 +23,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.sources import find, is_address
+from hypvision.inference.predictors import means_config
+from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError, one_line
 from hypvision.io.plugins import plugin
-from hypvision.io.shipped import is_config
 from hypvision.zoo.loading import images_of, known_model, load, timm_model
 
 if TYPE_CHECKING:
@@ -102,39 +104,43 @@ def subject_of(name: str, arguments: Mapping[str, Any], size: int | None = None)
         size: side of the images; default: that of the test data or of the weights, or the model's
             own.
     """
-    if not timm.is_model(name) and is_config(name):
+    if means_config(name):
         if arguments:
             raise HypvisionError(
                 "A config contains the arguments of its model: leave out --model-args."
             )
         return _plugin("a config")(name, size)
     if is_address(name) or name in builtin_index().records:
-        record = find(name)[1]
-        if arguments and record.task != "classification":
-            raise HypvisionError(
-                f"'{name}' is a {record.task} model: leave out --model-args, which classifiers "
-                "take."
-            )
-        if record.task == "zero-shot":
-            if size:
-                raise HypvisionError(
-                    f"The CLIP '{name}' takes images of one size: leave out --size."
-                )
-            from hypvision.clip.models import create_clip
-            from hypvision.clip.names import clip_options
-
-            return subject_of_clip(create_clip(**clip_options(name)), "image")
-        channels, height, width = record.input.size
-        shape = (channels, size or height, size or width)
-        if record.task in ("segmentation", "detection"):
-            return _plugin(record.task)(load(name), shape)
-        return Subject(load(name, **arguments), torch.randn(1, *shape))
+        return _subject_of_record(name, arguments, size)
     known_model(name)
     try:
         network = timm_model(name, **_with_size(name, arguments, size)).eval()
     except (TypeError, ValueError) as error:
         raise HypvisionError(f"The model '{name}' does not accept --model-args: {error}") from error
     return Subject(network, torch.randn(1, *images_of(network, arguments, size)))
+
+
+def _subject_of_record(name: str, arguments: Mapping[str, Any], size: int | None) -> Subject:
+    """Trained weights of the zoo."""
+    record = find(name)[1]
+    clip = record.task == "zero-shot"
+    refuse(
+        (
+            arguments and record.task != "classification",
+            f"'{name}' is a {record.task} model: leave out --model-args, which classifiers take.",
+        ),
+        (clip and size, f"The CLIP '{name}' takes images of one size: leave out --size."),
+    )
+    if clip:
+        from hypvision.clip.models import create_clip
+        from hypvision.clip.names import clip_options
+
+        return subject_of_clip(create_clip(**clip_options(name)), "image")
+    channels, *sides = record.input.size
+    shape = (channels, *([size, size] if size else sides))
+    if record.task in ("segmentation", "detection"):
+        return _plugin(record.task)(load(name), shape)
+    return Subject(load(name, **arguments), torch.randn(1, *shape))
 
 
 def _plugin(role: str) -> Callable[..., Subject]:
@@ -176,49 +182,55 @@ def summarise(
         tell: is given the name of each step.
     """
     network = subject.network
-    inputs = subject.inputs
     run = subject.run or network
     with torch.no_grad():
         tell("Counting")
-        try:
-            # first fill caches such as embeddings of class names, whose cost counts once
-            run(inputs)
-            products = _counted(network, run, inputs, _LACKING)
-        except torch.OutOfMemoryError:
-            raise  # the command line explains this error
-        except (RuntimeError, AssertionError, ValueError) as error:
-            size = " x ".join(map(str, inputs.shape[1:]))
-            raise HypvisionError(
-                f"{type(network).__name__} takes no {subject.unit} of {size} ({one_line(error)}). "
-                "Give another --size, or build the network for this one: timm's models often by "
-                "--model-args img_size=N."
-            ) from error
-        elements = _counted(network, run, inputs, dict.fromkeys(_PRODUCTS, _elements))
-        seconds = _seconds(run, inputs.expand(batch, *inputs.shape[1:]).contiguous(), repeats, tell)
-    root = type(network).__name__
-    multiply_adds = {name: sum(found.values()) // 2 for name, found in products.items()}
-    activations = {
-        name: sum(count for operation, count in found.items() if operation in _PRODUCTS)
-        for name, found in elements.items()
-    }
-
-    def row(name: str, module: nn.Module) -> Row:
-        place = f"{root}.{name}" if name else root
-        size = sum(parameter.numel() for parameter in module.parameters())
-        counts = (_within(module, place, found) for found in (multiply_adds, activations))
-        return Row(name, type(module).__name__, size, *counts)
-
-    rows = [row(name, module) for name, module in network.named_modules()]
-    whole = rows[0]
-    parts = [part for part in rows[1:] if part.parameters or part.multiply_adds]
+        multiply_adds, activations = _counts(network, run, subject)
+        many = subject.inputs.expand(batch, *subject.inputs.shape[1:]).contiguous()
+        seconds = _seconds(run, many, repeats, tell)
+    rows = []
+    for name, module in network.named_modules():
+        place = f"{type(network).__name__}.{name}".rstrip(".")
+        work = _within(module, place, multiply_adds)
+        size = _size(module.parameters())
+        row = Row(name, type(module).__name__, size, work, _within(module, place, activations))
+        rows.append(row)
+    whole, *parts = rows
+    parts = [part for part in parts if part.parameters or part.multiply_adds]
     # A wrapper has only one part, the network: then list the parts of the network.
     while depth > 0 and sum(part.module.count(".") < depth for part in parts) < min(2, len(parts)):
         depth += 1
-    rows = [whole, *(part for part in parts if part.module.count(".") < depth)]
-    trained = sum(
-        parameter.numel() for parameter in network.parameters() if parameter.requires_grad
+    shown = [part for part in parts if part.module.count(".") < depth]
+    trained = _size(value for value in network.parameters() if value.requires_grad)
+    return Summary([whole, *shown], trained, seconds, batch)
+
+
+def _size(parameters: Iterable[Tensor]) -> int:
+    return sum(parameter.numel() for parameter in parameters)
+
+
+def _counts(
+    network: nn.Module, run: Callable[[Tensor], Any], subject: Subject
+) -> tuple[dict[str, int], dict[str, int]]:
+    """The multiply-adds and the activations of each module, by its place in PyTorch's counter."""
+    try:
+        # first fill caches such as embeddings of class names, whose cost counts once
+        run(subject.inputs)
+        products = _counted(network, run, subject.inputs, _LACKING)
+    except torch.OutOfMemoryError:
+        raise  # the command line explains this error
+    except (RuntimeError, AssertionError, ValueError) as error:
+        size = " x ".join(map(str, subject.inputs.shape[1:]))
+        raise HypvisionError(
+            f"{type(network).__name__} takes no {subject.unit} of {size} ({one_line(error)}). "
+            "Give another --size, or build the network for this one: timm's models often by "
+            "--model-args img_size=N."
+        ) from error
+    elements = _counted(network, run, subject.inputs, dict.fromkeys(_PRODUCTS, _elements))
+    return (
+        {name: sum(found.values()) // 2 for name, found in products.items()},
+        {name: sum(found.get(kind, 0) for kind in _PRODUCTS) for name, found in elements.items()},
     )
-    return Summary(rows, trained, seconds, batch)
 
 
 def _counted(
@@ -281,18 +293,15 @@ def _within(module: nn.Module, place: str, counts: Mapping[str, int]) -> int:
 def _seconds(
     run: Callable[[Tensor], Any], inputs: Tensor, repeats: int, tell: Callable[[str], None]
 ) -> list[float]:
-    if repeats:
-        tell("Measuring")
+    if not repeats:
+        return []
+    tell("Measuring")
+    synchronise = partial(torch.cuda.synchronize, inputs.device) if inputs.is_cuda else int
     found = []
-    for _ in range(repeats + 1 if repeats else 0):
-        _synchronise(inputs)
+    for _ in range(repeats + 1):
+        synchronise()
         begin = time.perf_counter()
         run(inputs)
-        _synchronise(inputs)
+        synchronise()
         found.append(time.perf_counter() - begin)
     return found[1:]
-
-
-def _synchronise(inputs: Tensor) -> None:
-    if inputs.is_cuda:
-        torch.cuda.synchronize(inputs.device)

@@ -93,31 +93,32 @@ class Writer:
 
     def add(self, frame: Frame, image: Image.Image, result: Result) -> None:
         """Write the files of one image, and note what was found for the files of all images."""
-        number = len(self._file["images"])
-        about = dict(id=number, file_name=frame.file, width=image.width, height=image.height)
-        self._file["images"].append(
-            about if frame.number is None else about | dict(frame=frame.number)
-        )
-        if not self._file["categories"]:
-            self._file["categories"] = [
-                dict(id=i, name=name) for i, name in enumerate(result.names)
-            ]
-        if "json" in self.kinds:
-            for item in result.annotations():
-                self._file["annotations"].append(
-                    dict(id=len(self._file["annotations"]), image_id=number, **item)
-                )
-        if "csv" in self.kinds:
-            source = dict(file=frame.file, frame="" if frame.number is None else frame.number)
-            self._rows += [source | row for row in result.rows()]
-        if "labels" in self.kinds and frame.number is None:
+        self._note(frame, image, result)
+        still = frame.number is None
+        if "labels" in self.kinds and still:
             self._write(result.label_image(), f"{frame.name}_labels.png")
         if "overlay" in self.kinds:
-            drawing = result.draw(image, legend=frame.number is None)
-            if frame.number is None:
+            drawing = result.draw(image, legend=still)
+            if still:
                 self._write(drawing, f"{frame.name}_overlay.png")
             elif drawing is not None:
                 self._write_frame(drawing, frame)
+
+    def _note(self, frame: Frame, image: Image.Image, result: Result) -> None:
+        """Note an image and what was found in it for the files of all images."""
+        at = {} if frame.number is None else dict(frame=frame.number)
+        number = len(self._file["images"])
+        about = dict(id=number, file_name=frame.file, width=image.width, height=image.height)
+        self._file["images"].append(about | at)
+        if not self._file["categories"]:
+            self._file["categories"] = [dict(id=i, name=n) for i, n in enumerate(result.names)]
+        if "json" in self.kinds:
+            known = self._file["annotations"]
+            for item in result.annotations():
+                known.append(dict(id=len(known), image_id=number, **item))
+        if "csv" in self.kinds:
+            source = dict(file=frame.file, frame=at.get("frame", ""))
+            self._rows += [source | row for row in result.rows()]
 
     def _write(self, image: Image.Image | None, name: str) -> None:
         if image is not None:

@@ -213,7 +213,7 @@ class _TripletLoss(Function):
         ctx: Any,
         dist: Tensor,
         triplets: Tensor,
-        valid: Tensor | None,
+        valid: Tensor,
         temperature: float,
         margin: float,
         gumbel: Tensor | None,
@@ -245,14 +245,15 @@ class _TripletLoss(Function):
         buffers = dist.new_empty(7 * rows * dist.shape[1])
         for start in range(0, len(triplets), rows):
             block = triplets[start : start + rows]
-            counted = None if valid is None else valid[start : start + rows]
+            counted = valid[start : start + rows]
             factors = noise(start, len(block))
             total += _block(
                 dist, table, narrow, block, counted, factors, margin, temperature, grads, buffers
             )
-        if grads is not None and slope is not None:
-            grads[0].addcmul_(grads[1], slope)
-        ctx.save_for_backward(None if grads is None else grads[0])
+        if grads:
+            if slope is not None:
+                grads[0].addcmul_(grads[1], slope)
+            ctx.save_for_backward(grads[0])
         return total
 
     @staticmethod
@@ -267,7 +268,7 @@ def _block(
     table: Tensor,
     narrow: bool,
     triplets: Tensor,
-    valid: Tensor | None,
+    valid: Tensor,
     noise: Iterable[Tensor],
     margin: float,
     temperature: float,
@@ -302,7 +303,7 @@ def _block(
     gap[2].neg_()
     gap += margin
     active = (gap > 0) & (chosen[0] != chosen[1])
-    sign = (active if valid is None else active & valid).to(dist.dtype)
+    sign = (active & valid).to(dist.dtype)
     total = (gap * sign).sum()
     if grads is None:
         return total
@@ -384,6 +385,8 @@ def lca_triplet_loss(
         triplets = triplets[valid]
         gumbel = None if gumbel is None else gumbel[:, valid]
         valid = None
+    if valid is None:
+        valid = triplets.new_ones(len(triplets), dtype=torch.bool)
     if not len(triplets):
         return dist.sum() * 0
     dist = dist.float() if dist.dtype in (torch.float16, torch.bfloat16) else dist
@@ -393,8 +396,8 @@ def lca_triplet_loss(
         )
     else:
         losses = _soft_losses(dist, triplets, temperature, margin, gumbel, generator, score)
-        total = (losses if valid is None else losses * valid).sum()
-    return total / (len(triplets) if valid is None else valid.sum().clamp(min=1))
+        total = (losses * valid).sum()
+    return total / valid.sum().clamp(min=1)
 
 
 def _check_triplets(dist: Tensor, triplets: Tensor, gumbel: Tensor | None) -> None:

@@ -125,6 +125,14 @@ def _parameters_of(kind: type) -> set[str]:
     }
 
 
+_OWN: dict[str, type[nn.Module]] = {
+    "ProxyAnchorLoss": ProxyAnchorLoss,
+    "ProxyNCALoss": ProxyNCALoss,
+    "SupConLoss": SupConLoss,
+    "PrototypeMetricLoss": PrototypeMetricLoss,
+}
+
+
 class MetricLoss(nn.Module):
     """A metric-learning loss by name.
 
@@ -177,18 +185,11 @@ class MetricLoss(nn.Module):
         )
         self.manifold = manifold
         self.angular = distance == "angular"
-        own = {
-            "ProxyAnchorLoss": ProxyAnchorLoss,
-            "ProxyNCALoss": ProxyNCALoss,
-            "SupConLoss": SupConLoss,
-            "PrototypeMetricLoss": PrototypeMetricLoss,
-        }
-        ours = name in own and (self.angular or name != "ProxyAnchorLoss")
-        kind = own[name] if ours else self._of_library(name)
+        kind = self._own(name) or self._of_library(name)
         taken = _parameters_of(kind)
         sizes = {key: value for key, value in _sizes(num_classes, dim).items() if key in taken}
         if not self.angular:
-            options = self._hyperbolic(name, ours, options)
+            options = self._hyperbolic(name, kind in _OWN.values(), options)
         try:
             self.loss = kind(**{**sizes, **options})
         except AssertionError as error:
@@ -202,6 +203,10 @@ class MetricLoss(nn.Module):
             raise HypvisionError(
                 f"The loss '{name}' does not accept its arguments: {reason}. Correct them."
             ) from error
+
+    def _own(self, name: str) -> type[nn.Module] | None:
+        """The class of a loss of this package; the library's Proxy-Anchor is hyperbolic, too."""
+        return _OWN.get(name) if self.angular or name != "ProxyAnchorLoss" else None
 
     def _hyperbolic(self, name: str, ours: bool, options: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a loss on hyperbolic distances: the given options, our defaults

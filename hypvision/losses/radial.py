@@ -197,7 +197,32 @@ class RadialLoss(ChainLoss):
         return parts
 
 
-class EntailmentConeLoss(ChainLoss):
+class _ConeLoss(ChainLoss):
+    """Loss of the angles by which points lie outside of cones; arguments: see
+    :class:`EntailmentConeLoss`."""
+
+    def __init__(self, margin: float | None, entail: float, prior: float):
+        super().__init__(prior)
+        self.margin = margin
+        self.entail = entail
+
+    @abstractmethod
+    def outside(self, general: Tensor, others: Tensor, root: Tensor) -> Tensor:
+        """Angles ``(..., n)`` by which ``others`` ``(..., n, d)`` lie outside of the cones of the
+        general points ``(n, d)``; below 0 inside."""
+
+    def order(
+        self, general: Tensor, specific: Tensor, negative: Tensor, root: Tensor
+    ) -> dict[str, Tensor]:
+        others = torch.stack([specific, negative])
+        inside, outside = torch.relu(self.outside(general, others, root))
+        parts = dict(loss_entail=self.entail * inside.mean())
+        if self.margin is not None:
+            parts["loss_negative"] = self.entail * torch.relu(self.margin - outside).mean()
+        return parts
+
+
+class EntailmentConeLoss(_ConeLoss):
     r"""Loss of entailment cones in flat space: :math:`E(e, e') = \max(0, \Xi_r(e, e') -
     \theta_r(e))`, which is 0 inside the cone at ``e``.
 
@@ -216,21 +241,15 @@ class EntailmentConeLoss(ChainLoss):
         entail: float = 1.0,
         prior: float = 10.0,
     ):
-        super().__init__(prior)
+        super().__init__(margin, entail, prior)
         self.epsilon = epsilon
-        self.margin = margin
-        self.entail = entail
 
-    def order(
-        self, general: Tensor, specific: Tensor, negative: Tensor, root: Tensor
-    ) -> dict[str, Tensor]:
+    def outside(self, general: Tensor, others: Tensor, root: Tensor) -> Tensor:
         aperture = cone_half_aperture(general, root, self.epsilon)
-        angles = radial_angle(general, torch.stack([specific, negative]), root)
-        inside, outside = torch.relu(angles - aperture)
-        return _cones(inside, outside, self.entail, self.margin)
+        return radial_angle(general, others, root) - aperture
 
 
-class MERUEntailmentLoss(ChainLoss):
+class MERUEntailmentLoss(_ConeLoss):
     """MERU's entailment loss: cones on the hyperboloid, whose origin is put at the root.
 
     An embedding ``e`` becomes the point ``expmap0(scale * (e - r))``, so that the distance from the
@@ -253,29 +272,14 @@ class MERUEntailmentLoss(ChainLoss):
         entail: float = 1.0,
         prior: float = 10.0,
     ):
-        super().__init__(prior)
+        super().__init__(margin, entail, prior)
         self.c = c
         self.min_radius = min_radius
         self.aperture_scale = aperture_scale
         self.scale = scale
-        self.margin = margin
-        self.entail = entail
 
-    def order(
-        self, general: Tensor, specific: Tensor, negative: Tensor, root: Tensor
-    ) -> dict[str, Tensor]:
-        ways = torch.stack([general, specific, negative]) - root
-        points = lorentz.expmap0(self.scale * ways, self.c)
-        angles = lorentz.exterior_angle(points[:1].expand_as(points[1:]), points[1:], self.c)
-        aperture = self.aperture_scale * lorentz.half_aperture(points[0], self.c, self.min_radius)
-        inside, outside = torch.relu(angles - aperture)
-        return _cones(inside, outside, self.entail, self.margin)
-
-
-def _cones(
-    positive: Tensor, negative: Tensor, weight: float, margin: float | None
-) -> dict[str, Tensor]:
-    parts = dict(loss_entail=weight * positive.mean())
-    if margin is not None:
-        parts["loss_negative"] = weight * torch.relu(margin - negative).mean()
-    return parts
+    def outside(self, general: Tensor, others: Tensor, root: Tensor) -> Tensor:
+        tips = lorentz.expmap0(self.scale * (general - root), self.c)
+        points = lorentz.expmap0(self.scale * (others - root), self.c)
+        aperture = self.aperture_scale * lorentz.half_aperture(tips, self.c, self.min_radius)
+        return lorentz.exterior_angle(tips.expand_as(points), points, self.c) - aperture

@@ -13,6 +13,7 @@ it::
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -245,19 +246,7 @@ class TimmBackbone(BaseModule):
         loaded = CheckpointLoader.load_checkpoint(str(checkpoint), map_location, "current")
         weights = network_weights(loaded, part=None)
         if prefix:
-            prefix = prefix.rstrip(".") + "."
-            inside = {
-                name.removeprefix(prefix): value
-                for name, value in weights.items()
-                if name.startswith(prefix)
-            }
-            if not inside:
-                raise HypvisionError(
-                    f"No weight in '{checkpoint}' has a name with the prefix '{prefix}'; there are "
-                    f"{', '.join(list(weights)[:3])}, ... Correct the prefix of init_cfg, or leave "
-                    "it out."
-                )
-            weights = inside
+            weights = _below(f"{prefix.rstrip('.')}.", weights, checkpoint)
         base = self._base
         expected = base.state_dict()
         # names of a Hi-Mapper, and those of its backbone alone
@@ -272,13 +261,11 @@ class TimmBackbone(BaseModule):
         check_tuning(weights.keys() - expected.keys(), checkpoint)
         # Ignore weights of parts that this network lacks (head, later stages).
         units = _units(base, self.timm_model.feature_info.info)
-        parts = {
-            flat(name) + "_" for name, module in units if any(True for _ in module.parameters())
-        }
+        parts = tuple(f"{flat(name)}_" for name, module in units if [*module.parameters()])
         weights = {
             name: value
             for name, value in weights.items()
-            if name in expected or any(flat(name).startswith(part) for part in parts)
+            if name in expected or flat(name).startswith(parts)
         }
         found = compare(expected, weights)
         if found.mismatched or found.share < 0.8:
@@ -290,14 +277,27 @@ class TimmBackbone(BaseModule):
                 "model_name."
             )
         check_unknown(found, checkpoint)
-        base.load_state_dict(
-            {name: weights[name] for name in expected if name in weights}, strict=False
-        )
+        base.load_state_dict(weights, strict=False)
         rest = found._replace(matched=[], mismatched={}).describe()
         print_log(
             f"{self.model_name}: loaded {len(found.matched)} weights from {checkpoint}. {rest}",
             "current",
         )
+
+
+def _below(prefix: str, weights: dict[str, Tensor], checkpoint: str) -> dict[str, Tensor]:
+    """The weights whose names begin with a prefix, without it."""
+    inside = {
+        name.removeprefix(prefix): value
+        for name, value in weights.items()
+        if name.startswith(prefix)
+    }
+    if not inside:
+        raise HypvisionError(
+            f"No weight in '{checkpoint}' has a name with the prefix '{prefix}'; there are "
+            f"{', '.join(list(weights)[:3])}, ... Correct the prefix of init_cfg, or leave it out."
+        )
+    return inside
 
 
 def _create(
@@ -315,10 +315,8 @@ def _create(
                 **arguments,
             )
         except HypvisionError as error:
-            if not (
-                isinstance(error.__cause__, TypeError)
-                and any(f"'{name}'" in str(error) for name in flexible)
-            ):
+            unknown = flexible.keys() & re.findall(r"'(\w+)'", str(error))
+            if not (isinstance(error.__cause__, TypeError) and unknown):
                 raise
         except (AssertionError, IndexError) as error:
             raise HypvisionError(
@@ -349,36 +347,38 @@ def _units(
 def _split(base: nn.Module, levels: list[dict[str, Any]]) -> list[list[str]]:
     """The names of the modules of the stem, then of each stage, which ends with its level; empty if
     the levels (timm's ``feature_info``) are not found."""
-    units = _units(base, levels)
+    units = [(name, flat(name), module) for name, module in _units(base, levels)]
+    names = [name for name, *_ in units]
     holders = [
         index
-        for index, (_, module) in enumerate(units)
-        if any(parameter.dim() > 1 for parameter in module.parameters())
+        for index, (*_, module) in enumerate(units)
+        if any(map(_is_matrix, module.parameters()))
     ]
     parts: list[list[str]] = []
     start = 0
     for number, level in enumerate(levels):
-        end = flat(level["module"])
+        end = f"{flat(level['module'])}_"
+        # the units that contain the level, are it, or lie in it
         inside = [
             index
-            for index, (name, _) in enumerate(units)
-            if index >= start
-            and (f"{end}_".startswith(f"{flat(name)}_") or flat(name).startswith(f"{end}_"))
+            for index in range(start, len(units))
+            if f"{units[index][1]}_"[: len(end)] == end[: len(units[index][1]) + 1]
         ]
         if not inside:
             break  # later levels were pruned
-        if number == 0:
-            # Level 0 is the stem if it ends in the first layer with a weight matrix, or in a norm
-            # or an activation.
-            is_stem = inside[0] == holders[0] or not set(inside) & set(holders)
-            first = inside[-1] + 1 if is_stem else inside[0]
-            parts.append([name for name, _ in units[:first]])
-            start = first
-            if is_stem:
-                continue
-        parts.append([name for name, _ in units[start : inside[-1] + 1]])
-        start = inside[-1] + 1
+        stop = inside[-1] + 1
+        # Level 0 is the stem if it ends in the first layer with a weight matrix, or in a norm or an
+        # activation; else what comes before it is.
+        if number == 0 and not (inside[0] == holders[0] or not {*inside} & {*holders}):
+            parts.append(names[: inside[0]])
+            start = inside[0]
+        parts.append(names[start:stop])
+        start = stop
     return parts
+
+
+def _is_matrix(parameter: Tensor) -> bool:
+    return parameter.dim() > 1
 
 
 def _rename(base: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:

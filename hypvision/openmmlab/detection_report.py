@@ -5,18 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from mmengine.registry import METRICS
 from pycocotools import mask
+from scipy.optimize import linear_sum_assignment
 
 from hypvision.engine.reports import ReportMetric
 from hypvision.io.images import open_image
 from hypvision.openmmlab.coco_metric import CheckedCocoMetric, detections_of, precision_curves
-from hypvision.tasks.classification_report import confusion_parts, worst_first
+from hypvision.tasks.classification_report import class_part, confusion_parts
 from hypvision.viz.evaluation import Mistake, curve_part, worst_part
 from hypvision.viz.overlay import draw_boxes
 from hypvision.viz.report import Part
@@ -82,16 +82,14 @@ class DetectionReport(ReportMetric):
             known = [annotation for annotation in known if annotation["category_id"] in place]
             scenes.append(_Scene(path, known, item, [place[a["category_id"]] for a in known]))
             scenes[-1].count(counts)
-        threshold = (
-            f"Boxes with a score of at least {_SCORE}, matched at an IoU of at least {_IOU}."
-        )
+        text = f"Boxes with a score of at least {_SCORE}, matched at an IoU of at least {_IOU}."
         matrix, *confused = confusion_parts(
             counts, names, "boxes", extra=("(no object)", "(missed)")
         )
         return [
             *curve_parts(curves, names),
-            Part("Classes", "classes", threshold, table=box_table(curves, counts, names)),
-            replace(matrix, text=f"{matrix.text} {threshold}"),
+            class_part(names, "AP", box_columns(curves, counts), text),
+            replace(matrix, text=f"{matrix.text} {text}"),
             *confused,
             _worst_images(scenes, names),
         ]
@@ -110,23 +108,14 @@ def match_boxes(
     if not len(truth) or not len(found):
         return Matches([], np.flatnonzero(~crowd).tolist(), list(range(len(found))))
     iou = np.asarray(mask.iou(found.astype(float), truth.astype(float), crowd.astype(np.uint8))).T
-    same = labels[:, None] == found_labels[None]
-    candidates = [
-        (bool(same[t, p]), float(iou[t, p]), t, p)
-        for t, p in np.argwhere(iou >= _IOU)
-        if not crowd[t]
-    ]
-    pairs: list[tuple[int, int]] = []
-    true = set(np.flatnonzero(crowd).tolist())
-    predicted = set(np.flatnonzero((iou[crowd] >= _IOU).any(0)).tolist())
-    taken: set[int] = set()
-    for _, _, t, p in sorted(candidates, key=lambda item: (-item[0], -item[1], *item[2:])):
-        if t not in true and p not in taken:
-            pairs.append((int(t), int(p)))
-            true.add(int(t))
-            taken.add(int(p))
-    missed = [t for t in range(len(truth)) if t not in true]
-    return Matches(pairs, missed, [p for p in range(len(found)) if p not in taken | predicted])
+    near = iou >= _IOU
+    # a pair of one class counts for more than all others could
+    gain = near * (iou + len(truth) * (labels[:, None] == found_labels)) * ~crowd[:, None]
+    both = zip(*(rows.tolist() for rows in linear_sum_assignment(gain, maximize=True)))
+    pairs = [(t, p) for t, p in both if gain[t, p] > 0]
+    missed = {*np.flatnonzero(~crowd).tolist()} - {t for t, _ in pairs}
+    false = {*np.flatnonzero(~near[crowd].any(0)).tolist()} - {p for _, p in pairs}
+    return Matches(pairs, sorted(missed), sorted(false))
 
 
 class _Scene:
@@ -165,29 +154,24 @@ class _Scene:
         image = open_image(self.path)
         small = fitted(image, _CELL)
         wrong = {p for _, p in self.confused}
-        boxes = []
-        texts = []
-        colours = []
-        for p in [
-            *self.matches.false,
-            *wrong,
-            *(p for _, p in self.matches.pairs if p not in wrong),
-        ]:
-            kind = "found" if p not in wrong and p not in self.matches.false else "false"
-            boxes.append(self.found[p])
-            texts.append(f"{names[self.found_labels[p]]} {100 * self.scores[p]:.0f}")
-            colours.append(_COLOURS[kind])
-        for t in [*self.matches.missed, *(t for t, _ in self.confused)]:
-            boxes.append(self.truth[t])
-            texts.append(names[self.labels[t]])
-            colours.append(_COLOURS["missed"])
-        corners = np.array(boxes, dtype=float).reshape(-1, 4) * (small.width / image.width)
+        false = [*self.matches.false, *wrong]
+        right = [p for _, p in self.matches.pairs if p not in wrong]
+        missed = [*self.matches.missed, *(t for t, _ in self.confused)]
+        texts = [
+            f"{names[self.found_labels[p]]} {100 * self.scores[p]:.0f}" for p in [*false, *right]
+        ]
+        texts += [names[self.labels[t]] for t in missed]
+        colours = np.repeat(
+            [_COLOURS[kind] for kind in ("false", "found", "missed")],
+            [len(false), len(right), len(missed)],
+            axis=0,
+        )
+        corners = np.concatenate([self.found[[*false, *right]], self.truth[missed]])
+        corners *= small.width / image.width
         corners[:, 2:] += corners[:, :2]
         what = zip(self.counted, ("missed", "of another class", "extra"))
         line = ", ".join(f"{count} {text}" for count, text in what if count)
-        return Mistake(
-            [draw_boxes(small, corners, texts, np.array(colours).reshape(-1, 3))], [line]
-        )
+        return Mistake([draw_boxes(small, corners, texts, colours)], [line])
 
 
 def curve_parts(curves: np.ndarray, names: Sequence[str]) -> list[Part]:
@@ -202,43 +186,36 @@ def curve_parts(curves: np.ndarray, names: Sequence[str]) -> list[Part]:
         f"{50 + 10 * i} %  (AP {100 * mean[2 * i].mean():.1f})": mean[2 * i] for i in range(5)
     }
     lines = {names[c]: curves[:, :, c] for c in known.tolist()}
-    rows = (
-        [(name, iou, float(r), float(p)) for r, p in zip(recall, curve[place])]
-        for name, curve in {"(mean)": mean, **lines}.items()
+    every = {
+        (name, iou): line[place]
+        for name, line in {"(mean)": mean, **lines}.items()
         for iou, place in ((0.5, 0), (0.75, 5))
-    )
+    }
     text = "Precision at 101 recalls, as pycocotools has it. The area below a curve is its AP."
     found = {name: line[0] for name, line in lines.items()}
-    ap = {name: 100 * l[0].mean() for name, l in lines.items()}
+    ap = {name: 100 * line[0].mean() for name, line in lines.items()}
     panels = {"mean of the classes, by IoU": overall}
-    table = [("class", "IoU", "recall", "precision"), *chain(*rows)]
-    return [curve_part(recall, panels, "classes at an IoU of 50 %", found, ap, text, table)]
+    head = ("class", "IoU")
+    return [curve_part(recall, panels, "classes at an IoU of 50 %", found, ap, text, head, every)]
 
 
-def box_table(curves: np.ndarray, counts: np.ndarray, names: Sequence[str]) -> list[tuple]:
+def box_columns(curves: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
     """AP of each class in percent by the curves of :func:`curve_parts`, and of the confusion matrix
-    (C + 1, C + 1) the numbers of its objects that were found, confused and missed, the worst AP
-    first."""
+    (C + 1, C + 1) the numbers of its objects that were found, confused and missed."""
     ap = np.where((curves > -1).all((0, 1)), 100 * curves.mean(1), np.nan)
-    rows = []
-    for c, name in enumerate(names):
-        objects = int(counts[c].sum())
-        right = int(counts[c, c])
-        missed = int(counts[c, -1])
-        numbers = (objects, right, objects - right - missed, missed, int(counts[-1, c]))
-        rows.append((name, float(ap[:, c].mean()), float(ap[0, c]), float(ap[5, c]), *numbers))
-    head = (
-        "class",
-        "AP",
-        "AP50",
-        "AP75",
-        "objects",
-        "found",
-        "of another class",
-        "missed",
-        "extra boxes",
-    )
-    return [head, *worst_first(rows, 1)]
+    objects = counts[:-1].sum(1)
+    right = np.diag(counts)[:-1]
+    missed = counts[:-1, -1]
+    return {
+        "AP": ap.mean(0),
+        "AP50": ap[0],
+        "AP75": ap[5],
+        "objects": objects,
+        "found": right,
+        "of another class": objects - right - missed,
+        "missed": missed,
+        "extra boxes": counts[-1, :-1],
+    }
 
 
 def _worst_images(scenes: Sequence[_Scene], names: Sequence[str]) -> Part:

@@ -57,8 +57,7 @@ def softnms(
     order they are taken, of equal scores the first box first; returns their numbers. ``sigma`` is
     the width of the Gaussian, and ``method`` 0 drops (hard NMS), 1 lowers linearly, 2 by a
     Gaussian."""
-    x1, y1, x2, y2 = boxes.unbind(1)
-    area = (x2 - x1 + offset) * (y2 - y1 + offset)
+    area = (boxes[:, 2:] - boxes[:, :2] + offset).prod(1)
     scores = scores.clone()
     left = torch.arange(len(boxes), device=boxes.device)
     kept: list[int] = []
@@ -68,13 +67,9 @@ def softnms(
         dets[len(kept), 4] = scores[best]
         kept.append(int(best))
         left = left[left != best]
-        width = (
-            torch.minimum(x2[left], x2[best]) - torch.maximum(x1[left], x1[best]) + offset
-        ).clamp(min=0)
-        height = (
-            torch.minimum(y2[left], y2[best]) - torch.maximum(y1[left], y1[best]) + offset
-        ).clamp(min=0)
-        inter = width * height
+        low = torch.maximum(boxes[left, :2], boxes[best, :2])
+        high = torch.minimum(boxes[left, 2:], boxes[best, 2:])
+        inter = (high - low + offset).clamp(min=0).prod(1)
         iou = inter / (area[left] + area[best] - inter)
         if method == 2:
             scores[left] *= torch.exp(-iou.square() / sigma)
@@ -103,15 +98,11 @@ def roi_align_forward(
     is written. Averages (``pool_mode`` 1) alone; ``sampling_ratio`` 0: a sample for each pixel of
     the map."""
     _check_pool_mode(pool_mode)
+    maps = _full(input)
     pooled = torch.ops.torchvision.roi_align(
-        _full(input),
-        rois.to(_full(input).dtype),
-        spatial_scale,
-        aligned_height,
-        aligned_width,
-        sampling_ratio,
+        maps, rois.to(maps.dtype), spatial_scale, aligned_height, aligned_width, sampling_ratio,
         aligned,
-    )
+    )  # fmt: skip
     output.copy_(pooled)
 
 
@@ -166,14 +157,10 @@ def roi_pool_backward(
     )
 
 
-def _attend(
-    value: Tensor, spatial_shapes: Tensor, sampling_locations: Tensor, attention_weights: Tensor
-) -> Tensor:
+def _attend(shapes: Tensor, value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
     from mmcv.ops.multi_scale_deform_attn import multi_scale_deformable_attn_pytorch
 
-    return multi_scale_deformable_attn_pytorch(
-        value, spatial_shapes.tolist(), sampling_locations, attention_weights
-    )
+    return multi_scale_deformable_attn_pytorch(value, shapes.tolist(), locations, weights)
 
 
 def ms_deform_attn_forward(
@@ -182,13 +169,8 @@ def ms_deform_attn_forward(
 ) -> Tensor:  # fmt: skip
     """Multi-scale deformable attention (Zhu et al., ICLR 2021) by mmcv's own PyTorch function,
     which it has for CPUs: of ``value`` ``(B, sum of H_l W_l, heads, D)`` to ``(B, Q, heads D)``."""
-    parts = (
-        _full(value),
-        value_spatial_shapes,
-        _full(sampling_locations),
-        _full(attention_weights),
-    )
-    return _attend(*parts).to(value.dtype)
+    floats = map(_full, (value, sampling_locations, attention_weights))
+    return _attend(value_spatial_shapes, *floats).to(value.dtype)
 
 
 def ms_deform_attn_backward(
@@ -202,7 +184,7 @@ def ms_deform_attn_backward(
             _full(part).detach().requires_grad_()
             for part in (value, sampling_locations, attention_weights)
         ]
-        out = _attend(inputs[0], value_spatial_shapes, *inputs[1:])
+        out = _attend(value_spatial_shapes, *inputs)
     found = torch.autograd.grad(out, inputs, _full(grad_output))
     for out, grad in zip((grad_value, grad_sampling_loc, grad_attn_weight), found):
         out.copy_(grad)
@@ -333,12 +315,10 @@ def _focal_loss(
         * torch.sigmoid(-right) ** gamma
         * F.logsigmoid(right)
     )
+    if not weight.numel():
+        return loss
     # One weight per class; the background has weight 1.
-    return (
-        loss * F.pad(weight.to(logits.dtype), (0, 1), value=1.0)[target][:, None]
-        if weight.numel()
-        else loss
-    )
+    return loss * F.pad(weight.to(logits.dtype), (0, 1), value=1.0)[target][:, None]
 
 
 def get_compiler_version() -> str:

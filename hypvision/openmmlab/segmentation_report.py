@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import Tensor
 from hypvision.engine.reports import ReportMetric
 from hypvision.io.images import open_image
 from hypvision.tasks.classification_metrics import auroc, average_precision
-from hypvision.tasks.classification_report import class_rates, confusion_parts, worst_first
+from hypvision.tasks.classification_report import class_part, confusion_parts, matrix_rates
 from hypvision.viz.class_map import boundary_map, draw_class_map
 from hypvision.viz.evaluation import Mistake, worst_part
 from hypvision.viz.overlay import paint
@@ -30,6 +29,7 @@ _WORST = 10  # largest number of images on the sheet
 _CELL = 220  # longer side of an image on the sheet in pixels
 _REACHES = (2, 5, 10)  # how far from a border its pixels lie
 _LEGEND = 40  # largest number of classes in the legend
+_MAPS = ("pred_sem_seg", "gt_sem_seg", "seg_logits", "uncertainty", "radius")
 
 
 @METRICS.register_module()
@@ -46,107 +46,95 @@ class SegmentationReport(ReportMetric):
     def __init__(self, ignore_index: int = 255, **kwargs: Any):
         super().__init__(**kwargs)
         self.ignore_index = ignore_index
-        self._worst: list[tuple[float, int, dict[str, Any]]] = []
+        self._worst: list[dict[str, Any]] = []
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
         for sample in data_samples:
-            finite = "seg_logits" not in sample or bool(
-                sample["seg_logits"]["data"].isfinite().all()
-            )
-            if "gt_sem_seg" not in sample or not finite:
+            maps = {key: value["data"] for key, value in sample.items() if key in _MAPS}
+            logits = maps.get("seg_logits", torch.zeros(1))
+            if "gt_sem_seg" not in maps or not logits.isfinite().all():
                 continue
-            both = (sample[key]["data"].cpu().numpy() for key in ("pred_sem_seg", "gt_sem_seg"))
-            found, truth = (labels.reshape(labels.shape[-2:]) for labels in both)
+            found, truth = (
+                maps[key].cpu().numpy().squeeze(0) for key in ("pred_sem_seg", "gt_sem_seg")
+            )
             known = truth != self.ignore_index
             pairs, counts = np.unique(
                 np.stack([truth[known], found[known]]), axis=1, return_counts=True
             )
-            entry = dict(
-                path=str(sample["img_path"]),
-                pairs=pairs,
-                counts=counts,
-                iou=mean_iou(pairs, counts),
+            path = str(sample["img_path"])
+            entry: dict[str, Any] = dict(
+                path=path, pairs=pairs, counts=counts, iou=mean_iou(pairs, counts)
             )
-            if "uncertainty" in sample:
-                maps = _maps(sample)
-                rates = rate_maps(sample, maps, truth, found != truth, known)
-                entry.update(maps=maps, rates=rates)
+            heats = []
+            if "uncertainty" in maps:
+                uncertain, radius = (
+                    maps[key][0].float().cpu() for key in ("uncertainty", "radius")
+                )
+                heats = [uncertain, boundary_map(radius)]
+                entry["rates"] = rate_maps(logits.float().cpu(), heats, truth, found, known)
             self.results.append(entry)
-            self._keep_if_bad(entry, truth, found)
-            entry.pop("maps", None)
+            if entry["iou"] < 1 and Path(path).is_file():
+                self._keep_if_bad(entry, np.where(known, truth, -1), found, heats)
 
-    def _keep_if_bad(self, entry: dict[str, Any], truth: np.ndarray, found: np.ndarray) -> None:
+    def _keep_if_bad(
+        self, entry: dict[str, Any], truth: np.ndarray, found: np.ndarray, heats: list[Tensor]
+    ) -> None:
         """Draw an image that is among the worst so far, and drop the drawing of the one that no
         longer is."""
-        item = (-entry["iou"], len(self.results), entry)
-        if entry["iou"] >= 1 or np.isnan(entry["iou"]) or not Path(entry["path"]).is_file():
-            return
-        if len(self._worst) < _WORST:
-            heapq.heappush(self._worst, item)
-        elif item > self._worst[0]:
-            del heapq.heapreplace(self._worst, item)[2]["pictures"]
-        else:
-            return
+        order = sorted([*self._worst, entry], key=lambda item: item["iou"])
+        self._worst = order[:_WORST]
+        for dropped in order[_WORST:]:
+            dropped.pop("pictures", None)
+            if dropped is entry:
+                return
         image = fitted(open_image(entry["path"]), _CELL)
-        known = truth != self.ignore_index
         entry["pictures"] = [image]
         for labels in (truth, found):
-            labels = np.where(known, labels, -1) if labels is truth else labels
-            small = np.asarray(
-                Image.fromarray(labels.astype(np.int32)).resize(
-                    image.size, Image.Resampling.NEAREST
-                )
-            )
+            whole = Image.fromarray(labels.astype(np.int32))
+            small = np.asarray(whole.resize(image.size, Image.Resampling.NEAREST))
             entry["pictures"].append(paint(image, small, label_colours(len(self.names)), 0.6))
-        entry["pictures"] += [draw_class_map(image, heat) for heat in entry.get("maps", ())]
+        entry["pictures"] += [draw_class_map(image, heat) for heat in heats]
 
     def report(self, results: list[dict]) -> list[Part]:
-        self._worst.clear()
         names = self.names
         counts = np.zeros((len(names), len(names)), dtype=np.int64)
         for entry in results:
             np.add.at(counts, tuple(entry["pairs"]), entry["counts"])
         return [
             *confusion_parts(counts, names, "pixels"),
-            Part("Classes", "classes", table=pixel_table(counts, names)),
+            _classes(counts, names),
             *_uncertainty_parts([entry["rates"] for entry in results if "rates" in entry]),
             _worst_images(results, names),
         ]
 
 
-def _maps(sample: dict[str, Any]) -> list[Tensor]:
-    """Uncertainty and boundary map (H, W) of a model with hyperbolic pixels."""
-    uncertain, radius = (sample[key]["data"][0].float().cpu() for key in ("uncertainty", "radius"))
-    return [uncertain, boundary_map(radius)]
-
-
 def rate_maps(
-    sample: dict[str, Any],
-    maps: list[Tensor],
-    truth: np.ndarray,
-    wrong: np.ndarray,
-    known: np.ndarray,
+    logits: Tensor, maps: list[Tensor], truth: np.ndarray, found: np.ndarray, known: np.ndarray
 ) -> dict[tuple[str, str], tuple[float, float]]:
     """AUROC and average precision, in percent, of wrong pixels by uncertainty and by the entropy of
     the softmax, and of pixels near a border between two classes by the boundary map, over the
-    labelled pixels of an image; a distance is the larger of its parts across and down."""
-    shares = sample["seg_logits"]["data"].float().cpu().softmax(0)
-    entropy = -torch.xlogy(shares, shares).sum(0)
+    labelled pixels of an image; a distance is the larger of its parts across and down. ``maps`` are
+    uncertainty and boundary map ``(H, W)``."""
+    shares = logits.softmax(0)
     uncertain, borders = maps
-    wanted = [("wrong pixels", "uncertainty", wrong, uncertain)]
-    wanted.append(("wrong pixels", "entropy of the softmax", wrong, entropy))
+    wanted = {
+        ("wrong pixels", "uncertainty"): (found != truth, uncertain),
+        ("wrong pixels", "entropy of the softmax"): (
+            found != truth,
+            -torch.xlogy(shares, shares).sum(0),
+        ),
+    }
     edges = torch.from_numpy(label_borders(truth, known)).float()[None]
     for reach in _REACHES:
         near = F.max_pool2d(edges, 2 * reach + 1, 1, reach)[0].numpy() > 0
-        wanted.append((f"within {reach} pixels of a border", "boundary map", near, borders))
-    rates = {}
-    for what, by, true, scores in wanted:
-        chosen = scores.numpy()[known]
-        rates[what, by] = (
-            100 * auroc(chosen, true[known]),
-            100 * average_precision(chosen, true[known]),
+        wanted[f"within {reach} pixels of a border", "boundary map"] = (near, borders)
+    return {
+        name: (
+            100 * auroc(scores.numpy()[known], true[known]),
+            100 * average_precision(scores.numpy()[known], true[known]),
         )
-    return rates
+        for name, (true, scores) in wanted.items()
+    }
 
 
 def label_borders(truth: np.ndarray, known: np.ndarray) -> np.ndarray:
@@ -164,10 +152,10 @@ def _uncertainty_parts(rates: list[dict[tuple[str, str], tuple[float, float]]]) 
     if not rates:
         return []
     rows: list[tuple[Any, ...]] = [("what", "by", "AUROC", "AP")]
-    for what, by in rates[0]:
-        found = np.array([entry[what, by] for entry in rates])
+    for name in rates[0]:
+        found = np.array([entry[name] for entry in rates])
         found = found[np.isfinite(found).all(1)]
-        rows.append((what, by, *(found.mean(0).tolist() if len(found) else (math.nan,) * 2)))
+        rows.append((*name, *(found.mean(0).tolist() if len(found) else (math.nan,) * 2)))
     text = "In percent, for each image over its labelled pixels; means over the images."
     return [Part("Uncertainty and borders", "uncertainty", text, table=rows)]
 
@@ -179,35 +167,30 @@ def mean_iou(pairs: np.ndarray, counts: np.ndarray) -> float:
     for label in np.unique(pairs[0]):
         true, found = pairs == label
         values.append(counts[true & found].sum() / counts[true | found].sum())
-    return float(np.mean(values)) if values else float("nan")
+    return float(np.mean(values)) if values else math.nan
 
 
-def pixel_table(counts: np.ndarray, names: Sequence[str]) -> list[tuple]:
-    """IoU, recall and precision of each class in percent, the worst IoU first; empty for a class
-    that is neither in the ground truth nor predicted."""
-    right = np.diag(counts)
-    either = counts.sum(1) + counts.sum(0) - right
-    with np.errstate(invalid="ignore"):
-        iou = (100 * right / either).tolist()
-    true, recall, precision, _ = class_rates(right, counts.sum(1), counts.sum(0))
-    rows = worst_first(zip(names, true, iou, recall, precision), 2)
-    return [("class", "pixels", "IoU", "recall", "precision"), *rows]
+def _classes(counts: np.ndarray, names: Sequence[str]) -> Part:
+    """IoU, recall and precision of each class in percent."""
+    rates = matrix_rates(counts)
+    f1 = rates.pop("F1")
+    return class_part(
+        names, "IoU", {"pixels": counts.sum(1), "IoU": 100 * f1 / (200 - f1), **rates}
+    )
 
 
 def _worst_images(results: list[dict], names: list[str]) -> Part:
-    table = worst_first([(entry["iou"], entry["path"]) for entry in results], 0)
-    drawn = sorted(
-        (entry for entry in results if "pictures" in entry), key=lambda entry: entry["iou"]
-    )[:_WORST]
-    rows = [("image", "mean IoU"), *((path, 100 * iou) for iou, path in table)]
+    order = sorted(results, key=lambda entry: (math.isnan(entry["iou"]), entry["iou"]))
+    rows = [("image", "mean IoU"), *((entry["path"], 100 * entry["iou"]) for entry in order)]
+    drawn = [entry for entry in order if "pictures" in entry][:_WORST]
     tiles = [
         Mistake(e["pictures"], [f"mean IoU {100 * e['iou']:.1f} %   {Path(e['path']).name}"])
         for e in drawn
     ]
-    labels = sorted({int(label) for entry in drawn for label in np.unique(entry["pairs"])})
+    labels = np.unique(np.concatenate([np.zeros(0, int), *(e["pairs"].flat for e in drawn)]))
     colours = label_colours(len(names))
     more = len(labels) - _LEGEND
-    legend: list[tuple[str, Any]] = [(names[label], colours[label]) for label in labels[:_LEGEND]]
+    legend: list[Any] = [(names[label], colours[label]) for label in labels[:_LEGEND]]
     legend += [(f"and {more} more classes", None)] if more > 0 else []
     right = "Every image is segmented without a mistake."
     heading = "from left to right: image, truth, prediction"
@@ -217,7 +200,7 @@ def _worst_images(results: list[dict], names: list[str]) -> Part:
         "By the mean IoU of an image over the classes that it has. Pixels without truth are not "
         "painted there."
     )
-    wrong = any(iou < 1 for iou, _ in table)
+    wrong = any(entry["iou"] < 1 for entry in results)
     return worst_part(
         tiles, wrong, right, text, rows, columns=2, cell=_CELL, heading=heading, legend=legend
     )

@@ -158,19 +158,17 @@ def alpha_decay_map(
 
     if not values:
         return
-    alphas, decays = (sorted({key[i] for key in values}) for i in (0, 1))
+    alphas, decays = map(np.unique, zip(*values))
     table = np.array([[values.get((a, d), math.nan) for d in decays] for a in alphas])
     shown = axis.imshow(table, origin="lower", aspect="auto", cmap="viridis", **limits)
     axis.set(xlabel="decay γ", ylabel="α", title=label)
-    axis.set_xticks(range(len(decays)), [f"{d:.2f}" for d in decays], fontsize=6, rotation=60)
-    axis.set_yticks(range(len(alphas)), [f"{a:g}" for a in alphas], fontsize=6)
-    if len(values) <= 60:
-        for i, row in enumerate(table):
-            for j, value in enumerate(row):
-                if not math.isnan(value):
-                    # large values have light colours, on which black text is readable
-                    ink = "k" if shown.norm(value) > 0.6 else "w"
-                    axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=6, color=ink)
+    axis.set_xticks(range(len(decays)), map("{:.2f}".format, decays), fontsize=6, rotation=60)
+    axis.set_yticks(range(len(alphas)), map("{:g}".format, alphas), fontsize=6)
+    for (i, j), value in np.ndenumerate(table):
+        if len(values) <= 60 and not math.isnan(value):
+            # the upper colours of the map are light
+            ink = "k" if shown.norm(value) > 0.6 else "w"
+            axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=6, color=ink)
     axis.figure.colorbar(shown, ax=axis)
 
 

@@ -24,6 +24,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -371,33 +372,27 @@ def train(
     ``banks`` are the groups of points that are trained as one tensor; None: :func:`banks_of`.
     """
     place = Path(folder)
-    if len({point.data for point in points}) > 1:
+    if len(set(map(attrgetter("data"), points))) > 1:
         raise ValueError("train: all points must have the same frequencies and replicate.")
     between(
         1, settings.n, integer=True, **{f"the width of {point.key}": point.m for point in points}
     )
-    left = [point for point in points if not finished(place, [point])]
-    if not left:
+    states = {
+        point: _read_state(place, point, settings)
+        for point in points
+        if not finished(place, [point])
+    }
+    if not states:
         return
-    states = {point: _read_state(place, point, settings) for point in left}
-    if banks is None:  # models that see different batches cannot be trained as one tensor
-        banks = (
-            [[point] for point in left]
-            if settings.independent
-            else banks_of(left, device, settings.n)
-        )
+    left = list(states)
+    if banks is None:  # models can be trained together only on the same batches
+        banks = list(zip(left)) if settings.independent else banks_of(left, device, settings.n)
     trained = _restored(banks, states, settings, device, dtype)
     del states
     p = left[0].frequencies(settings.n)
     first = min(bank.optimizer.steps for bank in trained)
-    with tqdm(
-        total=settings.steps,
-        initial=first,
-        desc=left[0].data,
-        unit="step",
-        leave=False,
-        disable=None,
-    ) as bar:
+    told = dict(desc=left[0].data, unit="step", leave=False, disable=None)
+    with tqdm(total=settings.steps, initial=first, **told) as bar:
         _run(trained, p, settings, place, device, dtype, bar)
     for bank in trained:
         bank.check()

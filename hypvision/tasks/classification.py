@@ -41,16 +41,18 @@ from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request, classifier, label_score
 from hypvision.io.checks import between, more_than, one_of, refuse
 from hypvision.io.errors import HypvisionError, did_you_mean
-from hypvision.io.files import below, replacing
+from hypvision.io.files import below
 from hypvision.io.images import as_rgb
 from hypvision.losses import PrototypeHead
 from hypvision.models.base import head_names
 from hypvision.models.timm_models import create_model
 from hypvision.tasks.class_weights import ClassWeights
 from hypvision.tasks.publishing import image_input, input_size, unrecorded
+from hypvision.viz.sheet import save_image
 from hypvision.zoo.backbones import network_arguments
 
 _logger = logging.getLogger(__name__)
+_PAINTED = 160  # least side of a painted image in pixels
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -526,13 +528,12 @@ class ImageClassifier(BackboneModel):
 class PredictionPainterHook(Hook):
     """Writes test images with the predicted and the true class below into a folder
     (``hypvision test --show-dir``): at most ``limit``, evenly spaced over the data, which is sorted
-    by class; smaller ones than ``min_side`` pixels are enlarged. Names begin with ``wrong`` or
+    by class; small ones are enlarged. Names begin with ``wrong`` or
     ``right``; of several labels those from ``threshold`` on count."""
 
-    def __init__(self, out_dir: str, limit: int = 200, min_side: int = 160, threshold: float = 0.5):
+    def __init__(self, out_dir: str, limit: int = 200, threshold: float = 0.5):
         self.out_dir = Path(out_dir)
         self.limit = limit
-        self.min_side = min_side
         self.threshold = threshold
 
     def before_test(self, runner: Runner) -> None:
@@ -564,19 +565,13 @@ class PredictionPainterHook(Hook):
             shown = ", ".join(f"{names[c]}  {100 * float(scores[c]):.0f}%" for c in found)
             true = ", ".join(str(names[c]) for c in wanted)
             verdict = "right" if found == wanted else "wrong"
-            painted = self._paint(
-                as_rgb(dataset.read(output["index"])),
-                [shown, f"true: {true}"],
-                right=found == wanted,
-            )
+            image = as_rgb(dataset.read(output["index"]))
             name = re.sub(r"[/\\]", "-", true)[:80]  # a class may have a name such as "yes/no"
-            with replacing(
-                below(self.out_dir, f"{verdict}_{output['index']:06d}_{name}.png")
-            ) as temporary:
-                painted.save(temporary)
+            path = below(self.out_dir, f"{verdict}_{output['index']:06d}_{name}.png")
+            save_image(self._paint(image, [shown, f"true: {true}"], found == wanted), path)
 
     def _paint(self, image: Image.Image, text: list[str], right: bool) -> Image.Image:
-        factor = max(1, math.ceil(self.min_side / min(image.size)))
+        factor = max(1, math.ceil(_PAINTED / min(image.size)))
         image = image.resize(
             (image.width * factor, image.height * factor), Image.Resampling.NEAREST
         )

@@ -3,7 +3,7 @@ mistakes; with any number of labels per image curves of precision and recall."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from hypvision.viz.evaluation import (
     bars_figure,
     confusion_figure,
     curve_part,
-    mistake_sheet,
+    worst_part,
 )
 from hypvision.viz.report import Part
 
@@ -66,7 +66,7 @@ class ClassificationReport(ReportMetric):
         distances = None if groups is None else 2 * lca_heights(groups).numpy()
         return [
             *confusion_parts(counts, names, "images", order, distances),
-            Part("Classes", "classes", table=class_table(counts, names)),
+            class_part(names, "F1", {"images": counts.sum(1), **matrix_rates(counts)}),
             *([] if distances is None else [distance_part(counts, distances)]),
             self._mistakes(results, names, distances),
         ]
@@ -83,10 +83,9 @@ class ClassificationReport(ReportMetric):
         self, results: list[tuple], names: list[str], distances: np.ndarray | None
     ) -> Part:
         wrong = sorted((row for row in results if row[1] != row[2]), key=lambda row: -row[3])
-        title = "Worst mistakes"
         text = f"{len(wrong)} of {len(results)} images are wrong."
-        if not wrong or not hasattr(self.dataset, "read"):
-            return Part(title, text=text)
+        if not hasattr(self.dataset, "read"):
+            return Part("Worst images", text=text)
         tiles = []
         for index, true, best, score, right in wrong[:_WORST]:
             lines = [
@@ -97,16 +96,8 @@ class ClassificationReport(ReportMetric):
             tiles.append(Mistake([as_rgb(self.dataset.read(index))], lines))
         head = ("image", "true", "predicted", "score", "score of the true class")
         table = [(self.dataset.name(i), names[y], names[p], s, r) for i, y, p, s, r in wrong]
-        text += " The most confident ones come first: what was predicted, and what is true."
-        return Part(
-            title,
-            "mistakes",
-            text,
-            mistake_sheet(tiles, 4),
-            [head, *table],
-            photo=True,
-            shown=False,
-        )
+        more = f"{text} The most confident ones come first: what was predicted, and what is true."
+        return worst_part(tiles, bool(wrong), text, more, [head, *table], columns=4)
 
 
 def confusion_parts(
@@ -127,48 +118,48 @@ def confusion_parts(
         extra: name of a last row for detections that match no object, and of a last column for
             objects not found.
     """
-    rows, columns = ([*names, extra[i]] if extra else [*names] for i in (0, 1))
+    row_names, columns = ([*names, extra[i]] if extra else names for i in (0, 1))
     text = f"How many {unit} of each true class (rows) were given each class (columns)."
     text += "" if order is None else " The classes stand in the order of the tree."
-    table = [("true", *columns), *((name, *row) for name, row in zip(rows, counts.tolist()))]
-    picture = confusion_figure(counts, rows, columns, order)
+    table = [("true", *columns), *((name, *row) for name, row in zip(row_names, counts.tolist()))]
+    picture = confusion_figure(counts, row_names, columns, order)
     matrix = Part("Confusion matrix", "confusion", text, picture, table, shown=False)
-    wrong = _confused(counts[: len(names), : len(names)])
-    if not wrong:
-        return [matrix]
-    total = counts.sum(1)
-    head: tuple = ("true", "predicted", unit, "% of the true class")
-    pairs: list[tuple] = [(names[y], names[p], n, 100 * n / int(total[y])) for n, y, p in wrong]
-    if distances is not None:
-        head = (*head, "distance")
-        pairs = [(*row, int(distances[y, p])) for row, (_, y, p) in zip(pairs, wrong)]
-    return [matrix, Part("Confused most", "confused", table=[head, *pairs])]
+    wrong = counts[: len(names), : len(names)] * ~np.eye(len(names), dtype=bool)
+    head = ["true", "predicted", unit, "% of the true class"]
+    pairs: list[Sequence[Any]] = [head if distances is None else [*head, "distance"]]
+    # pairs and their counts are both row by row
+    for y, p in np.argwhere(wrong)[np.argsort(-wrong[wrong > 0], kind="stable")][:_PAIRS]:
+        count = int(wrong[y, p])
+        row = (names[y], names[p], count, 100 * count / int(counts[y].sum()))
+        pairs.append(row if distances is None else (*row, int(distances[y, p])))
+    return [matrix, Part("Confused most", "confused", table=pairs)][: len(pairs)]
 
 
-def _confused(counts: np.ndarray) -> list[tuple[int, int, int]]:
-    """How often a class was taken for another, and the two, the most frequent ones first."""
-    found = [(int(n), y, p) for (y, p), n in np.ndenumerate(counts) if n and y != p]
-    return sorted(found, key=lambda item: (-item[0], item[1:]))[:_PAIRS]
+def class_part(
+    names: Sequence[str], worst: str, columns: Mapping[str, np.ndarray], text: str = ""
+) -> Part:
+    """The table of the classes, numbers ``(C,)`` in named columns, by the column ``worst``: the
+    smallest first, NaN last."""
+    order = np.argsort(columns[worst], kind="stable")
+    numbers = [column[order].tolist() for column in columns.values()]
+    rows = zip([names[c] for c in order], *numbers)
+    return Part("Classes", "classes", text, table=[("class", *columns), *rows])
 
 
-def class_table(counts: np.ndarray, names: Sequence[str]) -> list[tuple]:
-    """Recall, precision and F1 of each class in percent, the worst F1 first; empty for a class that
-    is neither in the ground truth nor predicted."""
-    rows = zip(names, *class_rates(np.diag(counts), counts.sum(1), counts.sum(0)))
-    return [("class", "images", "recall", "precision", "F1"), *worst_first(rows, 4)]
+def matrix_rates(counts: np.ndarray) -> dict[str, np.ndarray]:
+    """:func:`class_rates` of a confusion matrix, true classes down and predicted ones across."""
+    return class_rates(np.diag(counts), counts.sum(1), counts.sum(0))
 
 
-def worst_first(rows: Iterable[tuple], column: int) -> list[tuple]:
-    """Rows of a table by the number in a column, NaN last."""
-    return sorted(rows, key=lambda row: (row[column] != row[column], row[column]))
-
-
-def class_rates(right: np.ndarray, true: np.ndarray, found: np.ndarray) -> list[list[float]]:
-    """``true``, and recall, precision and F1 in percent, of counts of each class; NaN where there
-    is nothing to count."""
+def class_rates(right: np.ndarray, true: np.ndarray, found: np.ndarray) -> dict[str, np.ndarray]:
+    """Recall, precision and F1 in percent of counts of each class; NaN without anything to
+    count."""
     with np.errstate(invalid="ignore"):
-        rates = 100 * right / true, 100 * right / found, 200 * right / (true + found)
-    return [values.tolist() for values in (true, *rates)]
+        return {
+            "recall": 100 * right / true,
+            "precision": 100 * right / found,
+            "F1": 200 * right / (true + found),
+        }
 
 
 def distance_part(counts: np.ndarray, distances: np.ndarray) -> Part:
@@ -176,24 +167,24 @@ def distance_part(counts: np.ndarray, distances: np.ndarray) -> Part:
     uniformly drawn classes; by counts, int (C, C), true classes down and predicted ones across, and
     the edges between two classes, int (C, C)."""
     apart = ~np.eye(len(counts), dtype=bool)
-    wrong = np.where(apart, counts, 0).sum(1)
-    steps = sorted({*distances[apart].tolist()})
-    cells = [apart & (distances == step) for step in steps]
-    mistakes = [int(counts[own].sum()) for own in cells]
-    chance = [float((wrong * own.sum(1)).sum() / max(len(counts) - 1, 1)) for own in cells]
-    total = sum(mistakes)
+    wrong = counts * apart
+    # by chance each other class is as likely
+    drawn = apart * wrong.sum(1, keepdims=True) / max(len(counts) - 1, 1)
+    steps = np.unique(distances[apart])
+    mistakes, chance = (
+        np.array([cells[apart & (distances == step)].sum() for step in steps])
+        for cells in (wrong, drawn)
+    )
+    total = int(wrong.sum())
+    shares = 100 * mistakes / max(total, 1)
     head = ("distance", "mistakes", "% of the mistakes", "by chance")
-    rows = [(s, n, 100 * n / max(total, 1), c) for s, n, c in zip(steps, mistakes, chance)]
-    mean = sum(s * n for s, n in zip(steps, mistakes)) / max(total, 1)
-    drawn = sum(s * c for s, c in zip(steps, chance)) / max(total, 1)
+    rows = list(zip(*(column.tolist() for column in (steps, mistakes, shares, chance))))
+    mean, even = (float(steps @ counted) / max(total, 1) for counted in (mistakes, chance))
     text = (
         f"Edges of the tree between the predicted and the true class, 2 for a sibling: {mean:.2f} "
-        f"on average over {total} mistakes. Wrong classes drawn evenly would be {drawn:.2f} away."
+        f"on average over {total} mistakes. Wrong classes drawn evenly would be {even:.2f} away."
     )
-    groups: dict[str, Sequence[float]] = {
-        "mistakes": mistakes,
-        "wrong classes drawn evenly": chance,
-    }
+    groups = {"mistakes": mistakes, "wrong classes drawn evenly": chance}
     picture = bars_figure([str(step) for step in steps], groups, "distance in the tree", "images")
     return Part("Distance of the mistakes in the tree", "distances", text, picture, [head, *rows])
 
@@ -229,43 +220,32 @@ class MultiLabelReport(ReportMetric):
         truth = np.array([row[0] for row in results]) > 0
         scores = np.array([row[1] for row in results])
         names = self.names or [str(label) for label in range(truth.shape[1])]
+        given = scores >= self.threshold
+        ap = np.array([100 * average_precision(s, t) for s, t in zip(scores.T, truth.T)])
+        rates = class_rates((truth & given).sum(0), truth.sum(0), given.sum(0))
+        columns = {"images": truth.sum(0), "AP": ap, **rates}
         text = f"A label counts as found from a score of {self.threshold:g} on."
-        table = Part(
-            "Classes", "classes", text, table=label_table(scores, truth, names, self.threshold)
-        )
-        return [*curve_parts(scores, truth, names), table]
+        return [*curve_parts(scores, truth, names, ap), class_part(names, "AP", columns, text)]
 
 
-def curve_parts(scores: np.ndarray, truth: np.ndarray, names: Sequence[str]) -> list[Part]:
+def curve_parts(
+    scores: np.ndarray, truth: np.ndarray, names: Sequence[str], ap: np.ndarray
+) -> list[Part]:
     """Curves of precision and recall by scores (N, C) and their truth, bool (N, C): their mean, and
-    those of the best and the worst classes."""
+    those of the best and the worst classes, by their average precisions (C,) in percent."""
     labelled = np.flatnonzero(truth.any(0)).tolist()
     if not labelled:
         return [Part("Precision and recall", text="No image of the test data has a label.")]
     curves = {names[c]: precision_curve(scores[:, c], truth[:, c]) for c in labelled}
-    ap = {names[c]: 100 * average_precision(scores[:, c], truth[:, c]) for c in labelled}
     mean = np.mean(list(curves.values()), 0)
-    overall = {"mean of the classes": {f"mAP {np.mean(list(ap.values())):.1f}": mean}}
-    lines = {"(mean)": mean, **curves}.items()
-    rows = [(name, float(r), float(p)) for name, curve in lines for r, p in zip(_RECALL, curve)]
+    overall = {"mean of the classes": {f"mAP {ap[labelled].mean():.1f}": mean}}
     text = (
         "The best precision at each recall; in brackets the average precision of the class, in "
         "percent."
     )
-    table = [("class", "recall", "precision"), *rows]
-    return [curve_part(_RECALL, overall, "classes", curves, ap, text, table)]
-
-
-def label_table(
-    scores: np.ndarray, truth: np.ndarray, names: Sequence[str], threshold: float
-) -> list[tuple]:
-    """AP, recall, precision and F1 of each class in percent, the worst AP first; NaN without
-    anything to count."""
-    given = scores >= threshold
-    true, *rates = class_rates((truth & given).sum(0), truth.sum(0), given.sum(0))
-    ap = [100 * average_precision(scores[:, c], truth[:, c]) for c in range(len(names))]
-    order = worst_first(zip(names, true, ap, *rates), 2)
-    return [("class", "images", "AP", "recall", "precision", "F1"), *order]
+    lines = {(name,): curve for name, curve in {"(mean)": mean, **curves}.items()}
+    by_class = {names[c]: float(ap[c]) for c in labelled}
+    return [curve_part(_RECALL, overall, "classes", curves, by_class, text, ["class"], lines)]
 
 
 REPORTS["MultiLabelAP"] = lambda metric: dict(

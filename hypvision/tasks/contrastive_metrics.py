@@ -83,8 +83,8 @@ class HierarchicalErrors(ScoreMetric):
         root = {None} if [above[node] for node in nodes].count(set()) > 1 else set()
         own = [above[name] | root for name in names]
         neighbours = _neighbours({node: above[node] for node in nodes})
-        labels = {label for _, label in results}
-        steps = {label: _steps(neighbours, names[label]) for label in labels}
+        _, labels = zip(*results)
+        steps = {label: _steps(neighbours, names[label]) for label in set(labels)}
         rows = [
             _errors(own[guess], own[truth], steps[truth][names[guess]]) for guess, truth in results
         ]
@@ -169,14 +169,10 @@ class ImageTextRetrieval(Metric):
         self.topk = tuple(topk)
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        points = [
-            torch.stack([sample[key] for sample in data_samples]) for key in ("image", "text")
-        ]
-        if not all(
-            self.check(x, f"The point of the {key}", data_samples)
-            for x, key in zip(points, ("image", "text"))
-        ):
-            return
+        for key in ("image", "text"):
+            points = torch.stack([sample[key] for sample in data_samples])
+            if not self.check(points, f"The point of the {key}", data_samples):
+                return
         for sample in data_samples:
             self.space = sample["space"]
             pair = sample["image"].float().cpu(), sample["text"].float().cpu()
@@ -188,21 +184,21 @@ class ImageTextRetrieval(Metric):
         names = [f"{way}_r{k}" for way in ("image_to_text", "text_to_image") for k in self.topk]
         if not results:
             return dict.fromkeys(names, math.nan)
-        images: dict[int | str, Tensor] = {}  # each image and each caption counts once
-        texts: dict[str, Tensor] = {}
-        keys = []
+        rows: dict[int | str, int] = {}  # each image and each caption counts once
+        columns: dict[str, int] = {}
+        images: list[Tensor] = []
+        texts: list[Tensor] = []
+        pairs = []
         for number, (image, text, caption, name) in enumerate(results):
-            key = number if name is None else name
-            keys.append((key, caption))
-            images.setdefault(key, image)
-            texts.setdefault(caption, text)
-        rows = {key: row for row, key in enumerate(images)}
-        columns = {caption: column for column, caption in enumerate(texts)}
-        pairs = torch.tensor([(rows[key], columns[caption]) for key, caption in keys])
-        points = torch.stack([*images.values()])
-        captions = torch.stack([*texts.values()])
-        found = self._recalls(points, captions, pairs)
-        found += self._recalls(captions, points, pairs.flip(1))
+            row = rows.setdefault(number if name is None else name, len(images))
+            column = columns.setdefault(caption, len(texts))
+            pairs.append((row, column))
+            images += [image] * (row == len(images))
+            texts += [text] * (column == len(texts))
+        points = torch.stack(images)
+        captions = torch.stack(texts)
+        found = self._recalls(points, captions, torch.tensor(pairs))
+        found += self._recalls(captions, points, torch.tensor(pairs).flip(1))
         return dict(zip(names, found))
 
     def _nearest(self, query: Tensor, gallery: Tensor) -> Iterable[tuple[Tensor, Tensor]]:

@@ -155,12 +155,8 @@ def _learned(learner: MetricLearner, images: Mapping[str, Any], name: str, devic
     from hypvision.data.image_folder import build_transform
 
     learner.to(device)
-    return Embedder(
-        lambda x: learner.comparable(learner.embed(x)),
-        build_transform(dict(images)),
-        learner.space,
-        name,
-    )
+    transform = build_transform(dict(images))
+    return Embedder(lambda x: learner.comparable(learner.embed(x)), transform, learner.space, name)
 
 
 def named_embedder(name: str, device: str = "cpu") -> Embedder:
@@ -195,13 +191,9 @@ def clip_embedder(clip: CLIPBundle, name: str) -> Embedder:
             f"'{name}' embeds in a product of hyperboloids (PHyCLIP), which files and searches of "
             "embeddings do not know. Take a MERU, HyCoCLIP or UNCHA."
         )
-    if isinstance(space, Hyperboloid):
-        return Embedder(
-            clip.embed_images, preprocessing_of(clip.model), "lorentz", name, float(space.c), texts
-        )
-    return Embedder(
-        clip.embed_images, preprocessing_of(clip.model), "cosine", name, embed_texts=texts
-    )
+    kind = "lorentz" if isinstance(space, Hyperboloid) else "cosine"
+    c = float(getattr(space, "c", 1.0))
+    return Embedder(clip.embed_images, preprocessing_of(clip.model), kind, name, c, texts)
 
 
 def _of_the_zoo(record: Record) -> Any:

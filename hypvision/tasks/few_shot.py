@@ -140,14 +140,9 @@ class FewShotCLIP(BaseModel):
         unsaid = {f"host.{name}": value for name, value in self.host.unsaid().items()}
         return {**unsaid, **learned_names(weights, self.host.clip)}
 
-    def set_classes(
-        self,
-        names: Sequence[str],
-        template: str | None = None,
-        templates: Sequence[str] | None = None,
-    ) -> None:
+    def set_classes(self, *names: Any, **templates: Any) -> None:
         """Change the classes, see :meth:`hypvision.clip.prompting.Host.set_classes`."""
-        self.host.set_classes(names, template, templates)
+        self.host.set_classes(*names, **templates)
 
     def set_data(self, meta: Mapping[str, Any]) -> None:
         """Change the classes to those of a data set, by its ``metainfo``."""
@@ -461,11 +456,9 @@ class TipAdapterHook(_StartHook):
         host.fill(features.to(device), torch.tensor(dataset.labels, device=device))
 
     def after_train_epoch(self, runner: Runner) -> None:
-        val = (
-            runner.train_dataloader.dataset.whole_part("val")
-            if runner.epoch + 1 == runner.max_epochs
-            else None
-        )
+        if runner.epoch + 1 < runner.max_epochs:
+            return
+        val = runner.train_dataloader.dataset.whole_part("val")
         if val is None:
             return
         model = _model(runner)

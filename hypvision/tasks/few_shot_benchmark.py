@@ -40,6 +40,7 @@ from hypvision.tasks.few_shot_recipes import few_shot_config, host_options, reci
 
 # recognise only the classes of their training
 _SEEN_ONLY = ("linear-probe", "tip-adapter", "tip-adapter-f")
+_NOTES = {"imagenet": "Shots are drawn from sorted files."}
 _SHOTS: dict[str, tuple[int, ...]] = {"shots": (1, 2, 4, 8, 16)}
 _PASSED_ON = (
     "adapter", "amp", "workers", "steps", "epochs", "batch", "views", "cache", "skip_broken",
@@ -107,6 +108,11 @@ class Settings:
     cache: str | None = None
     pickles: str | None = None
     workers: int = 0
+
+    @property
+    def precision(self) -> str:
+        """That of the trainings: ``amp`` has an effect on GPUs alone."""
+        return (torch.cuda.is_available() and self.amp) or "fp32"
 
     def shared(self) -> dict[str, Any]:
         """The settings that results depend on, as plain values."""
@@ -261,6 +267,7 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
     config = cell_config(spec, settings)
     name, lath = split_method(spec.method)
     learns = lath or name not in ("zeroshot", "tip-adapter")
+    steps = 0
     if learns or name == "tip-adapter":  # which fills its cache in a "training"
         if not (folder / f"epoch_{config.train_cfg.max_epochs}.pth").is_file():
             _forget(folder, finished=before is not None)
@@ -268,13 +275,10 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
         model, steps = _train(config, folder, settings.best_val)
     else:
         model = MODELS.build(config.model).to(get_device())
-        steps = 0
     trained = time.perf_counter() - begin
-    known: Mapping[str, float] = {}
-    spent = (0.0, 0.0)
-    if before is not None:
-        known = before.accuracy
-        spent = (before.train_seconds, before.seconds)
+    known, *spent = (
+        (before.accuracy, before.train_seconds, before.seconds) if before else ({}, 0, 0)
+    )
     found = {**known, **_measure(model, spec, settings, known)}
     report = Result(
         spec,
@@ -283,10 +287,10 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
         train_seconds=round(trained + spent[0], 1),
         seconds=round(time.perf_counter() - begin + spent[1], 1),
         parameters=sum(value.numel() for _, value in model.learned()),
-        precision=settings.amp if settings.amp and torch.cuda.is_available() else "fp32",
+        precision=settings.precision,
         transductive=name == "promptkd",
         selection="best_val" if settings.best_val else "last",
-        notes="Shots are drawn from sorted files." if spec.dataset == "imagenet" else "",
+        notes=_NOTES.get(spec.dataset, ""),
         version=hypvision.__version__,
     )
     if learns:

@@ -267,14 +267,11 @@ class MetricLearningParamGroups(ParamGroups):
                 curvature = isinstance(parameter, CurvatureParameter)
                 group = "curvature" if curvature else names.get(name.partition(".")[0], "body")
                 members[group].append(parameter)
-        groups = [
-            dict(name=name, params=params, lr=rates[name])
+        others = dict(curvature=dict(weight_decay=0.0))
+        return [
+            dict(name=name, params=params, lr=rates[name], **others.get(name, {}))
             for name, params in members.items()
             if params
-        ]
-        return [
-            {**group, "weight_decay": 0.0} if group["name"] == "curvature" else group
-            for group in groups
         ]
 
     def check(self, optimizer: Optimizer) -> None:
@@ -309,12 +306,10 @@ class BackboneWarmUpHook(Hook):
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         if runner.epoch < self.epochs:
-            body = [
-                group for group in runner.optim_wrapper.param_groups if group.get("name") == "body"
-            ]
-            self._rates = [(group, group["lr"]) for group in body]
-            for group in body:
-                group["lr"] = 0.0
+            for group in runner.optim_wrapper.param_groups:
+                if group.get("name") == "body":
+                    self._rates.append((group, group["lr"]))
+                    group["lr"] = 0.0
 
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None

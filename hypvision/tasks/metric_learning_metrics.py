@@ -276,10 +276,10 @@ def evaluate_retrieval(
         ancestors: see :func:`lca_heights`; None, or without groups, leaves out the heights.
         space, blocks: see :func:`nearest`.
     """
-    images = None if gallery is None or gallery_labels is None else (gallery, gallery_labels)
-    metrics, without_truth = _measure(
-        (query, query_labels), images, recall, space, ancestors, blocks
-    )
+    queries = (query, query_labels)
+    among = gallery is None or gallery_labels is None
+    images: Any = queries if among else (gallery, gallery_labels)
+    metrics, without_truth = _measure(queries, images, recall, space, ancestors or (), blocks)
     tell_missing("evaluate_retrieval", metrics, without_truth)
     return metrics
 
@@ -289,36 +289,37 @@ Labelled = tuple[Tensor, Tensor]  # embeddings and labels
 
 @torch.no_grad()
 def _measure(
-    queries: Labelled, images: Labelled | None, recall: Sequence[int], space: str,
-    ancestors: Sequence[Sequence[str]] | None, blocks: dict[str, Any],
+    queries: Labelled, images: Labelled, recall: Sequence[int], space: str,
+    ancestors: Sequence[Sequence[str]], blocks: dict[str, Any],
 ) -> tuple[dict[str, float], list[str]]:  # fmt: skip
-    """The result of :func:`evaluate_retrieval`, and the number of queries without another image of
-    their class."""
+    """The result of :func:`evaluate_retrieval`, among the queries where the images are the same,
+    and the number of queries without another image of their class."""
     query, query_labels = queries
-    gallery, gallery_labels = images or queries
-    among = images is None
+    gallery, gallery_labels = images
+    among = images is queries
     _check_points(query, gallery)
-    tree = GroupTree(ancestors) if ancestors and ancestors[0] else None
+    tree = GroupTree(ancestors) if any(ancestors) else None
     others = _others(query_labels, gallery_labels) - int(among)
     able = int((others > 0).sum())
+    recall = [k for k in recall if not able or k <= len(gallery) - among]
+    divisors = dict.fromkeys(map("recall@{}".format, recall), len(query) / 100)
+    divisors |= {"r_precision": able / 100, "map@r": able / 100}
+    if tree is not None:
+        divisors |= {"height@1": len(query), "mistake_height": 0}
     if not able:
-        names = [*(f"recall@{k}" for k in recall), "r_precision", "map@r"]
-        names += ["height@1", "mistake_height"] * (tree is not None)
-        return dict.fromkeys(names, math.nan), []
-    recall = [k for k in recall if k <= len(gallery) - among]
+        return dict.fromkeys(divisors, math.nan), []
     exclude = torch.arange(len(query), device=query.device) if among else None
     depth = others.clamp(min=max([1, *recall]))
     sums: Counter[str] = Counter()
     for chosen, numbers in nearest(query, gallery, depth, space, exclude, **blocks):
         found = gallery_labels[numbers]
         sums.update(_sums(query_labels[chosen], found, others[chosen], recall, tree))
-    metrics = {f"recall@{k}": 100 * sums[f"recall@{k}"] / len(query) for k in recall}
-    metrics |= {name: 100 * sums[name] / able for name in ("r_precision", "map@r")}
-    if tree is not None:
-        metrics["height@1"] = sums["height"] / len(query)
-        metrics["mistake_height"] = sums["height"] / max(sums["wrong"], 1)
+    sums["mistake_height"] = sums["height@1"]
+    metrics = {
+        name: sums[name] / (part or max(sums["wrong"], 1)) for name, part in divisors.items()
+    }
     alone = f"{len(query) - able} of {len(query)} queries (misses in recall, not counted elsewhere)"
-    return metrics, [alone] if able < len(query) else []
+    return metrics, [alone] * (able < len(query))
 
 
 def _others(query_labels: Tensor, gallery_labels: Tensor) -> Tensor:
@@ -341,7 +342,7 @@ def _sums(
     sums["r_precision"] = (counted.sum(1) / share).sum().item()
     sums["map@r"] = ((counted.cumsum(1) / ranks * counted).sum(1) / share).sum().item()
     if tree is not None:
-        sums["height"] = tree.heights(labels, found[:, 0]).sum().item()
+        sums["height@1"] = tree.heights(labels, found[:, 0]).sum().item()
         sums["wrong"] = (~hits[:, 0]).sum().item()
     return sums
 
@@ -385,19 +386,18 @@ class RetrievalMetric(Metric):
         results.sort(key=lambda result: result[0])
         points, labels = self._embedded(results)
         space = results[0][3] if results else SPACES[0]
-        gallery = None
+        own = gallery = (points, labels)
         if queries is not None:  # of those that the loader has given
             queries = sum(index < queries for index, *_ in results)
+            own = (points[:queries], labels[:queries])
             gallery = (points[queries:], labels[queries:])
             if results and not 0 < queries < len(results):
                 raise HypvisionError(
                     f"The data has {len(results)} images, {queries} of them queries: no gallery is "
                     "left."
                 )
-        options = (self.recall, space, meta.get("ancestors"), {"backend": self.backend})
-        metrics, self.without_truth = _measure(
-            (points[:queries], labels[:queries]), gallery, *options
-        )
+        options = (self.recall, space, meta.get("ancestors") or (), {"backend": self.backend})
+        metrics, self.without_truth = _measure(own, gallery, *options)
         if self.out_file is not None:
             with replacing(self.out_file) as temporary:
                 np.savez(

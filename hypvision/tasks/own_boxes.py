@@ -4,7 +4,7 @@ FOLDER``."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -171,8 +171,7 @@ def _coco_config(folder: Path, parts: dict[str, _Coco]) -> Config:
         )
     train = parts["train"].content
     classes, empty = _classes(train)
-    masks = _have_masks([item for part in parts.values() for item in _objects(part.content)])
-    config = _base(masks, folder, classes)
+    config = _base(_have_masks(parts.values()), folder, classes)
     held_out = _held_out(train["images"], folder) if set(parts) == {"train"} else None
     for part in NAMES:
         own = parts[_nearest(part, parts)]
@@ -188,21 +187,20 @@ def _coco_config(folder: Path, parts: dict[str, _Coco]) -> Config:
     return config
 
 
+def _have_masks(parts: Iterable[_Coco]) -> bool:
+    objects = [item for part in parts for item in _objects(part.content)]
+    return bool(objects) and all(item.get("segmentation") for item in objects)
+
+
 def _objects(content: dict[str, Any]) -> list[dict[str, Any]]:
     return [item for item in content.get("annotations") or () if isinstance(item, dict)]
-
-
-def _have_masks(objects: Sequence[dict[str, Any]]) -> bool:
-    return bool(objects) and all(item.get("segmentation") for item in objects)
 
 
 def _classes(content: dict[str, Any]) -> tuple[list[str], list[str]]:
     """The names of the categories, and of those that only stand above others (Roboflow's first)."""
     items = [item for item in content["categories"] if isinstance(item, dict)]
     above = {item.get("supercategory") for item in items}
-    used = {
-        item.get("category_id") for item in content.get("annotations", ()) if isinstance(item, dict)
-    }
+    used = {item.get("category_id") for item in _objects(content)}
     names: dict[bool, list[str]] = {True: [], False: []}
     for item in items:
         counts = item.get("id") in used or item.get("name") not in above

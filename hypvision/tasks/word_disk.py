@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hypvision.data.closures import Closure, closure_of, read_closure
 from hypvision.geometry import Lorentz
-from hypvision.inference.sources import Frame, Sources
+from hypvision.inference.sources import Sources
 from hypvision.io.errors import HypvisionError, require
 from hypvision.io.files import read_lines
 from hypvision.tasks.closures import SPREAD, embed_closure
@@ -77,8 +77,11 @@ def group_photos(
     if len(frames) < 3:
         raise HypvisionError(f"'{root}' has {len(frames)} photos. A tree needs three or more.")
     groups = _groups(vectors)
-    folders = [Path(frame.file).parent.name for frame in frames]
+    folders = np.array([Path(frame.file).parent.name for frame in frames])
     labels = {"": Path(root).resolve().name}
+    told = np.char.add(folders, "/")
+    if len(set(folders)) == 1:  # whose name tells nothing
+        folders = told = np.full(len(frames), "")
     chains = []
     for photo, frame in enumerate(frames):
         chain = [""]
@@ -86,17 +89,17 @@ def group_photos(
             members = np.flatnonzero(numbers == numbers[photo])
             if len(members) > 1:
                 chain.append(f"{level} {numbers[photo]}")
-                labels[chain[-1]] = _common([folders[member] for member in members])
+                labels[chain[-1]] = _common(folders[members].tolist())
         chain.append(f"photo {photo}")
-        labels[chain[-1]] = f"{folders[photo]}/{Path(frame.file).stem}"
+        labels[chain[-1]] = f"{told[photo]}{Path(frame.file).stem}"
         chains.append(chain)
-    if len(set(folders)) == 1:  # whose name tells nothing
-        own = {f"photo {photo}": Path(frame.file).stem for photo, frame in enumerate(frames)}
-        labels = {name: own.get(name, "") for name in labels} | {"": labels[""]}
     closure = closure_of(chains)
     rows = {name: row for row, name in enumerate(closure.names)}
-    pictures = {rows[f"photo {photo}"]: _thumbnail(frame) for photo, frame in enumerate(frames)}
-    return Hierarchy(closure, [labels[name] for name in closure.names], pictures)
+    pictures = {
+        rows[f"photo {photo}"]: ImageOps.fit(frame.open(), (SIDE, SIDE))
+        for photo, frame in enumerate(frames)
+    }
+    return Hierarchy(closure, [labels[name] for name in rows], pictures)
 
 
 def _groups(vectors: Tensor) -> list[np.ndarray]:
@@ -115,10 +118,6 @@ def _common(names: Sequence[str]) -> str:
     ranked = Counter(names).most_common(2)
     kept = ranked[:1] if 2 * ranked[0][1] >= len(names) else ranked
     return ", ".join(name for name, _ in kept)
-
-
-def _thumbnail(frame: Frame) -> Image.Image:
-    return ImageOps.fit(frame.open(), (SIDE, SIDE))
 
 
 def in_order(closure: Closure) -> Tensor:

@@ -15,7 +15,6 @@ from hypvision.viz.clusters import (
     merge_regions,
 )
 from hypvision.viz.hierarchy_tree import (
-    containment,
     draw_disk,
     draw_levels,
     draw_tree,
@@ -29,7 +28,6 @@ from hypvision.viz.palette import palette
 __all__ = [
     "cluster_map",
     "confidence_map",
-    "containment",
     "draw_cluster_maps",
     "draw_disk",
     "draw_levels",

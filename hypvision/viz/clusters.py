@@ -96,11 +96,7 @@ def confidence_map(
     """
     weights = _weights(assignment, head, level, index).double()
     count = len(weights)
-    found = (
-        (weights.amax(0) - 1 / count) / (1 - 1 / count)
-        if count > 1
-        else torch.zeros_like(weights[0])
-    )
+    found = (weights.amax(0) - 1 / count) / max(1 - 1 / count, 1e-12)
     if level == "window":
         found = found.flatten()[assignment.window_index]
     return enlarge(found.cpu().numpy(), size)
@@ -110,7 +106,7 @@ def _weights(assignment: ClusterAssignment, head: int, level: str, index: int) -
     """The soft assignments of one head to its centres: ``(M, H, W)``, or ``(K, fold, fold)`` of the
     window level."""
     one_of(LEVELS, level=level)
-    weights = assignment.patch if level == "patch" else assignment.window
+    weights: Tensor | None = getattr(assignment, level)
     if weights is None:
         raise ValueError("This block has no window level.")
     between(0, weights.shape[1] - 1, integer=True, head=head)
@@ -168,7 +164,7 @@ def kmeans(points: Tensor, k: int, weights: Tensor | None = None, seed: int = 0)
 def _improved(points: Tensor, mass: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
     """Labels ``(n,)`` and centres ``(k, d)`` after the steps of k-means, until they stay."""
     k = len(centers)
-    previous = None
+    previous = torch.empty(0)
     for _ in range(100):
         nearest, labels = _squared_distances(points, centers).min(1)
         for empty in sorted(set(range(k)) - set(labels.tolist())):
@@ -178,7 +174,7 @@ def _improved(points: Tensor, mass: Tensor, centers: Tensor) -> tuple[Tensor, Te
             worst = (nearest * mass).masked_fill(alone, -1).argmax()
             labels[worst] = empty
             nearest[worst] = 0
-        if previous is not None and torch.equal(labels, previous):
+        if torch.equal(labels, previous):
             break
         previous = labels
         total = torch.zeros(k, dtype=torch.float64).index_add_(0, labels, mass)
@@ -361,39 +357,38 @@ def _rows(
 ) -> list[_Row]:
     """The rows that :func:`draw_cluster_maps` draws."""
     one_of((*LEVELS, "both"), level=level)
-    blocks: dict[int, list[StageAssignments]] = {}
-    for entry in stage_assignments:
-        blocks.setdefault(entry.stage, []).append(entry)
+    names = LEVELS if level == "both" else (level,)
+    entries = list(stage_assignments)
+    # the last block of each stage among those that are asked for
+    chosen = {e.stage: e for e in entries if block in (None, e.block) and stage in (None, e.stage)}
     rows: list[_Row] = []
-    for number, entries in sorted(blocks.items()):
-        chosen = (
-            entries[-1:] if block is None else [entry for entry in entries if entry.block == block]
-        )
-        if not chosen or stage not in (None, number):
-            continue
-        heads = [h for h in range(chosen[0].assignment.patch.shape[1]) if head in (None, h)]
-        for name in LEVELS if level == "both" else (level,):
-            weights = chosen[0].assignment.patch if name == "patch" else chosen[0].assignment.window
-            if heads and weights is not None and weights.shape[2] > 1:
-                rows.append((chosen[0], name, heads))
+    for entry in chosen.values():
+        count = entry.assignment.patch.shape[1]
+        heads = [number for number in range(count) if head in (None, number)]
+        rows += [(entry, name, heads) for name in names if heads and _centres(entry, name) > 1]
     if not rows:
         raise HypvisionError(
             f"There are no cluster maps for stage={stage}, block={block}, head={head}, "
             f"level={level} (None: all, or the last block). Counted from 0, the model has "
-            f"{_told(blocks)}."
+            f"{_told(entries)}."
         )
     return rows
 
 
-def _told(blocks: dict[int, list[StageAssignments]]) -> str:
+def _centres(entry: StageAssignments, level: str) -> int:
+    """How many centres a level of a block has; 0 without this level."""
+    weights: Tensor | None = getattr(entry.assignment, level)
+    return 0 if weights is None else weights.shape[2]
+
+
+def _told(entries: Sequence[StageAssignments]) -> str:
     """The blocks, heads and levels of each stage, for a message."""
     said = []
-    for number, entries in sorted(blocks.items()):
-        patch = entries[0].assignment.patch
-        heads = f"heads 0 to {patch.shape[1] - 1}"
-        text = f"stage {number}: blocks 0 to {len(entries) - 1}, {heads}"
-        text += ", no window level" if entries[0].assignment.window is None else ""
-        said.append(text + (", a single centre" if patch.shape[2] == 1 else ""))
+    for entry in {entry.stage: entry for entry in entries}.values():
+        heads = f"heads 0 to {entry.assignment.patch.shape[1] - 1}"
+        text = f"stage {entry.stage}: blocks 0 to {entry.block}, {heads}"
+        text += "" if _centres(entry, "window") else ", no window level"
+        said.append(text + (", a single centre" if _centres(entry, "patch") == 1 else ""))
     return "; ".join(said)
 
 
@@ -443,12 +438,8 @@ def draw_cluster_maps(
         for number in heads:
             labels = cluster_map(entry.assignment, number, name, (height, width))
             sure = confidence_map(entry.assignment, number, name, (height, width))
-            painted = paint(
-                small,
-                labels,
-                label_colours(int(labels.max()) + 1),
-                alpha * sure / max(sure.max(), 1e-12),
-            )
+            colours = label_colours(int(labels.max()) + 1)
+            painted = paint(small, labels, colours, alpha * sure / max(sure.max(), 1e-12))
             tiles.append((painted, f"head {number}\nconfidence {sure.mean():.0%}"))
         tiles += [(Image.new("RGB", (1, 1), "white"), "")] * (columns - 1 - len(heads))
     return titled_sheet(tiles, columns=columns)
@@ -529,9 +520,8 @@ def explain_image(
     result = {"clusters": draw_cluster_maps(photo, assignments, stage, block, head, level)}
     weak = []
     for entry, name, heads in _rows(assignments, stage, block, head, level):
-        sure = float(
-            np.mean([confidence_map(entry.assignment, number, name).mean() for number in heads])
-        )
+        maps = [confidence_map(entry.assignment, number, name) for number in heads]
+        sure = float(np.mean(maps))
         if sure < NEARLY_UNIFORM:
             weak.append(f"stages.{entry.stage}.blocks.{entry.block}, {name} level ({sure:.0%})")
     if weak:

@@ -115,7 +115,7 @@ def precision_recall_figure(
 
 
 def bars_figure(
-    names: Sequence[str], groups: Mapping[str, Sequence[float]], xlabel: str, ylabel: str
+    names: Sequence[str], groups: Mapping[str, np.ndarray], xlabel: str, ylabel: str
 ) -> Image.Image:
     """Groups of bars at the named places of an axis as an image; ``groups``: name -> heights."""
     from matplotlib.figure import Figure
@@ -168,16 +168,20 @@ def curve_part(
     curves: Mapping[str, np.ndarray],
     ap: Mapping[str, float],
     text: str,
-    table: Sequence[Sequence[Any]],
+    head: Sequence[str],
+    lines: Mapping[tuple[Any, ...], np.ndarray],
 ) -> Part:
     """Precision over recall: the panels ``overall``, and in one called ``classes`` the five best
     and the five worst classes, by their ``curves`` ``(R,)`` and average precision ``ap`` in
-    percent."""
+    percent; its table has the ``lines``, by the values of their first columns ``head``."""
     order = sorted(curves, key=lambda name: -ap[name])
     chosen = order if len(order) <= _LINES else [*order[: _LINES // 2], *order[-_LINES // 2 :]]
     panels = {**overall, classes: {f"{name}  ({ap[name]:.1f})": curves[name] for name in chosen}}
     text += "" if chosen == order else " On the right are the five best and the five worst classes."
     picture = precision_recall_figure(recall, panels)
+    table: list[Sequence[Any]] = [(*head, "recall", "precision")]
+    for name, line in lines.items():
+        table += [(*name, *point) for point in zip(recall.tolist(), line.tolist())]
     return Part("Precision and recall", "precision_recall", text, picture, table, shown=False)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import colorsys
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -98,58 +98,6 @@ def _grid(count: int, height: int, width: int) -> tuple[int, int]:
     return best, count // best
 
 
-class Containment(NamedTuple):
-    """The result of :func:`containment`; each number lies between 0 and 1."""
-
-    score: float  # mean share of a child's map inside the region of its parent
-    # mean share of a child's map inside the regions of the other nodes of the parent's level
-    chance: float
-    wins: float  # share of the children for which the parent has more than these others on average
-
-
-def containment(maps: Sequence[Tensor], mass: float = 0.5) -> Containment:
-    """How well the maps of parents cover those of their children.
-
-    The region of a node is the smallest set of pixels that holds the share ``mass`` of its map.
-
-    Args:
-        maps: of the levels from the finest, ``(B, n_l, h, w)`` or ``(n_l, h, w)``, >= 0.
-        mass: share of its map that a region holds.
-
-    Raises:
-        ValueError: fewer than two levels, or a single node in the coarsest, which has no others to
-            compare with.
-    """
-    if len(maps) < 2 or maps[-1].shape[-3] < 2:
-        raise ValueError(
-            "Containment compares the map of a node with that of its ancestor and with those of "
-            "the ancestor's neighbours, so maps must have at least two levels, and the coarsest at "
-            "least two nodes."
-        )
-    scores = []
-    chances = []
-    for children, parents in zip(maps, maps[1:]):
-        flat, region = (
-            level.flatten(-2) / level.sum((-2, -1))[..., None].clamp(min=1e-12)
-            for level in (children, parents)
-        )
-        ordered, order = region.sort(-1, descending=True)
-        inside = torch.zeros_like(region).scatter(
-            -1, order, ((ordered.cumsum(-1) - ordered) < mass).to(region.dtype)
-        )
-        shares = flat @ inside.mT  # (..., n, n / 2)
-        count = shares.shape[-1]
-        own = torch.arange(shares.shape[-2]) // 2
-        mine = shares[..., torch.arange(len(own)), own]
-        scores.append(mine.flatten())
-        chances.append(((shares.sum(-1) - mine) / (count - 1)).flatten())
-    score = torch.cat(scores)
-    chance = torch.cat(chances)
-    return Containment(
-        score.mean().item(), chance.mean().item(), (score > chance).double().mean().item()
-    )
-
-
 # Colours
 
 
@@ -195,9 +143,8 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96) -> Ima
         maps: of one image, ``(n_l, h, w)`` for each level from the finest.
         leaf: width in pixels of a leaf.
     """
-    counts = [len(level) for level in maps]
     photo = to_rgb(image)
-    colours = node_colours(counts)
+    colours = node_colours(list(map(len, maps)))
     aspect = image.height / image.width
     won = [torch.bincount(level.flatten(1).argmax(0), minlength=len(level)) for level in maps]
     middles = _columns(won)
@@ -207,9 +154,10 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96) -> Ima
     # nodes grow towards the top, but no wider than the distance of neighbours allows
     apart = [min(np.diff([*level.values(), np.inf])) for level in middles] + [np.inf]
     widths = [int(min(leaf * 1.25**l, step * gap - 3 * GAP)) for l, gap in enumerate(apart)]
-    heights = [max(1, round(w * aspect)) for w in widths]
+    heights = np.maximum(1, np.rint(np.multiply(widths, aspect)).astype(int)).tolist()
     # vertical positions: the image on top, then levels from the coarsest
-    tops = [MARGIN + sum(h + text + line for h in heights[l + 1 :]) for l in range(len(heights))]
+    below = np.add(heights, text + line)
+    tops = (MARGIN + below.sum() - below.cumsum()).tolist()
     places = [*middles, {0: sum(middles[-1].values()) / len(middles[-1])}]
     # a wide node over a single leaf at the edge stands out beyond that leaf
     left = max(0, *(w / 2 - step * (min(level.values()) + 0.5) for w, level in zip(widths, places)))
@@ -228,22 +176,16 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96) -> Ima
     def box(level: int, node: int) -> tuple[int, int]:
         return round(centre(level, node) - widths[level] / 2), tops[level]
 
-    for l, level in enumerate(middles):  # edges first, because images cover their ends
-        for node in level:
-            above = l + 1, node // 2 if l + 1 < len(maps) else 0
-            start = centre(*above), tops[l + 1] + heights[l + 1] + text
-            draw.line([start, (centre(l, node), tops[l])], fill=colours[l][node], width=3)
-    sheet.paste(
-        photo.resize((widths[-1], heights[-1]), Image.Resampling.BICUBIC), box(len(maps), 0)
-    )
+    sheet.paste(photo.resize((widths[-1], heights[-1])), box(len(maps), 0))
     for l, level in enumerate(middles):
-        pixels = np.asarray(
-            photo.resize((widths[l], heights[l]), Image.Resampling.BICUBIC), dtype=np.float32
-        )
+        pixels = np.asarray(photo.resize((widths[l], heights[l])), dtype=np.float32)
         pale = 0.7 * 255 + 0.3 * pixels.mean(-1, keepdims=True)
         light = _enlarge(maps[l], (heights[l], widths[l]))
         for node in level:
             x, y = box(l, node)
+            above = l + 1, node // 2 if l + 1 < len(maps) else 0
+            start = centre(*above), tops[l + 1] + heights[l + 1] + text
+            draw.line([start, (centre(l, node), y)], fill=colours[l][node], width=3)
             lit = pale + np.sqrt(light[node])[..., None] * (pixels - pale)
             sheet.paste(Image.fromarray(lit.clip(0, 255).astype(np.uint8)), (x, y))
             draw.rectangle(
@@ -252,8 +194,7 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96) -> Ima
                 width=3,
             )
             name = f"{letter(node)}: " if l + 1 == len(middles) else ""
-            text_below = f"{name}{int(won[l][node])}"
-            draw.text((x, y + heights[l] + 4), text_below, fill="black", font_size=13)
+            draw.text((x, y + heights[l] + 4), f"{name}{won[l][node]}", fill="black", font_size=13)
     draw.text((MARGIN, sheet.height - MARGIN), _LEGEND, "black", font(13), "ls")
     return sheet
 
@@ -270,10 +211,10 @@ def _columns(won: Sequence[Tensor]) -> list[dict[int, float]]:
     places = [{node: float(column) for column, node in enumerate(sorted(shown[0]))}]
     for level in shown[1:]:
         last = places[-1]
-        children = {
-            node: [last[n] for n in (2 * node, 2 * node + 1) if n in last] for node in sorted(level)
-        }
-        places.append({node: sum(found) / len(found) for node, found in children.items()})
+        places.append({})
+        for node in sorted(level):
+            children = [last[n] for n in (2 * node, 2 * node + 1) if n in last]
+            places[-1][node] = sum(children) / len(children)
     return places
 
 
@@ -281,10 +222,10 @@ def draw_levels(image: Image.Image, maps: Sequence[Tensor]) -> Image.Image:
     """The image that the model saw and, for each level from the finest, its patches in the colours
     of the nodes that win them: maps of one image, ``(n_l, h, w)`` for each level."""
     side = 224
-    height = round(224 * image.height / image.width)
+    height = round(side * image.height / image.width)
     small = to_rgb(image).resize((side, height), Image.Resampling.BICUBIC)
     tiles = [(small, "image")]
-    for number, (level, colours) in enumerate(zip(maps, node_colours([len(m) for m in maps]))):
+    for number, (level, colours) in enumerate(zip(maps, node_colours(list(map(len, maps))))):
         labels = level.argmax(0).numpy()
         painted = paint(small, enlarge(labels, (height, side)), np.array(colours), 0.6)
         tiles.append((painted, f"level {number}: {len(np.unique(labels))} of {len(level)} nodes"))
@@ -302,7 +243,7 @@ def draw_parts(image: Image.Image, maps: Sequence[Tensor], side: int = 480) -> I
     """
     height = round(side * image.height / image.width)
     large = to_rgb(image).resize((side, height), Image.Resampling.BICUBIC)
-    colours = node_colours([len(level) for level in maps])
+    colours = node_colours(list(map(len, maps)))
     tiles = []
     for l in range(len(maps) - 1, max(len(maps) - 3, -1), -1):
         labels = enlarge(maps[l].argmax(0).numpy(), (height, side))
@@ -356,17 +297,17 @@ def draw_disk(points: Sequence[Tensor], c: float) -> Image.Image:
     lies. Where nodes are so far out that all would lie on the rim, distances are drawn shorter, and
     the text says by how much. ``points``: of one image, ``(n_l, D + 1)`` for each level from the
     finest, of curvature ``c``."""
-    radii = torch.cat([lorentz.dist0(level.double(), c) for level in points])
+    radii = lorentz.dist0(torch.cat(list(points)).double(), c)
     # in the unit of curvature -1, as in the disk
     shorter = min(1.0, _FARTHEST / max(float(radii.max()) * c**0.5, 1e-6))
     places = disk_positions(points, c, shorter)
-    colours = node_colours([len(level) for level in points])
+    colours = node_colours(list(map(len, points)))
     # draw at a larger size and reduce it, for smooth lines
     scale = 2
     size = 640
     side = size * scale
     half = size * scale / 2
-    farthest = max(float(level.norm(dim=1).max()) for level in places)
+    farthest = float(torch.cat(places).norm(dim=1).max())
     zoom = max(1.0, 0.85 / max(farthest, 1e-3))
     reach = (half - MARGIN * scale) * zoom
     sheet = Image.new("RGB", (side, side), "white")
@@ -392,9 +333,9 @@ def draw_disk(points: Sequence[Tensor], c: float) -> Image.Image:
     def pixels(positions: np.ndarray) -> list[tuple[float, float]]:
         return [(half + reach * x, half - reach * y) for x, y in positions.tolist()]
 
-    for l in range(len(places) - 1):
-        parents = places[l + 1][torch.arange(len(places[l])) // 2]
-        for path, colour in zip(geodesic_arc(places[l], parents, 128), colours[l]):
+    for level, above, shades in zip(places, places[1:], colours):
+        parents = above[torch.arange(len(level)) // 2]
+        for path, colour in zip(geodesic_arc(level, parents, 128), shades):
             draw.line(pixels(path), fill=colour, width=scale)
     for l, (level, shades) in enumerate(zip(places, colours)):
         r = (3 + 2 * l) * scale

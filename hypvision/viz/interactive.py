@@ -36,7 +36,7 @@ def interactive_hierarchy(
     written."""
     graphs = require("plotly.graph_objects", "app")
     xy, shades, sizes, order = places_of_hierarchy(x, manifold, len(names), edges)
-    shown = [html.escape(plain_name(name)) for name in names]
+    shown = list(map(html.escape, map(plain_name, names)))
     figure = graphs.Figure()
     arcs = geodesic_arc(xy[edges[:, 1]], xy[edges[:, 0]], _STEPS)
     for shade in np.unique(shades, axis=0):  # one plotly trace for all lines of one colour
@@ -53,7 +53,7 @@ def interactive_hierarchy(
         f"<b>{name}</b><br>below {', '.join(above) or 'nothing'}<br>above {size} names"
         for name, above, size in zip(shown, parents, sizes.tolist())
     ]
-    written = _written(xy, [plain_name(name) for name in names], order, labels)
+    written = _written(xy, list(map(plain_name, names)), order, labels)
     dots = dict(
         size=5 + 1.5 * np.sqrt(sizes), color=[_css(shade) for shade in shades], line=dict(width=0)
     )
@@ -68,7 +68,7 @@ def interactive_hierarchy(
     axis = dict(visible=False, range=[-1.05, 1.05])
     figure.update_layout(
         xaxis=axis, yaxis=dict(axis, scaleanchor="x"), showlegend=False, plot_bgcolor="white",
-        paper_bgcolor="white", height=720, margin=dict(l=10, r=10, t=40 if title else 10, b=10),
+        paper_bgcolor="white", height=720, margin=dict(l=10, r=10, t=40, b=10),
         dragmode="pan", hovermode="closest",
         title=dict(text=html.escape(title), font=dict(size=14, color="#333"), x=0.5),
     )  # fmt: skip

@@ -39,13 +39,12 @@ def draw_radii(
     bins = int(min(40, 2 * max(map(len, flat.values())) ** 0.5))
     edges = np.linspace(every.min(), max(every.max(), every.min() + 1e-6), bins + 1)
     for number, (name, values) in enumerate(flat.items()):
-        colour = f"C{number}"
+        style = dict(label=name, color=f"C{number}")
         if len(values) > _FEW:
-            axes[0, 0].hist(
-                values, bins=edges, density=True, histtype="step", label=name, color=colour
-            )
-        for place, value in enumerate(values if len(values) <= _FEW else ()):
-            axes[0, 0].axvline(value, label=None if place else name, color=colour, linewidth=1)
+            axes[0, 0].hist(values, bins=edges, density=True, histtype="step", **style)
+        else:
+            lines = axes[0, 0].get_xaxis_transform()
+            axes[0, 0].vlines(values, 0, 1, linewidth=1, transform=lines, **style)
     axes[0, 0].set(xlabel=label, ylabel="density")
     axes[0, 0].legend(fontsize=7)
     if sweep:
@@ -89,12 +88,7 @@ def draw_walks(
         for row, (text, _, similarity) in zip(rows, walk):
             short = shorten(text, 60, placeholder="...")
             axis.text(0.01 * largest, row, f"{short}  ({similarity:.2f})", va="center", fontsize=8)
-        axis.set(
-            xlim=(0, 1.02 * largest),
-            ylim=(most - 0.4, -0.6),
-            yticks=[],
-            title=name,
-            xlabel="radius",
-        )
+        axis.set(xlim=(0, 1.02 * largest), ylim=(most - 0.4, -0.6), yticks=[])
+        axis.set(title=name, xlabel="radius")
         axis.spines[["left", "top", "right"]].set_visible(False)
     return figure

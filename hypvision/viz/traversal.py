@@ -52,43 +52,45 @@ def draw_traversal(
     left = -0.15 - (0.9 * _PICTURE + 0.6) / _UNIT if pictures else -0.16
     right = max(0.5, 0.2 + _LETTER * max((len(_label(each)) for each in texts), default=0) / _UNIT)
     ratios = [3.0, 0.7 + _UNIT * (right - left)]
+    images = {"photo": photo}
+    layout = [["photo", "way"]]
+    heights = np.asarray(radii, float)
+    last = "root"
+    ylabel = "distance of the way from the root"
+    if end is not None:
+        images["end"] = end
+        layout.append(["end", "way"])
+        # the distances may rise again: draw the remaining share of the way as height
+        heights = np.linspace(1, 0, len(radii))
+        last = "end"
+        ylabel = "share of the way that is left"
     figure = require("matplotlib.figure", "viz").Figure((sum(ratios), height), layout="constrained")
-    if end is None:
-        grid = figure.subplot_mosaic([["photo", "way"]], width_ratios=ratios)
-    else:
-        grid = figure.subplot_mosaic([["photo", "way"], ["end", "way"]], width_ratios=ratios)
-        grid["end"].imshow(end)
-        grid["end"].axis("off")
-    grid["photo"].imshow(photo)
-    grid["photo"].axis("off")
+    grid = figure.subplot_mosaic(layout, width_ratios=ratios)
+    for name, image in images.items():
+        grid[name].imshow(image)
+        grid[name].axis("off")
     axis = grid["way"]
-    # On the way to another photo the distances may rise again, so draw the remaining share of the
-    # way as height.
-    heights = np.asarray(radii, float) if end is None else np.linspace(1, 0, len(radii))
     top = max(heights[0], 1e-6)
     inch = 1.1 * top / (height - 0.9)
     axis.plot([0] * len(heights), heights, "-", color=_GREY, zorder=1)
     axis.scatter([0] * len(heights), heights, s=8, color=_GREY, zorder=2, label="points of the way")
     reach = [0.0, top]
-    for each, gap, side, colour in ((texts, _LINE, 1, _BLUE), (pictures, _PICTURE, -1, _ORANGE)):
-        if each:
-            places = heights[[one.step for one in each]]
-            labels = _apart(places, gap * inch, top)
-            reach += [labels[-1] - 0.5 * gap * inch, labels[0] + 0.5 * gap * inch]
-            _draw_side(axis, each, places, labels, side, colour)
-    for name, place, align in (
-        ("photo", heights[0], "bottom"),
-        ("root" if end is None else "end", heights[-1], "top"),
+    reach += _draw_side(axis, texts, heights, _LINE * inch, 1, _BLUE)
+    reach += _draw_side(axis, pictures, heights, _PICTURE * inch, -1, _ORANGE)
+    for name, place, shift, align in (
+        ("photo", heights[0], 4, "bottom"),
+        (last, heights[-1], -4, "top"),
     ):
-        axis.annotate(name, (0, place), (0, 4 if align == "bottom" else -4),
-        textcoords="offset points", ha="center",
-                      va=align, fontsize=9)  # fmt: skip
+        axis.annotate(
+            name, (0, place), (0, shift), textcoords="offset points", ha="center", va=align,
+            fontsize=9,
+        )  # fmt: skip
     margin = 0.25 * inch
-    axis.set(xlim=(left, right), ylim=(min(reach) - margin, max(reach) + margin), xticks=[])
     axis.set(
-        ylabel="distance of the way from the root"
-        if end is None
-        else "share of the way that is left"
+        xlim=(left, right),
+        ylim=(min(reach) - margin, max(reach) + margin),
+        xticks=[],
+        ylabel=ylabel,
     )
     axis.set_yticks([tick for tick in axis.get_yticks() if -1e-9 <= tick <= top + 1e-9])
     axis.spines[["top", "right", "bottom"]].set_visible(False)
@@ -105,15 +107,14 @@ def draw_traversal(
 
 
 def _draw_side(
-    axis: Any,
-    found: Sequence[Found],
-    places: np.ndarray,
-    labels: np.ndarray,
-    side: int,
-    colour: str,
-) -> None:
-    """Draw the texts (``side`` 1) or the images (-1) at the heights ``labels``, with lines from
-    their places on the way."""
+    axis: Any, found: Sequence[Found], heights: np.ndarray, gap: float, side: int, colour: str
+) -> list[float]:
+    """Draw the texts (``side`` 1) or the images (-1), at least ``gap`` apart, with lines from their
+    places on the way; returns the least and the largest height of all."""
+    if not found:
+        return []
+    places = heights[[one.step for one in found]]
+    labels = _apart(places, gap, max(heights[0], 1e-6))
     legend = f"the nearest {'text' if side > 0 else 'image'} changes here"
     axis.scatter([0] * len(found), places, s=34, color=colour, zorder=3, label=legend)
     for place, label, one in zip(places, labels, found):
@@ -123,6 +124,7 @@ def _draw_side(
             axis.text(0.155, label, _label(one), va="center", fontsize=9)
         else:
             _put(axis, one, (-0.15, label))
+    return [labels[-1] - 0.5 * gap, labels[0] + 0.5 * gap]
 
 
 def _label(found: Found) -> str:

@@ -473,7 +473,7 @@ def _plain(module):
 
 def test_mistakes_are_named():
     layer, good = LorentzMLR(3, 5, LORENTZ), {"a": randn(5), "z": randn(5, 3)}
-    with pytest.raises(HypvisionError, match="no layout 'manify'.*hyperboliccv"):
+    with pytest.raises(HypvisionError, match="'hyperboliccv'.*got 'manify'"):
         layer_state(layer, good, "manify")
     with pytest.raises(
         HypvisionError, match="hypll has no counterpart of LorentzMLR.*PoincareFullyConnected"

@@ -252,7 +252,7 @@ WAITS = {
     "tasks/classification_report.py: ClassificationReport.report": "a report",
     "tasks/classification_report.py: MultiLabelReport.process": "a report",
     "tasks/classification_report.py: curve_parts": "NumPy's arrays",
-    "tasks/classification_report.py: class_rates": "a report",
+    "tasks/classification_report.py: class_part": "a report",
     "tasks/classification_report.py: confusion_parts": "a report",
     "tasks/classification_report.py: distance_part": "a report",
     "tasks/closures.py: draw_closure": "of results",

@@ -10,7 +10,7 @@ from helpers.cases import each
 
 from hypvision.cli import main
 from hypvision.data.shapes import make_scene
-from hypvision.inference.fetching import fetched
+from hypvision.inference.sources import fetched
 from hypvision.io.errors import HypvisionError
 
 

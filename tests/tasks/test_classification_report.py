@@ -97,5 +97,7 @@ def test_a_tree_that_lacks_a_class_or_has_leaves_of_many_depths_is_left_out():
 
 def test_nothing_wrong_and_nothing_known():
     parts = report(GROUPS, predictions=[PREDICTIONS[0]])
-    assert parts[""].text == "0 of 1 images are wrong." and parts["distances"].table[1][1] == 0
+    assert (
+        parts["mistakes"].text == "0 of 1 images are wrong." and parts["distances"].table[1][1] == 0
+    )
     assert report(predictions=[PREDICTIONS[6]])[""].text.startswith("No image has a label")

@@ -1,5 +1,4 @@
-"""Images of Hi-Mapper's tree: maps of the model, containment of maps made by hand, the disk, the
-command."""
+"""Images of Hi-Mapper's tree: maps of the model, the disk, the command."""
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from hypvision.geometry import lorentz
 from hypvision.io.errors import HypvisionError
 from hypvision.viz.hierarchy_tree import (
     _columns,
-    containment,
     disk_positions,
     draw_disk,
     draw_parts,
@@ -50,38 +48,6 @@ def test_maps_are_shares_of_the_image(model, kind):
         part_maps(model, torch.randn(1, 3, 64, 64), "gradient")
     with pytest.raises(HypvisionError, match="no hierarchy"):
         part_maps(torch.nn.Linear(1, 1), torch.randn(1, 3, 64, 64))
-
-
-def test_containment_of_nested_and_of_unrelated_maps():
-    # four leaves, each a quarter of a row of eight pixels; their parents the halves
-    leaves = torch.zeros(4, 1, 8)
-    for i in range(4):
-        leaves[i, 0, 2 * i : 2 * i + 2] = 1
-    halves = torch.stack([leaves[:2].sum(0), leaves[2:].sum(0)])
-    nested = containment([leaves, halves], mass=1.0)
-    assert (nested.score, nested.chance, nested.wins) == (1.0, 0.0, 1.0)
-    swapped = containment([leaves, halves.flip(0)], mass=1.0)
-    assert (swapped.score, swapped.chance, swapped.wins) == (0.0, 1.0, 0.0)
-    crossed = containment([leaves[[0, 2, 1, 3]], halves], mass=1.0)
-    assert (crossed.score, crossed.chance, crossed.wins) == (0.5, 0.5, 0.5)
-
-    generator = torch.Generator().manual_seed(0)
-    noise = [torch.rand(50, n, 8, 8, generator=generator) for n in (16, 8, 4)]
-    found = containment(noise)
-    assert found.score == pytest.approx(found.chance, abs=0.01) and found.wins == pytest.approx(
-        0.5, abs=0.05
-    )
-    with pytest.raises(ValueError, match="at least two levels"):
-        containment(noise[:1])
-
-
-def test_regions_hold_half_of_the_mass_with_the_fewest_pixels():
-    parents = torch.tensor([[[0.45, 0.35, 0.1, 0.1]], [[0.1, 0.1, 0.2, 0.6]]])
-    children = torch.tensor(
-        [[[1.0, 0, 0, 0]], [[0, 1.0, 0, 0]], [[0, 0, 0.5, 0.5]], [[0, 0, 0, 1.0]]]
-    )
-    found = containment([children, parents])  # regions: pixels 0 and 1, and pixel 3
-    assert found.score == pytest.approx((1 + 1 + 0.5 + 1) / 4) and found.chance == 0
 
 
 def test_colours_are_families():

@@ -378,19 +378,15 @@ def _check_base(measured: Mapping[str, Any], base: Mapping[str, _Base], path: Pa
         if modality not in base:
             continue
         size = base[modality].mean_abs
-        sample = torch.tensor(base[modality].sample)
-        if not math.isclose(here["mean_abs"], size, rel_tol=1e-2):
-            raise HypvisionError(
-                f"The adapter '{path}' was trained on other weights: the {modality} projections of "
-                f"its base model have a mean size of {size:.5f}, not {here['mean_abs']:.5f}. Load "
-                "its base weights, or pass strict=False."
-            )
+        sample, numbers = map(torch.tensor, (base[modality].sample, here["sample"]))
         # tolerance of bfloat16, because either model may be in bfloat16
-        numbers = torch.tensor(here["sample"])
-        if sample.shape != numbers.shape or not torch.allclose(
-            numbers, sample, rtol=1e-2, atol=1e-2 * size
-        ):
+        alike = sample.shape == numbers.shape and (
+            math.isclose(here["mean_abs"], size, rel_tol=1e-2)
+            and torch.allclose(numbers, sample, rtol=1e-2, atol=1e-2 * size)
+        )
+        if not alike:
             raise HypvisionError(
                 f"The adapter '{path}' was trained on other weights: the {modality} projections of "
-                "its base model begin differently. Load its base weights, or pass strict=False."
+                f"its base model begin differently, or have another mean size ({size:.5f}, here "
+                f"{here['mean_abs']:.5f}). Load its base weights, or pass strict=False."
             )

@@ -10,7 +10,6 @@ classes: the method is transductive.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -82,14 +81,9 @@ class PromptKD(Host, name="promptkd"):
         )
         self.learner = nn.ModuleDict(dict(prompts=prompts, projector=projector))
 
-    def set_classes(
-        self,
-        names: Sequence[str],
-        template: str | None = None,
-        templates: Sequence[str] | None = None,
-    ) -> None:
-        super().set_classes(names, template, templates)
-        self.teacher.set_classes(names, template, templates)
+    def set_classes(self, *names: Any, **templates: Any) -> None:
+        super().set_classes(*names, **templates)
+        self.teacher.set_classes(*names, **templates)
 
     def class_features(self) -> tuple[Tensor, Tensor]:
         """The class features of the teacher, (C, d of the teacher)."""

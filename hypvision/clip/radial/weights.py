@@ -96,7 +96,7 @@ def merge_tower(model: nn.Module, path: str | Path, strict: bool = True) -> Tens
     ``strict``: raise an error if the file holds differences to another base model."""
     path = Path(path).expanduser()
     content = read_file(path)
-    about = (read_header(path) if path.suffix == ".safetensors" else {}).get("radial") or {}
+    about = (read_header(path) if path.suffix == ".safetensors" else {}).get("radial", {})
     saved = content.get("state_dict", content)
     root = saved.get(_ROOT, saved.get("root"))
     weights = _of_towers(network_weights(content, _TRAINING))

@@ -91,12 +91,10 @@ def window_mask(
     if not shift and size == padded:
         return None
     region = torch.zeros(padded, device=device)
-    if shift:
-        number = 0
-        for rows in (slice(0, -window), slice(-window, -shift), slice(-shift, None)):
-            for columns in (slice(0, -window), slice(-window, -shift), slice(-shift, None)):
-                region[rows, columns] = number
-                number += 1
+    if shift:  # the last window of each side has two regions
+        places = [torch.arange(side - 1, -1, -1, device=device) for side in padded]
+        rows, columns = ((place < window).float() + (place < shift) for place in places)
+        region = 3 * rows[:, None] + columns
     if size != padded:
         outside = torch.ones(padded, device=device)
         outside[: size[0], : size[1]] = 0
@@ -118,11 +116,7 @@ class SwinBlock(nn.Module):
 
     def forward(self, x: Tensor, guidance: Tensor | None) -> Tensor:
         window = min(self.window, *x.shape[2:4])
-        shift = (
-            self.window // 2
-            if self.shifted and window == self.window and min(x.shape[2:4]) > window
-            else 0
-        )
+        shift = self.shifted * (min(x.shape[2:4]) > self.window) * (self.window // 2)
         x = x + self.attn(self.norm1(x), guidance, window, shift)
         return x + self.mlp(self.norm2(x))
 

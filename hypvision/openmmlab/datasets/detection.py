@@ -50,7 +50,6 @@ from hypvision.data.folders import Listing
 from hypvision.data.taxonomy import TAXONOMY
 from hypvision.data.usage import Usage
 from hypvision.data.voc_xml import read_xml
-from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import inside, many_objects, read_json, read_lines
 from hypvision.io.images import SUFFIXES, open_image
@@ -396,20 +395,18 @@ class CountedDataset(BaseDetDataset):
         if self.backend_args or not read:
             return self.data_list
         there = Listing()
+        missing = []
         for item in self.data_list:
-            item["img_path"] = there.find(item["img_path"]) or item["img_path"]
-        missing = [item for item in self.data_list if item["img_path"] not in there]
-        for item in missing:
-            self.usage.leave_out("images", "missing on disk", item["img_path"])
-        first = [item["img_path"] for item in missing[:1]]
-        refuse(
-            (
-                missing and self.test_mode,
+            path = item["img_path"] = there.find(item["img_path"]) or item["img_path"]
+            if path not in there:
+                self.usage.leave_out("images", "missing on disk", path)
+                missing.append(path)
+        if missing and self.test_mode:
+            raise HypvisionError(
                 f"{len(missing)} of the {len(self.data_list)} images of '{self.ann_file}' do not "
-                f"exist, the first is {some(first)}. Put them there, correct data_prefix, or take "
-                "them out of the file.",
+                f"exist, the first is {some(missing[:1])}. Put them there, correct "
+                "data_prefix, or take them out of the file."
             )
-        )
         return [item for item in self.data_list if item["img_path"] in there]
 
 

@@ -77,9 +77,8 @@ class OpenVocabMaskFormerHead(MaskFormerHead):
         """Class logits (layers, B, Q, T + 1), the last of nothing, and mask logits (layers, B, Q,
         h, w)."""
         count = len(x.text)
-        self.num_things_classes = self.num_classes = (
-            count  # targets do not distinguish things from stuff
-        )
+        # targets do not distinguish things from stuff
+        self.num_things_classes = self.num_classes = count
         self.class_weight = self.loss_cls.class_weight = [1.0] * count + [self.void_weight]
         embeddings, masks = super().forward(x, batch_data_samples)
         return self.classifier(embeddings, x.text), masks
@@ -248,13 +247,8 @@ class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
                 part = F.interpolate(
                     part[None], sample.ori_shape[:2], mode="bilinear", align_corners=False
                 )[0]
-            found = merge_segments(
-                scores,
-                part.sigmoid(),
-                is_thing,
-                self.test_cfg["score_thr"],
-                self.test_cfg["overlap_thr"],
-            )
+            limits = (self.test_cfg[key] for key in ("score_thr", "overlap_thr"))
+            found = merge_segments(scores, part.sigmoid(), is_thing, *limits)
             sample.pred_panoptic_seg = PixelData(sem_seg=found[None])
         return batch_data_samples
 
@@ -342,12 +336,8 @@ class OpenVocabPanopticDataset(CountedDataset):
         content = read_annotations(self.ann_file, _NEEDED)
         names = self._class_names(content)
         given = [(item["id"], item["name"]) for item in content["categories"]]
-        check_classes(
-            given,
-            f"The annotation file '{self.ann_file}'",
-            "Correct its categories.",
-            shared_names=True,
-        )
+        where = f"The annotation file '{self.ann_file}'"
+        check_classes(given, where, "Correct its categories.", shared_names=True)
         kept = held_out(names, self.out)
         things = [
             name
@@ -364,11 +354,9 @@ class OpenVocabPanopticDataset(CountedDataset):
         for item in content["annotations"]:
             segments = self._segments(item, images, label, number)
             image = images[item["image_id"]]
-            picture = Path(self.data_prefix["img"])
-            colours = Path(self.data_prefix["seg"])
             paths = dict(
-                img_path=str(picture / image["file_name"]),
-                seg_map_path=str(colours / item["file_name"]),
+                img_path=str(Path(self.data_prefix["img"], image["file_name"])),
+                seg_map_path=str(Path(self.data_prefix["seg"], item["file_name"])),
             )
             size = dict(height=image["height"], width=image["width"])
             found.append(dict(paths, img_id=item["image_id"], **size, segments_info=segments))
@@ -380,11 +368,7 @@ class OpenVocabPanopticDataset(CountedDataset):
 
     def _filtered(self) -> list[dict]:
         """In training only images with a segment that has a label."""
-        return (
-            self.data_list
-            if self.test_mode
-            else [item for item in self.data_list if self._labels(item)]
-        )
+        return [item for item in self.data_list if self.test_mode or self._labels(item)]
 
     @staticmethod
     def _labels(item: dict) -> list[int]:
@@ -556,12 +540,11 @@ class OpenVocabPanopticMetric(Metric):
         occurs = tp + fn > 0
         self.without_truth = [name for name, there in zip(names, occurs) if not there]
         with np.errstate(invalid="ignore", divide="ignore"):
-            quality = np.where(total > 0, iou / total, np.nan)
-            segmentation = np.where(total > 0, np.where(tp > 0, iou / tp, 0), np.nan)
-            recognition = np.where(total > 0, tp / total, np.nan)
-
-        if not occurs.any():  # no class occurs in the truth, so wrong segments cannot be rated
-            quality, segmentation, recognition = [np.full(len(names), np.nan)] * 3
+            # no class occurs in the truth: wrong segments cannot be rated
+            total = total if occurs.any() else total * np.nan
+            quality = iou / total
+            segmentation = iou / np.maximum(tp, 1) + 0 * quality
+            recognition = tp / total
         found = dict(
             PQ=mean_percent(quality), SQ=mean_percent(segmentation), RQ=mean_percent(recognition)
         )
