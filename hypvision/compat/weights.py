@@ -87,7 +87,10 @@ class _Entries:
     def finish(self, layer: str) -> None:
         """Raise an error for entries that nothing has taken."""
         if self.rest:
-            raise HypvisionError(f"Not an entry of {layer}: {', '.join(sorted(self.rest))}.")
+            raise HypvisionError(
+                f"These tensors are no part of {layer}: {', '.join(sorted(self.rest))}. Give the "
+                "state dict of this layer alone."
+            )
 
 
 def _with_gate(
