@@ -220,7 +220,7 @@ def load_trained(path: StrPath, model: str, arguments: Values | None = None) -> 
         **training_cfg(checkpoint, network.num_classes),
     }
     holder: Any = network
-    holder.familiar = familiar_of(checkpoint)
+    holder.familiar = familiar_of(checkpoint, path)
     return network
 
 
