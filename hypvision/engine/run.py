@@ -116,7 +116,8 @@ def _is_kept(written: Path, given: Path) -> bool:
     if given.is_file() and written.samefile(given):
         return True
     copies = written.parent.glob("*/vis_data/config.py")
-    known = written.is_symlink() or written.read_bytes() in [copy.read_bytes() for copy in copies]
+    others = written.is_symlink() or written.suffix != ".py"
+    known = others or written.read_bytes() in [copy.read_bytes() for copy in copies]
     if not known and is_main_process():
         say(f"'{written}' was edited, and stays. What is trained is in its time-stamped folder.")
     return not known
