@@ -361,10 +361,7 @@ def test(
         if show_dir is not None:
             _show(config, Path(show_dir))
         console = None if verbose else ConsoleHook()
-        metrics = _measure(config, str(weights), console, allow_nonfinite)
-        if out is not None and is_main_process():
-            say(f"report  {Path(out, 'report.html')}")
-        return metrics
+        return _measure(config, str(weights), console, allow_nonfinite)
 
 
 def _check_test(config: Run, weights: str | Path) -> None:

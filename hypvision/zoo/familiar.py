@@ -82,7 +82,9 @@ def checked(given: Any, where: object) -> Familiar:
     Raises:
         HypvisionError: it is not: the message says what is wrong.
     """
-    fields = given if isinstance(given, Mapping) else {}
+    fields: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+    means: Any
+    limit: Any
     means, limit, alarms = (fields.get(name) for name in Familiar._fields)
     advice = f"Remove '{KEY}' there, and the model is used without it."
     try:
