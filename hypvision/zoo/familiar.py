@@ -82,10 +82,9 @@ def checked(given: Any, where: object) -> Familiar:
     Raises:
         HypvisionError: it is not: the message says what is wrong.
     """
-    fields: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
-    means: Any
-    limit: Any
-    means, limit, alarms = (fields.get(name) for name in Familiar._fields)
+    fields = given if isinstance(given, Mapping) else {}
+    values: list[Any] = [fields.get(name) for name in Familiar._fields]
+    means, limit, alarms = values
     advice = f"Remove '{KEY}' there, and the model is used without it."
     try:
         ensure(
