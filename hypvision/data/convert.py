@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import csv
 import io
-import json
 import math
 import os
 import re
@@ -35,7 +34,7 @@ from hypvision.data.tables import (
 from hypvision.data.usage import Usage
 from hypvision.data.yolo import find_yaml, polygon_area, read_yolo, yolo_as_coco
 from hypvision.io.errors import HypvisionError
-from hypvision.io.files import check_output, inside, read_json, read_lines, write_json
+from hypvision.io.files import check_same, inside, json_text, read_json, read_lines, write_same
 from hypvision.io.images import MAX_PIXELS, SUFFIXES, is_hidden, shown_size
 
 _PARTS = dict(
@@ -103,22 +102,12 @@ def convert(source: str | Path, out: str | Path, usage: Usage | None = None) -> 
     contents = _of_yolo(yaml, usage) if yaml is not None else _of_files(source, usage)
     files = {Path(out, f"instances_{part}.json").expanduser(): contents[part] for part in contents}
     for file, content in files.items():
-        _check_new(file, content)
+        check_same(file, json_text(content, indent=None))
     return [_write(file, content) for file, content in files.items()]
 
 
-def _check_new(file: Path, content: dict[str, Any]) -> None:
-    """Refuse a file that is there with other content."""
-    check_output(file)
-    if file.exists() and read_json(file) != json.loads(json.dumps(content)):
-        raise HypvisionError(
-            f"'{file}' exists and has other content. Give another folder, or delete it."
-        )
-
-
 def _write(file: Path, content: dict[str, Any]) -> Written:
-    if not file.exists():
-        write_json(file, content, indent=None)
+    write_same(file, json_text(content, indent=None))
     counts = (len(content[key]) for key in ("images", "annotations", "categories"))
     return Written(file, *counts)
 

@@ -48,10 +48,11 @@ from hypvision.io.files import (
     below,
     check_output_folder,
     inside,
+    json_text,
     read_json,
     read_lines,
     replacing,
-    write_json,
+    write_same,
 )
 from hypvision.io.images import image_kind, open_image, read_labels, shown_size, write_image
 from hypvision.io.types import StrPath
@@ -267,7 +268,8 @@ def _prepare_ade_panoptic(source: Path, out: Path) -> int:
     segments: list[dict[str, Any]] = []
     pictures = archives.ade_panoptic(source, segments)
     written = _write_all("ade-panoptic", pictures, source, out) // 2
-    write_json(out / "ade20k_panoptic_val.json", archives.panoptic_json(segments), indent=None)
+    content = archives.panoptic_json(segments)
+    write_same(out / "ade20k_panoptic_val.json", json_text(content, indent=None))
     return written
 
 

@@ -133,6 +133,6 @@ def _write(kind: str, tables: dict[Any, dict[str, Counted]], folders: set[Any]) 
     for folder in folders:
         beside, own = _places(folder)
         place = beside if isinstance(beside, Path) and os.access(folder, os.W_OK) else own
-        others = read_json(place) if place.is_file() else {}
         plain = {name: found._asdict() for name, found in tables[folder].items()}
-        write_json(place, {**others, kind: plain})
+        others = read_json(place) if place.is_file() else {}
+        write_json(place, {**others, kind: {**others.get(kind, {}), **plain}})

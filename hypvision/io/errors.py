@@ -13,11 +13,13 @@ import importlib
 import io
 import os
 import re
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -241,6 +243,30 @@ def _of_file(error: BaseException, text: str) -> str | None:
     return None
 
 
+@contextmanager
+def ending_as_interrupted() -> Iterator[None]:
+    """Context in which SIGTERM, and SIGHUP of a terminal that closes, end the process as Ctrl-C
+    does: ``finally`` and ``with`` remove temporary files and end other processes.
+
+    A signal that the process ignores (``nohup``) stays ignored; only the main thread gets signals.
+    """
+
+    def end(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt(f"Ended by {signal.Signals(number).name}.")
+
+    mine = threading.current_thread() is threading.main_thread()
+    wanted = [signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)] if mine else []
+    before = {number: signal.getsignal(number) for number in wanted}
+    taken = {number: old for number, old in before.items() if old not in (None, signal.SIG_IGN)}
+    try:
+        for number in taken:
+            signal.signal(number, end)
+        yield
+    finally:
+        for number, old in taken.items():
+            signal.signal(number, old)
+
+
 def guard(function: Callable[..., Any], *args: Any) -> int:
     """Run the body of a command, and print mistakes of the user and errors of the machine without a
     traceback.
@@ -258,7 +284,8 @@ def guard(function: Callable[..., Any], *args: Any) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         try:
-            function(*args)
+            with ending_as_interrupted():
+                function(*args)
         finally:
             _flush_output()
     except KeyboardInterrupt as interruption:

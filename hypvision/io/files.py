@@ -285,6 +285,25 @@ def write_text(path: StrPath, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
+def check_same(path: StrPath, text: str) -> None:
+    """Refuse to write a file that is there with another text.
+
+    For configs, annotations and the like under names that a command chose: people edit such files
+    or have them from others. What a command computes or draws is replaced.
+    """
+    path = check_output(path)
+    if path.exists() and path.read_bytes() != text.encode("utf-8", "backslashreplace"):
+        raise HypvisionError(
+            f"'{path}' exists and has other content. Give another folder, or delete it."
+        )
+
+
+def write_same(path: StrPath, text: str) -> None:
+    """Write a text file that is not there yet, or has this very text (:func:`check_same`)."""
+    check_same(path, text)
+    write_text(path, text)
+
+
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -476,9 +495,14 @@ def read_lines(path: StrPath, what: str, blank: bool = False) -> list[str]:
     ]
 
 
+def json_text(content: Any, indent: int | None = 1) -> str:
+    """The text of a JSON file."""
+    return json.dumps(content, indent=indent) + "\n"
+
+
 def write_json(path: StrPath, content: Any, indent: int | None = 1) -> None:
     """Write a JSON file."""
-    write_text(path, json.dumps(content, indent=indent) + "\n")
+    write_text(path, json_text(content, indent))
 
 
 def note_holder(path: StrPath) -> None:

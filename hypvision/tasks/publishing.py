@@ -14,8 +14,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
-from hypvision.checkpoints.download import copy_verified, file_sha256
+from hypvision.checkpoints.download import file_sha256
 from hypvision.checkpoints.index import (
     parse_record,
     parse_yaml,
@@ -60,13 +60,13 @@ from hypvision.engine.config import Run, load_config, parse_options
 from hypvision.engine.hooks import take_templates
 from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError
-from hypvision.io.files import read_text, write_text
+from hypvision.io.files import read_text
 from hypvision.tasks.familiar import familiar_images
 from hypvision.zoo.backbones import network_arguments
-from hypvision.zoo.cards import readme
 from hypvision.zoo.familiar import KEY as FAMILIAR
 from hypvision.zoo.familiar import Familiar, familiar_of, in_header
 from hypvision.zoo.loading import load
+from hypvision.zoo.release import index_of, put_record
 
 PACKAGED_LIMIT = 40 * 2**20  # limit in bytes for all weight files in the repository
 MAIN_METRICS = {
@@ -405,21 +405,24 @@ def publish(
     weights = stripped(loaded, task, settings.dataset("train").get("type"))
     known["input"] |= normalisation_of(weights)
     header: dict[str, Any] = {"name": name, "classes": _classes(settings, meta)}
-    known_images = familiar_of(loaded) if task == "classification" else None
-    if known_images is not None:
-        header[FAMILIAR] = in_header(known_images)
+    found = familiar_of(loaded, checkpoint) if task == "classification" else None
+    if found is not None:
+        header[FAMILIAR] = in_header(found)
+        known[FAMILIAR] = _about_familiar(found, "validation data of the training")
     if "model_config" in known:
         kept = {key: meta[key] for key in ("classes", "palette") if key in meta}
         model = known.pop("model_config")
         take_templates(model, loaded)
         header |= dict(model=model, dataset_meta=json.loads(json.dumps(kept)))
-    index = read_index(folder) if (folder / "index.yml").is_file() else Index({}, folder.resolve())
+    index = index_of(folder)
+    if task == "zero-shot":
+        known["templates"] = _templates_of(index, name, settings, language_of(loaded))
     texts = _texts(index, name, about)
-    names = list(metrics) or [MAIN_METRICS[task]]
 
     with tempfile.TemporaryDirectory(prefix="publish-") as place:
         stage = Path(place)
-        file = _stored(weights, header, stage, name, storage)
+        write = partial(write_weights, weights, storage=storage, header=header)
+        file = dict(storage=storage, **_staged(write, stage, name))
         _check_room(index, name, file["bytes"])
         test_data = texts.pop("test_data")
         record = {
@@ -433,14 +436,10 @@ def publish(
             "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
             **texts,
         }
-        if known_images is not None:
-            record["familiar"] = _about_familiar(known_images, "validation data of the training")
-        if task == "zero-shot":
-            record["templates"] = _templates_of(index, name, settings, language_of(loaded))
         command = f"hypvision test {config} zoo:{name}"
         draft = [
             dict(name=metric, value=0.0, data=test_data, measured="us", command=command)
-            for metric in names
+            for metric in metrics or [MAIN_METRICS[task]]
         ]
         # Check names and texts here, before measurements that take minutes.
         write_index(
@@ -448,13 +447,7 @@ def publish(
         )
         _measure_both(draft, config, str(checkpoint), name, stage, storage, tolerance, options)
         final = parse_record({**record, "metrics": draft})
-        copy_verified(stage / file["path"], folder / file["path"], file["sha256"], file["bytes"])
-    replaced = index.records.get(name)
-    index = with_record(replace(index, root=folder.resolve()), final)
-    write_index(index, folder / "index.yml")
-    write_text(folder / "README.md", readme(index))
-    if replaced is not None and replaced.file.path not in (None, final.file.path):
-        (folder / replaced.file.path).unlink(missing_ok=True)
+        put_record(folder, final, stage / file["path"], index.records.get(name))
     return final
 
 
@@ -511,24 +504,14 @@ def add_familiar(
     found = familiar_images(model, train, held_out)
     old = folder / record.file.path
     header = {**read_header(old), FAMILIAR: in_header(found)}
+    about = f"{min(len(held_out), 1000)} images of the validation data of the training"
     with tempfile.TemporaryDirectory(prefix="publish-") as place:
-        written = Path(place, "new")
         text = json.dumps(header, sort_keys=True)
-        write_tensors(load_file(old), written, {"hypvision": text})
-        digest = file_sha256(written)
-        path = f"weights/{name}-{digest[:8]}.safetensors"
-        size = written.stat().st_size
-        copy_verified(written, folder / path, digest, size)
-    plain = record.to_dict()
-    plain["file"] |= dict(sha256=digest, bytes=size, path=path)
-    plain["file"].pop("urls", None)
-    plain["familiar"] = _about_familiar(found, f"{min(len(held_out), 1000)} images of the "
-                                        "validation data of the training")  # fmt: skip
-    final = parse_record(plain)
-    write_index(with_record(index, final), folder / "index.yml")
-    write_text(folder / "README.md", readme(with_record(index, final)))
-    if path != record.file.path:
-        old.unlink()
+        write = partial(write_tensors, load_file(old), metadata={"hypvision": text})
+        file = dict(storage=record.file.storage, **_staged(write, Path(place), name))
+        plain = dict(record.to_dict(), file=file, familiar=_about_familiar(found, about))
+        final = parse_record(plain)
+        put_record(folder, final, Path(place, file["path"]), record)
     return final
 
 
@@ -573,17 +556,15 @@ def _classes(settings: Run, meta: Mapping[str, Any]) -> list[str]:
     return list(load_classes(tested))
 
 
-def _stored(
-    weights: dict[str, Tensor], header: dict[str, Any], stage: Path, name: str, storage: str
-) -> dict[str, Any]:
-    """Write the weights into the stage under a name with their sum: the ``file`` of a record."""
+def _staged(write: Callable[[Path], None], stage: Path, name: str) -> dict[str, Any]:
+    """Write weights into the stage under a name with their sum: what a record says of the file."""
     (stage / "weights").mkdir()
     written = stage / "weights" / "new"
-    write_weights(weights, written, storage, header)
+    write(written)
     digest = file_sha256(written)
     path = f"weights/{name}-{digest[:8]}.safetensors"
     os.replace(written, stage / path)
-    return dict(sha256=digest, bytes=(stage / path).stat().st_size, storage=storage, path=path)
+    return dict(sha256=digest, bytes=(stage / path).stat().st_size, path=path)
 
 
 def _measure_both(

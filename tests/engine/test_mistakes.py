@@ -424,15 +424,23 @@ def test_a_checkpoint_that_cannot_be_written_leaves_nothing(originals, tmp_path,
     assert remains(tmp_path / "run") == []
 
 
+def full_disk(replace):
+    """Moves files into place as on a disk that is full after the record of the run."""
+
+    def move(source, target):
+        if os.fspath(target).endswith(".py"):
+            return replace(source, target)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    return move
+
+
 @pytest.mark.parametrize("task", LAYOUTS)
 def test_full_disk(originals, checkpoints, tmp_path, capsys, monkeypatch, task):
     """All writes of predictions fail as on a full disk."""
     config = tiny(task, originals[task], tmp_path / f"{task}.py")
 
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "replace", full)  # mmengine's files and ours
+    monkeypatch.setattr(os, "replace", full_disk(os.replace))  # mmengine's files and ours
     out = tmp_path / "out" / "found"
     flag = "--save" if task == "detection" else "--out"
     said = fails(
@@ -450,10 +458,7 @@ def test_full_disk_in_classification(tmp_path, capsys, monkeypatch):
     out = tmp_path / "out.json"
     out.write_text("old")
 
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(os, "replace", full_disk(os.replace))
     arguments = ["test", config, tmp_path / "run/epoch_1.pth", "--work-dir", tmp_path / "run"]
     assert f"'{out}' was not written: the disk is full" in fails(capsys, *arguments, "--save", out)
     assert out.read_text() == "old" and remains(tmp_path / "data") == []

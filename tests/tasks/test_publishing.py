@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -47,7 +48,9 @@ from hypvision.tasks.publishing import (
 )
 from hypvision.zoo.cards import readme
 from hypvision.zoo.export import part_of
+from hypvision.zoo.familiar import Familiar
 from hypvision.zoo.loading import training_cfg
+from hypvision.zoo.release import put_record
 
 ABOUT = dict(
     description="Tiny.", intended_use="Tests.", data="Noise.", training="hypvision train x",
@@ -138,6 +141,38 @@ def test_a_published_file_is_small_measured_and_loads(trained, where, tmp_path, 
     assert all(torch.equal(weights[name], before[name]) for name in before)
     assert (zoo / "README.md").read_text() == readme(read_index(zoo))
     assert [p.name for p in (zoo / "weights").iterdir()] == [told.filename]
+
+
+@pytest.mark.parametrize("command", ["publish", "add_familiar"])
+def test_a_record_that_comes_during_the_measurement_stays(
+    trained, where, tmp_path, monkeypatch, command
+):
+    zoo = tmp_path / "zoo"
+    processes_give(monkeypatch, lambda *_: {"top1": 40.0})
+    first = publish("config.py", trained[2], "hcformer_nano.tiny", ABOUT, zoo)
+    old = zoo / first.file.path
+
+    def another(*_):
+        """What another command writes meanwhile: a record that names the same file."""
+        seen = read_index(zoo).records.get("hcformer_nano.other")
+        put_record(zoo, replace(first, name="hcformer_nano.other"), old, seen)
+        return {"top1": 40.0}
+
+    def measured(*_):
+        another()
+        return Familiar(torch.eye(3), 0.5, 0.0)
+
+    processes_give(monkeypatch, another)
+    monkeypatch.setattr(hypvision.tasks.publishing, "familiar_images", measured)
+    if command == "publish":
+        last = publish("config.py", trained[2], "hcformer_nano.tiny", {}, zoo, storage="float32")
+    else:
+        last = add_familiar("hcformer_nano.tiny", zoo)
+    index = read_index(zoo)
+    assert list(index.records) == ["hcformer_nano.tiny", "hcformer_nano.other"]
+    assert index.get("hcformer_nano.tiny") == last != first
+    assert all((zoo / record.file.path).is_file() for record in index)
+    assert (zoo / "README.md").read_text() == readme(index)
 
 
 @pytest.mark.parametrize(
