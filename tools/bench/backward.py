@@ -30,7 +30,7 @@ from hypvision.geometry import rows
 from hypvision.helm import Helm, attention, head, preset
 from hypvision.helm import rows as helm_rows
 from hypvision.models import hcformer
-from hypvision.nn import norm
+from hypvision.nn import functional, norm
 
 MARKS = ("<!-- backward:begin -->", "<!-- backward:end -->")
 INTRODUCTION = f"""
@@ -72,8 +72,8 @@ def _map_rows(s: Tensor, c: float | None, *parts: Tensor) -> Tensor:
     return out * torch.minimum(limit, clip)[..., None]
 
 
-def _residual(x, u, w, gain, n, scale, eps, safe):
-    return helm_rows.residual_norm(x, u, w, gain, n, n, scale, eps, safe, fused=False)
+def _lift(x: Tensor, n: int, radius: Tensor) -> Tensor:
+    return helm_rows.lift(x, n, radius * radius)
 
 
 def _mlp(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -103,17 +103,11 @@ ROWS = (
     Row("geometry: rows (blocks)", "hcnn_resnet18", _whole),
     Row("geometry: rows (blocks)", "hecnn_resnet18", _whole),
     Row("geometry: rows (blocks)", "lvit_tiny", _whole),
+    Row("nn.functional: times and sizes", "lvit_tiny", _plain(functional)),
     Row(
-        "helm.rows: residual and norm",
+        "helm.rows: times in place",
         "helm_d_115m",
-        lambda: patch.object(helm_rows._Residual, "apply", _residual),
-    ),
-    Row(
-        "helm.rows: SwiGLU",
-        "helm_d_115m",
-        lambda: patch.object(
-            helm_rows._SwiGLU, "apply", lambda *given: helm_rows.swiglu(*given, fused=False)
-        ),
+        lambda: patch.object(helm_rows._Lift, "apply", _lift),
     ),
     Row("helm.attention: heads", "helm_d_115m", _heads(attention.FullAttention)),
     Row("helm.attention: latent heads", "helm_mice_120m", _heads(attention.LatentAttention)),

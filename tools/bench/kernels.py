@@ -30,7 +30,7 @@ from bench.common import write_section
 from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, lorentz, poincare
 from hypvision.helm import head as helm_head
 from hypvision.helm import rows as helm_rows
-from hypvision.nn import LorentzBatchNorm2d, LorentzConv2d, LorentzMLR, conv, norm
+from hypvision.nn import LorentzBatchNorm2d, LorentzConv2d, LorentzMLR, conv, functional, norm
 from hypvision.optim import RiemannianAdam, RiemannianSGD, fused
 
 try:
@@ -156,6 +156,7 @@ def _as_on_a_gpu() -> Iterator[None]:
     """Forms that a GPU takes: that of HELM for eager devices, which has one for compilers, too; and
     PyTorch's fused dropout, attention and root-mean-square norm."""
     with (
+        patch.object(functional, "plain", lambda _: False),
         patch.object(helm_rows, "plain", lambda _: False),
         patch.object(helm_head, "plain", lambda _: False),
         patch.object(F, "dropout", _dropout),
