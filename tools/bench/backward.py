@@ -39,7 +39,8 @@ INTRODUCTION = f"""
 Each is taken out of the training step of a network in turn. That of HCFormer's MLP is a little
 below 25 % of memory and stays: without it the memory target above would be missed. The loss of
 HIER's triplets stands beside its published form in a table of its own. Functions that define a
-gradient (limited conversions, parameters without one) or call a Triton kernel are no rows.
+gradient (limited conversions, parameters without one) or call a Triton kernel are no rows. Some
+stay for the kernels that they save on a GPU (docs/gpu.md).
 
 {MARKS[0]}
 {MARKS[1]}
