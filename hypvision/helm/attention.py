@@ -181,6 +181,12 @@ def _through_time(grad: Tensor, x: Tensor, slot: int | None, out: Tensor) -> Non
         out[..., slot].zero_()
 
 
+def _interleaved(d: int, first: int = 0) -> list[int]:
+    """Places of ``d`` coordinates whose pairs are side by side in published weights; in rows the
+    second of all follow the first of all."""
+    return [first + i // 2 + i % 2 * (d // 2) for i in range(d)]
+
+
 class _Attention(nn.Module):
     """Base of both kinds: the temperature, centroids and the output projection."""
 
@@ -275,9 +281,7 @@ class FullAttention(_Attention):
         super().__init__(config, layer, size, size, config.dim**0.5, self.d)
         outer = Layout(config.dim, config)
         space = size - 1 if self.lorentz else size
-        turned = [i // 2 + i % 2 * (self.d // 2) for i in range(self.d)] + list(
-            range(self.d, space)
-        )
+        turned = [*_interleaved(self.d), *range(self.d, space)]
         live = [
             (part * h + head) * size + i
             for part in range(3)
@@ -411,22 +415,15 @@ class LatentAttention(_Attention):
         self.q_latent = (
             Layout(config.q_lora_rank + self.timed, config) if config.q_lora_rank else None
         )
-        turned = [i // 2 + i % 2 * (d // 2) for i in range(d)]
         queries = [
-            i * self.head + j
-            for i in range(h)
-            for j in (*range(nope), *(nope + place for place in turned))
+            i * self.head + j for i in range(h) for j in (*range(nope), *_interleaved(d, nope))
         ]
         self.query_width = rounded_up(h * self.head, pad)
         # wq (or its first half) and wkv_a as one matrix: queries, latent row, rotated key
         asked = queries if self.q_latent is None else self.q_latent.space
         first = self.query_width if self.q_latent is None else self.q_latent.width
         begin = first + self.latent.width
-        down = [
-            *asked,
-            *(first + i for i in self.latent.space),
-            *(begin + place for place in turned),
-        ]
+        down = [*asked, *range(first, first + self.latent.size), *_interleaved(d, begin)]
         width = rounded_up(begin + d, pad)
         self.splits = (first, self.latent.width, d, width - begin - d)
         joined = [len(asked), len(down) - len(asked)]
@@ -435,12 +432,10 @@ class LatentAttention(_Attention):
         )
         self.kv_norm = RowNorm(self.latent, config.rms_eps)
         # published order: keys and values of one head, then those of the next
-        pairs = [
-            (part * h + i) * self.head + j
-            for i in range(h)
-            for part, count in enumerate((nope, config.v_head_dim - self.timed))
-            for j in range(count)
-        ]
+        pairs: list[int] = []
+        for key in range(0, h * self.head, self.head):
+            value = h * self.head + key
+            pairs += [*range(key, key + nope), *range(value, value + self.value - self.timed)]
         self.up = RowLinear(
             self.latent.width,
             rounded_up(2 * h * self.head, pad),

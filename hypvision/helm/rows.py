@@ -208,53 +208,65 @@ def combine(
         safe: see :class:`hypvision.helm.config.Architecture`.
     """
     rows = [*experts, *shared]
-    k = len(experts)
-    r = range(len(rows))
-    # square() has a cheaper backward than the product of a row with itself
-    dots = {
-        (i, j): (rows[i].square() if i == j else rows[i] * rows[j]).sum(-1)
-        for i in r
-        for j in r
-        if i <= j
-    }
-    gram = torch.stack([dots[min(i, j), max(i, j)] for i in r for j in r]).unflatten(
-        0, (len(rows), -1)
-    )
+    dots = [[_dot(x, y) for y in rows[: i + 1]] for i, x in enumerate(rows)]
+    places = range(len(rows))
+    gram = torch.stack([dots[max(i, j)][min(i, j)] for i in places for j in places])
+    gram = gram.unflatten(0, (len(rows), -1))
     times = torch.sqrt(torch.diagonal(gram).T + 1)
-    weights = weights.T
     if released:
-        # the sum begins with the origin, whose space part is 0
-        factors = weights[:0]
-        time = torch.ones_like(times[0])
-        for i, w in enumerate(weights):
-            inner = time * times[i]
-            if i:
-                inner = inner - (factors * gram[i, :i]).sum(0)
-            # minus the Minkowski square of y + w e, with <y, y> = <e, e> = -1
-            m = torch.addcmul(1 + w * w, w, inner, value=2).clamp(min=1.0 if safe else 1e-4)
-            step = 2 * torch.rsqrt(m)
-            factors = torch.cat([factors * step, (w * step)[None]])
-            # the space part of the result is twice as long as needed for <y, y> = -1
-            time = torch.sqrt((step * torch.addcmul(time, w, times[i])).square() - 3)
-        if w_y is not None and scale is not None:
-            inner = times[k] * time - (factors * gram[k, :k]).sum(0)
-            m = 1 + w_y * w_y + 2 * w_y * inner
-            # below 0, and below 1 of points in a safe sum, only for w_y < 0
-            least = torch.where(w_y >= 0, 1.0, 1e-4) if safe else 1e-4
-            step = torch.exp(scale) * torch.rsqrt(
-                torch.where(w_y >= 0, m, m.abs()).clamp(min=least)
-            )
-            factors = torch.cat([factors * (w_y * step), step[None]])
+        factors = _one_by_one(gram, times, weights.T, w_y, scale, safe)
     else:
-        factors = torch.cat([weights, torch.ones_like(times[k:])])
-        # -<a, a> of the sum; use -<x, x> = 1 for each point instead of a difference of squares
-        own = torch.eye(len(rows), dtype=torch.bool, device=gram.device)[..., None]
-        inner = torch.where(own, 1.0, times[:, None] * times - gram)
-        m = (factors * (factors * inner).sum(1)).sum(0)
-        factors = factors * torch.rsqrt(
-            m.clamp(min=factors.sum(0).square() if safe else torch.full_like(m, 1e-6))
-        )
+        factors = _at_once(gram, times, weights.T, safe)
     out = rows[0] * factors[0, :, None]
     for row, factor in zip(rows[1:], factors[1:, :, None]):
         out = torch.addcmul(out, row, factor)
     return out
+
+
+def _dot(x: Tensor, y: Tensor) -> Tensor:
+    # square() has a cheaper backward than the product of a row with itself
+    return (x.square() if x is y else x * y).sum(-1)
+
+
+def _one_by_one(
+    gram: Tensor,
+    times: Tensor,
+    weights: Tensor,
+    w_y: Tensor | None,
+    scale: Tensor | None,
+    safe: bool,
+) -> Tensor:
+    """Factors ``(rows, N)`` of the released sum: connections one after the other."""
+    # the sum begins with the origin, whose space part is 0
+    factors = weights[:0]
+    time = torch.ones_like(times[0])
+    for i, w in enumerate(weights):
+        inner = time * times[i]
+        if i:
+            inner = inner - (factors * gram[i, :i]).sum(0)
+        # minus the Minkowski square of y + w e, with <y, y> = <e, e> = -1
+        m = torch.addcmul(1 + w * w, w, inner, value=2).clamp(min=1.0 if safe else 1e-4)
+        step = 2 * torch.rsqrt(m)
+        factors = torch.cat([factors * step, (w * step)[None]])
+        # the space part of the result is twice as long as needed for <y, y> = -1
+        time = torch.sqrt((step * torch.addcmul(time, w, times[i])).square() - 3)
+    if w_y is None or scale is None:
+        return factors
+    k = len(weights)
+    inner = times[k] * time - (factors * gram[k, :k]).sum(0)
+    m = 1 + w_y * w_y + 2 * w_y * inner
+    # at least 1 for points and a weight from 0 on, else as published
+    least = torch.where(w_y >= 0, 1.0, 1e-4) if safe else 1e-4
+    step = torch.exp(scale) * torch.rsqrt(torch.where(w_y >= 0, m, m.abs()).clamp(min=least))
+    return torch.cat([factors * (w_y * step), step[None]])
+
+
+def _at_once(gram: Tensor, times: Tensor, weights: Tensor, safe: bool) -> Tensor:
+    """Factors ``(rows, N)`` of the paper's centroid of all."""
+    factors = torch.cat([weights, torch.ones_like(times[len(weights) :])])
+    # -<a, a> of the sum; use -<x, x> = 1 for each point instead of a difference of squares
+    own = torch.eye(len(gram), dtype=torch.bool, device=gram.device)[..., None]
+    inner = torch.where(own, 1.0, times[:, None] * times - gram)
+    m = (factors * (factors * inner).sum(1)).sum(0)
+    least = factors.sum(0).square() if safe else torch.full_like(m, 1e-6)
+    return factors * torch.rsqrt(m.clamp(min=least))
