@@ -193,12 +193,6 @@ class ClusterMixer(nn.Module):
         one_of(GEOMETRIES, patch_geometry=patch_geometry, window_geometry=window_geometry)
         self.hyperbolic_patches = patch_geometry == "hyperbolic"
         self.hyperbolic_windows = window_geometry == "hyperbolic"
-        lifted = self.hyperbolic_patches or (window_level and self.hyperbolic_windows)
-        if lift == "ambient" and head_dim < 2 and lifted:
-            raise ArgumentError(
-                "lift='ambient' takes one feature as time and needs head_dim >= 2; use "
-                "lift='space'."
-            )
         self.heads = heads
         self.head_dim = head_dim
         self.fold = fold
@@ -209,6 +203,7 @@ class ClusterMixer(nn.Module):
         self.shift = shift
         self.pad_always = pad == "always"
         self.ambient_lift = lift == "ambient"
+        self._check_lift()
         self.center = center
         # With centred features, a window of one colour has only round-off, which must not be scaled
         # to length 1.
@@ -229,9 +224,17 @@ class ClusterMixer(nn.Module):
         self.window_alpha = filled(window_alpha, 1) if window_level else None
         biased = window_level and position_bias
         self.window_bias = filled(0, heads, win * win, fold, fold) if biased else None
-        width = inner * (2 if window_level else 1)
+        width = inner * (1 + window_level)
         self.norm = nn.GroupNorm(1, width, **factory) if norm else None
         self.proj = SharedLinear(width, dim, **factory)
+
+    def _check_lift(self) -> None:
+        lifted = self.hyperbolic_patches or (self.window_level and self.hyperbolic_windows)
+        if self.ambient_lift and self.head_dim < 2 and lifted:
+            raise ArgumentError(
+                "lift='ambient' takes one feature as time and needs head_dim >= 2; use "
+                "lift='space'."
+            )
 
     def extra_repr(self) -> str:
         return (
