@@ -8,19 +8,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from hypvision.geometry.lorentz import max_distance
-from hypvision.geometry.numerics import SINGLE_ONLY, exact, needs_grad, plain, uses_triton
+from hypvision.geometry.numerics import Function, exact, needs_grad, plain, uses_triton
 
 T = TypeVar("T")
 # Squares of lengths below which quotients of functions of the length count as at 0, without a
 # gradient
 NEAR = {torch.float64: 1e-16, torch.float32: 1e-7}
+
+
+class Attached(Function):
+    """Identity on ``x`` that puts ``parameters`` into its graph, with gradient 0."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, *parameters: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.shapes = [parameter.shape for parameter in inputs[1:]]
+        ctx.like = [parameter.new_empty(0) for parameter in inputs[1:2]]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        sizes = [shape.numel() for shape in ctx.shapes]
+        zeros = [like.new_zeros(sum(sizes)).split(sizes) for like in ctx.like]
+        return grad, *(
+            part.view(shape) for parts in zeros for part, shape in zip(parts, ctx.shapes)
+        )
 
 
 def precise(x: Tensor) -> Tensor:
@@ -109,7 +132,7 @@ def radial_numbers(
     Gradients of parameters are sums over all vectors that may cancel, in float32 down to round-off.
     """
     with exact(device):
-        if needs_grad(*values) and device.type not in SINGLE_ONLY:
+        if needs_grad(*values):
             values = [
                 value.to(torch.float64) if isinstance(value, Tensor) else value for value in values
             ]
