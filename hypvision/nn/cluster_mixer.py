@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.types import Device
 
-from hypvision.geometry.numerics import Function, exact, length
+from hypvision.geometry.numerics import Function, exact, has_float64, length
 from hypvision.io.checks import at_least, more_than, one_of
 from hypvision.io.errors import ArgumentError
 
@@ -507,7 +507,7 @@ class ClusterMixer(nn.Module):
         """
         with exact(feature.device):
             space = self._lift(precise(torch.cat([feature, centers], 1)))
-            wide = as_dtype(space, torch.float64)
+            wide = as_dtype(space, torch.float64 if has_float64(space) else torch.float32)
             time = space_time(wide, 1.0)
             sizes = [feature.shape[1], centers.shape[1]]
             own, centers = wide.split(sizes, 1)

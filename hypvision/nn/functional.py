@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hypvision.geometry.lorentz import max_distance
-from hypvision.geometry.numerics import Function, exact, needs_grad, plain, uses_triton
+from hypvision.geometry.numerics import SINGLE_ONLY, Function, exact, needs_grad, plain, uses_triton
 
 T = TypeVar("T")
 # Squares of lengths below which quotients of functions of the length count as at 0, without a
@@ -132,7 +132,7 @@ def radial_numbers(
     Gradients of parameters are sums over all vectors that may cancel, in float32 down to round-off.
     """
     with exact(device):
-        if needs_grad(*values):
+        if needs_grad(*values) and device.type not in SINGLE_ONLY:
             values = [
                 value.to(torch.float64) if isinstance(value, Tensor) else value for value in values
             ]
