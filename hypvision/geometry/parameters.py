@@ -20,7 +20,7 @@ from torch.nn.modules.module import (
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from .euclidean import Euclidean
-from .manifolds import Manifold, whose
+from .manifold import Manifold, whose
 from .product import Product
 
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from ._typing import Curvature
 from .border import check_factor, one_each
-from .manifolds import Common, Hyperbolic, Manifold, whose
+from .manifold import Manifold, whose
+from .manifolds import Hyperbolic
 from .numerics import safe_sqrt
 
 # methods that give a length, and numbers that are added up; the others give coordinates
@@ -31,7 +32,7 @@ def _check_pair(factor: Any) -> None:
         raise ValueError("A factor of a Product cannot be a Product: give its factors instead.")
 
 
-class Product(Common):
+class Product(Manifold):
     """The product of manifolds: points are the factors' points side by side,
     ``(..., sum of their coordinates)``. Squared lengths and distances, inner products and log
     densities are sums of the factors'.

@@ -67,7 +67,7 @@ def points_avg_fn(
     def average(averaged: Sequence[Tensor], current: Sequence[Tensor], count: Any) -> None:
         share = 1 / (int(count) + 1) if decay is None else 1 - decay
         places = {new.data_ptr(): old for old, new in zip(averaged, current)}
-        if not places.keys() & set(map(Tensor.data_ptr, model.state_dict().values())):
+        if not places.keys() & set(map(Tensor.data_ptr, (*model.parameters(), *model.buffers()))):
             raise ArgumentError(
                 "points_avg_fn(model) does not find the weights of its model among those that are "
                 "averaged. Give it the model that is given to AveragedModel and "

@@ -306,7 +306,7 @@ LAYERS: dict[str, tuple[Callable[[], Callable[[], None]], Callable[[], Callable[
 NETWORKS: dict[str, tuple[int, str, int | None]] = {
     "hcnn_resnet18": (32, "resnet18", 946),
     "hecnn_resnet18": (32, "resnet18", 1504),
-    "hcformer_nano": (224, "swin_tiny_patch4_window7_224", 1732),
+    "hcformer_nano": (224, "swin_tiny_patch4_window7_224", 1542),
     "lvit_tiny": (224, "vit_tiny_patch16_224", 2793),
 }
 
