@@ -319,6 +319,10 @@ class Manifold(nn.Module):
         """Inverse of :meth:`from_tangent0`."""
         return self.logmap0(x)
 
+    def projx(self, x: Tensor) -> Tensor:
+        """Points brought onto the manifold, which ``x`` may have left."""
+        return self._call("projx", x=x)
+
     def proju(self, x: Tensor, v: Tensor) -> Tensor:
         """Orthogonal projection of ``v`` to the tangent space at ``x``."""
         return self._call("proju", x=x, v=v)

@@ -262,8 +262,9 @@ def _points_of(group: dict[str, Any]) -> Iterator[str]:
     names = group.get("param_names") or itertools.repeat("one")
     for name, parameter in zip(names, group["params"]):
         manifold = getattr(parameter, "manifold", None)
-        curved = isinstance(manifold, Manifold) and not isinstance(manifold, Euclidean)
-        if curved and parameter.requires_grad:
+        if not isinstance(manifold, Manifold) or isinstance(manifold, Euclidean):
+            continue
+        if parameter.requires_grad:
             yield f"{name} of shape {tuple(parameter.shape)} on {_described(manifold)}"
 
 

@@ -190,7 +190,8 @@ class HCFormerBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.local(x)
         x = x + self.drop_path1(_scaled(self.mixer(self.norm1(x)), self.layer_scale1))
-        return x + self.drop_path2(_scaled(self.mlp(self.norm2(x)), self.layer_scale2))
+        out: Tensor = x + self.drop_path2(_scaled(self.mlp(self.norm2(x)), self.layer_scale2))
+        return out
 
 
 def _scaled(x: Tensor, scale: Tensor) -> Tensor:

@@ -422,11 +422,9 @@ class ClusterMixer(nn.Module):
             unused: a parameter that gets the gradient 0, which training on several devices needs;
                 so does the position bias.
         """
-        mean = value.reshape(-1, self.fold**2, self.heads, value.shape[1], self.head_dim).mean(
-            (1, 3)
-        )
+        parts = value.reshape(-1, self.fold**2, self.heads, value.shape[1], self.head_dim)
         rest = [unused] if self.window_bias is None else [unused, self.window_bias]
-        mean = Attached.apply(mean, *rest)
+        mean: Tensor = Attached.apply(parts.mean((1, 3)), *rest)
         return mean.reshape(-1, 1, 1, 1, 1, self.heads * self.head_dim)
 
     def _mix(
@@ -459,7 +457,8 @@ class ClusterMixer(nn.Module):
             logits = (logits.reshape(-1, *bias.shape) + bias).flatten(0, 1)
         assignment = logits.softmax(1)
         weights = as_dtype(assignment, value.dtype)
-        return _Shared.apply(weights, value, updated)[0], assignment
+        mixed: Tensor = _Shared.apply(weights, value, updated)[0]
+        return mixed, assignment
 
     def _cosine(self, feature: Tensor, centers: Tensor, scale: Tensor) -> Tensor:
         """Cosines ``(G, M, N)`` of features ``(G, N, d)`` and centres ``(G, M, d)``, times
