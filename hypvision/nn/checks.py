@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz, Manifold, PoincareBall
-from hypvision.geometry.manifolds import whose
+from hypvision.geometry.manifold import whose
 from hypvision.io.checks import at_least, more_than
 from hypvision.io.errors import ArgumentError
 

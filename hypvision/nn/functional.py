@@ -31,6 +31,29 @@ T = TypeVar("T")
 NEAR = {torch.float64: 1e-16, torch.float32: 1e-7}
 
 
+class Attached(Function):
+    """Identity on ``x`` that puts ``parameters`` into its graph, with gradient 0."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, *parameters: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.shapes = [parameter.shape for parameter in inputs[1:]]
+        ctx.like = [parameter.new_empty(0) for parameter in inputs[1:2]]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        sizes = [shape.numel() for shape in ctx.shapes]
+        zeros = [like.new_zeros(sum(sizes)).split(sizes) for like in ctx.like]
+        return grad, *(
+            part.view(shape) for parts in zeros for part, shape in zip(parts, ctx.shapes)
+        )
+
+
 def precise(x: Tensor) -> Tensor:
     """Convert half precision to float32; leave other dtypes."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -22,8 +22,8 @@ from hypvision.helm import attention, head
 from hypvision.helm import rows as helm
 from hypvision.helm.experts import grouped_linear
 from hypvision.losses import hier
-from hypvision.models import hcformer, hierarchy_mapper
-from hypvision.nn import LorentzBatchNorm2d, conv, functional, norm
+from hypvision.models import hcformer
+from hypvision.nn import LorentzBatchNorm2d, cluster_mixer, conv, functional, norm
 
 OWN = Path(hypvision.__file__).parent
 
@@ -112,7 +112,10 @@ CASES = {
         hyperclip.map_packed, torch.randn(12, 4), leaf(3, 2, 2, 2), 0.01
     ),
     hcformer._GeluLinear: lambda: of(hcformer._GeluLinear.apply, leaf(3, 4), leaf(5, 4), leaf(5)),
-    hierarchy_mapper._Attach: lambda: of(hierarchy_mapper._Attach.apply, leaf(3, 4), leaf(5)),
+    functional.Attached: lambda: of(functional.Attached.apply, leaf(3, 4), leaf(5)),
+    cluster_mixer._Shared: lambda: of(
+        cluster_mixer._Shared.apply, leaf(2, 3, 5), leaf(2, 5, 4), leaf(2, 3, 4)
+    ),
     helm._Lift: lambda: fresh(helm._Lift.apply, leaf(3, 8), 5, curvature()),
     head._CrossEntropy: cross_entropy,
     attention._Heads: full_heads,
