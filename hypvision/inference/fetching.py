@@ -10,10 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import unquote, urlsplit
 
-from hypvision.checkpoints.download import SourceError, download
-from hypvision.checkpoints.index import without_password
-from hypvision.io.errors import HypvisionError
+from hypvision.checkpoints.download import download
+from hypvision.io.errors import HypvisionError, without_secrets
 from hypvision.io.images import SUFFIXES, image_kind
+from hypvision.io.web import SourceError
 from hypvision.viz.video import VIDEO_SUFFIXES
 
 LARGEST = 2**30  # bytes of one image or video
@@ -41,7 +41,7 @@ def fetched(names: Sequence[str]) -> Iterator[tuple[list[str], dict[Path, str]]]
                 found.append(name)
                 continue
             found.append(str(file))
-            called[file] = without_password(name)
+            called[file] = without_secrets(name)
         yield found, called
 
 
@@ -65,7 +65,7 @@ def _download(address: str, folder: Path) -> Path:
     try:
         name = _file_name(urlsplit(address).path)
         file = folder / name
-        download(address, file, lambda part: None, name=name, limit=LARGEST)
+        download(address, file, None, name=name, limit=LARGEST)
     except (SourceError, ValueError) as error:
         raise HypvisionError(f"'{address}': {error}. Check the address.") from error
     return _with_suffix(file, f"'{address}'")

@@ -49,6 +49,7 @@ class Frame(NamedTuple):
         number: of a frame in its video, from 0; None of an image.
         source: path of the image, or the image itself.
         white: the value of white in an image of 16 bits.
+        video: the file of its video; None of an image.
     """
 
     file: str
@@ -56,6 +57,7 @@ class Frame(NamedTuple):
     number: int | None
     source: Path | Image.Image | NDArray[Any]
     white: int = WHITE
+    video: Path | None = None
 
     @property
     def stem(self) -> str:
@@ -110,7 +112,8 @@ class Sources:
         for video, name in zip(self.videos, output_names(self.videos)):
             with leaving_out(video, failed):
                 for number, pixels in read_frames(video, self.every):
-                    yield Frame(self.called.get(video, str(video)), name, number, pixels)
+                    shown = self.called.get(video, str(video))
+                    yield Frame(shown, name, number, pixels, video=video)
 
 
 def find_files(names: Sequence[str | Path], videos: Collection[str] = ()) -> list[Path]:

@@ -400,6 +400,7 @@ def _environment(folder: Path, deadline: float = DEADLINE) -> None:
     from huggingface_hub import constants
 
     import hypvision.checkpoints.download
+    import hypvision.io.web
 
     for name in (
         "HYPVISION_WEIGHTS",
@@ -425,7 +426,7 @@ def _environment(folder: Path, deadline: float = DEADLINE) -> None:
     constants.HF_HUB_CACHE = str(folder / "hub")
     constants.HF_HUB_DOWNLOAD_TIMEOUT = constants.HF_HUB_ETAG_TIMEOUT = 1
     hypvision.checkpoints.download.WAIT = 0.01
-    hypvision.checkpoints.download.UNTOLD = 2**22
+    hypvision.io.web.UNTOLD = 2**22
 
 
 def _record(path: Path) -> Any:
