@@ -30,7 +30,7 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from hypvision.checkpoints.storage import format_problem
-from hypvision.io.checks import ensure
+from hypvision.io.checks import ensure, whole_number
 from hypvision.io.errors import HypvisionError, one_line, without_secrets
 from hypvision.io.files import check_output, note_holder, replacing, who_holds
 from hypvision.io.types import StrPath
@@ -271,8 +271,7 @@ def _transfer(
             have = 0
             file.truncate(0)
             file.seek(0)
-        size = seen.get("size", "")
-        total = int(size) if size.isdecimal() and len(size) < 20 else None
+        total = whole_number(seen.get("size", ""))
         with tqdm(
             desc=name[-40:], initial=have, total=total, unit="B", unit_scale=True, disable=None
         ) as bar:

@@ -26,7 +26,7 @@ from hypvision.data.classes import check_classes
 from hypvision.data.depth import find_white
 from hypvision.data.folders import Listing, check_depth, class_images, class_names, natural
 from hypvision.data.usage import Usage
-from hypvision.io.checks import ensure, one_of, refuse
+from hypvision.io.checks import ensure, one_of, refuse, whole_number
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import inside, on_disk, read_lines, why_no_file
 from hypvision.io.images import WHITE, check_normalisation, open_channels, open_image
@@ -361,7 +361,8 @@ class ImageFolderDataset(_ImageDataset):
             if not line:
                 continue
             name, _, text = line.rpartition(" ")
-            label = int(text) if text.isdecimal() else math.inf
+            number = whole_number(text)
+            label = math.inf if number is None else number
             if not name or label >= most:
                 raise HypvisionError(
                     f"'{path}', line {number}: '{line}' is not 'path label' with a whole "

@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from hypvision.data.annotations import MASK_FORMAT, mask_fault
+from hypvision.io.checks import ensure
 from hypvision.io.errors import require
+from hypvision.io.images import MAX_PIXELS
 
 
 def box_of(mask: np.ndarray) -> tuple[int, int, int, int]:
@@ -28,6 +31,11 @@ def decode(segmentation: Any, height: int, width: int) -> np.ndarray:
     """The pixels, bool (H, W), of a mask in COCO's form. Polygons are drawn at ``height`` x
     ``width``; run lengths have their own size, which may differ."""
     masks: Any = require("pycocotools.mask", "mm")
+    if not isinstance(segmentation, list):
+        # pycocotools reads beyond the end of run lengths, and takes memory for any size
+        own = segmentation["size"]
+        fault = "is too large" if own[0] * own[1] > MAX_PIXELS else mask_fault(segmentation, *own)
+        ensure(not fault, f"A mask {fault}. {MASK_FORMAT}")
     if isinstance(segmentation, list):
         segmentation = masks.merge(masks.frPyObjects(segmentation, height, width))
     elif isinstance(segmentation["counts"], list):

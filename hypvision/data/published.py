@@ -9,7 +9,7 @@ import numpy as np
 
 from hypvision.data.classes import whole_label
 from hypvision.io.errors import HypvisionError, require
-from hypvision.io.files import read_lines
+from hypvision.io.files import check_regular, read_lines
 
 
 def read_rows(
@@ -44,7 +44,7 @@ def read_matlab(path: Path, key: str, **options: Any) -> Any:
     """The value of a key in a file of Matlab; options of SciPy's reader."""
     loadmat = require("scipy.io", "metric").loadmat
     try:
-        content = loadmat(path, **options)
+        content = loadmat(check_regular(path), **options)
     except FileNotFoundError:
         raise HypvisionError(f"There is no '{path}', a file of the data set's authors.") from None
     except Exception as error:  # SciPy raises errors of many classes for damaged files

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from hypvision.io.checks import whole_number
 from hypvision.io.errors import HypvisionError, one_line, without_secrets
 from hypvision.io.web import (
     BUSY,
@@ -92,9 +93,9 @@ class RemoteFile:
         """
         if self._is_http:
             said = _head(self.url)
-            length = said.get("Content-Length", "")
+            length = whole_number(said.get("Content-Length", ""))
             return Status(
-                int(length) if length.isdecimal() and len(length) < 19 else -1,
+                -1 if length is None else length,
                 zlib.crc32(str(said.get("ETag") or said.get("Last-Modified")).encode()),
             )
         with self._system() as (system, path):

@@ -42,7 +42,7 @@ from hypvision.data.remote import RemoteFile, is_remote
 from hypvision.data.shard_index import INDEX, correct, count_shards
 from hypvision.data.usage import Usage
 from hypvision.data.words import split_words
-from hypvision.io.checks import at_least, between, ensure
+from hypvision.io.checks import at_least, between, ensure, whole_number
 from hypvision.io.errors import HypvisionError, require
 from hypvision.io.files import parse_json, read_lines, why_no_file
 from hypvision.io.images import FORMATS, MAX_PIXELS, to_rgb
@@ -384,7 +384,8 @@ class ImageShards(_Shards):
         else:
             about = _json(sample)
             text = str(next((about[key] for key in _LABELS if key in about), "")).strip()
-        return int(text) if text.isdecimal() else self._numbers.get(text, text)
+        number = whole_number(text)
+        return self._numbers.get(text, text) if number is None else number
 
     def _problem(self, sample: Plain) -> str | None:
         label = self._label(sample)

@@ -352,6 +352,11 @@ def check_regular(path: StrPath, limit: int = MAX_BYTES) -> Path:
     return path
 
 
+def read_bytes(path: StrPath, limit: int = MAX_BYTES) -> bytes:
+    """The content of a file, with the errors of :func:`check_regular`."""
+    return check_regular(path, limit).read_bytes()
+
+
 def read_pieces(stream: IO[bytes] | io.BufferedIOBase, limit: int, name: StrPath) -> bytearray:
     """What a compressed stream unpacks to, read in pieces, so that no more is unpacked than
     allowed.

@@ -16,6 +16,7 @@ from typing import Any
 from hypvision.data.classes import whole_label
 from hypvision.data.fewshot.splits import Item
 from hypvision.io.errors import HypvisionError
+from hypvision.io.files import read_bytes
 from hypvision.io.types import StrPath
 
 _DATUM = ("dassl.data.datasets.base_dataset", "Datum")
@@ -56,9 +57,7 @@ def read_pickled_shots(path: StrPath, folder: str, images: StrPath) -> dict[str,
 
 
 def _content(path: Path) -> Any:
-    if path.stat().st_size > _LARGEST:
-        raise pickle.UnpicklingError(f"it has more than {_LARGEST >> 20} MiB")
-    data = path.read_bytes()
+    data = read_bytes(path, _LARGEST)
     # pickle allocates a table of the size that the file names, so check this number first.
     for operation, number, _ in pickletools.genops(data):
         if operation.name.endswith("PUT") and int(number or 0) > len(data):
