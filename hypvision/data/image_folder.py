@@ -7,7 +7,6 @@ stacked with ``collate_fn=dict(type="default_collate")``. Augmentation is timm's
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from torchvision import datasets as tv_datasets
 from torchvision import transforms as tv_transforms
 
 from hypvision.data.annotations import some
-from hypvision.data.classes import check_classes
+from hypvision.data.classes import MAX_CLASSES, check_classes
 from hypvision.data.depth import find_white
 from hypvision.data.folders import Listing, check_depth, class_images, class_names, natural
 from hypvision.data.usage import Usage
@@ -354,22 +353,20 @@ class ImageFolderDataset(_ImageDataset):
             f"image, the path relative to '{self.root}'. Correct 'ann_file' in the config, or "
             "leave it out to use folders.",
         )
-        most = math.inf if classes is None else len(classes)
-        limit = "" if classes is None else f" from 0 to {len(classes) - 1}"
+        most = MAX_CLASSES if classes is None else len(classes)
         first: dict[str, tuple[int, int]] = {}  # line and label of each image
         for number, line in enumerate(read_lines(path, "the list of images", blank=True), start=1):
             if not line:
                 continue
             name, _, text = line.rpartition(" ")
-            number = whole_number(text)
-            label = math.inf if number is None else number
-            if not name or label >= most:
+            label = whole_number(text)
+            if not name or label is None or label >= most:
                 raise HypvisionError(
                     f"'{path}', line {number}: '{line}' is not 'path label' with a whole "
-                    f"number{limit}. Correct it."
+                    f"number from 0 to {most - 1}. Correct it."
                 )
             place = str(self.root / on_disk(name))
-            before, other = first.setdefault(place, (number, int(label)))
+            before, other = first.setdefault(place, (number, label))
             ensure(
                 other == label,
                 f"'{path}' gives '{name}' the label {other} in line {before} and {label} in line "

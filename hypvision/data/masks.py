@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from hypvision.data.annotations import MASK_FORMAT, mask_fault
+from hypvision.data.annotations import MASK_FORMAT, mask_fault, whole_size
 from hypvision.io.checks import ensure
 from hypvision.io.errors import require
-from hypvision.io.images import MAX_PIXELS
 
 
 def box_of(mask: np.ndarray) -> tuple[int, int, int, int]:
@@ -34,7 +33,7 @@ def decode(segmentation: Any, height: int, width: int) -> np.ndarray:
     if not isinstance(segmentation, list):
         # pycocotools reads beyond the end of run lengths, and takes memory for any size
         own = segmentation["size"]
-        fault = "is too large" if own[0] * own[1] > MAX_PIXELS else mask_fault(segmentation, *own)
+        fault = mask_fault(segmentation, *own) if whole_size(*own) else f"has the size {own}"
         ensure(not fault, f"A mask {fault}. {MASK_FORMAT}")
     if isinstance(segmentation, list):
         segmentation = masks.merge(masks.frPyObjects(segmentation, height, width))

@@ -1,5 +1,5 @@
-"""Files of strangers: whatever stands in a field of their JSON, XML or YAML, and whatever lies where
-a file should be, a reader gives a sentence or an answer."""
+"""Files of strangers: whatever stands in a field of their JSON, XML or YAML, and whatever lies in
+the place of a file, a reader gives a sentence or an answer."""
 
 import base64
 import copy
@@ -7,26 +7,33 @@ import io
 import json
 import os
 import threading
+from functools import partial
 
-import numpy as np
 import pytest
 import yaml
 from helpers.cases import each
 from PIL import Image
 
+from hypvision.checkpoints.index import read_index
+from hypvision.checkpoints.read import read_file
 from hypvision.data import (
+    archives,
     caption_folder,
     classes,
     convert,
     hypernyms,
     multi_label,
+    published,
     shard_index,
+    shards,
     tables,
     yolo,
     zero_shot,
 )
-from hypvision.data.fewshot import splits
+from hypvision.data.fewshot import pickles, splits
+from hypvision.data.masks import decode
 from hypvision.data.prepare import prepare
+from hypvision.io import files, images
 from hypvision.io.errors import HypvisionError, explain_machine
 
 LONG = "9" * 5000  # digits: Python makes no number of so many
@@ -68,7 +75,7 @@ COCO = dict(
     images=[dict(id=key, file_name=f"{key}.png", height=40, width=60) for key in (1, 2)],
     categories=[dict(id=1, name="cat", supercategory="animal")],
     annotations=[
-        dict(id=1, image_id=1, category_id=1, bbox=[1, 1, 5, 5], area=25, iscrowd=0, caption="a cat",
+        dict(id=1, image_id=1, category_id=1, bbox=[1, 1, 5, 5], area=25, iscrowd=0, caption="a",
              segmentation=[[1, 1, 6, 1, 6, 6]]),
         dict(id=2, image_id=1, category_id=1, bbox=[0, 0, 60, 40], area=9, iscrowd=1, caption="x",
              segmentation=dict(size=[40, 60], counts=[0, 2400])),
@@ -147,7 +154,7 @@ JSON_READERS = {
     "split": (SPLIT, written("a.json"), lambda file: splits.read_split(file, file.parent)),
     "counts": (
         COUNTS, written("shards.json"),
-        lambda file: shard_index.count_shards([file.parent / "a.tar"], "kind", lambda path: (1, [])),
+        lambda file: shard_index.count_shards([file.parent / "a.tar"], "kind", lambda _: (1, [])),
     ),
     "labels": (
         [dict(image="a.png", labels=["cat"])], written("a.jsonl", lines), multi_label.read_table,
@@ -197,13 +204,13 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("kind", JSON_READERS)
-def test_any_value_in_any_field(kind, folder):
+def what_fails(kind, folder, values):
+    """What comes of these values in each field, as far as no sentence says it."""
     content, write, reader = JSON_READERS[kind]
     reader(write(folder, content))  # is right
     failed = []
     for place in places(content):
-        for value in WRONG:
+        for value in values:
             file = write(folder, replaced(content, place, value))
             for made in folder.glob("out/*"):
                 made.unlink()
@@ -213,4 +220,148 @@ def test_any_value_in_any_field(kind, folder):
                 if isinstance(error, HypvisionError) or explain_machine(error):
                     continue  # what a command prints as a sentence
                 failed.append(f"{place} = {value!r:.40}: {type(error).__name__}: {error!s:.100}")
-    assert not failed, "\n".join(failed)
+    return "\n".join(failed)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in JSON_READERS if kind != "COCO in a folder"])
+def test_some_values_in_any_field(kind, folder):
+    assert not what_fails(kind, folder, [10**400, LONG, ["x"]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", JSON_READERS)
+def test_any_value_in_any_field(kind, folder):
+    assert not what_fails(kind, folder, WRONG)
+
+
+VOC = (
+    "<annotation><filename>{}</filename><size><width>{}</width><height>{}</height></size>"
+    "<object><name>{}</name><difficult>{}</difficult><bndbox><xmin>{}</xmin><ymin>{}</ymin>"
+    "<xmax>{}</xmax><ymax>{}</ymax></bndbox></object></annotation>"
+)
+RIGHT = ["a.png", "60", "40", "cat", "0", "1", "1", "9", "9"]
+
+
+@each("place", range(len(RIGHT)))
+def test_any_text_in_xml(place, folder):
+    for value in ("", "x", "-1", "1e999", "nan", LONG, "../x", "<x>1</x>", "&amp;"):
+        words = [*RIGHT]
+        words[place] = value
+        file = written("a.xml", lambda text: text)(folder, VOC.format(*words))
+        for made in folder.glob("out/*"):
+            made.unlink()
+        try:
+            converted(file)
+        except (HypvisionError, OSError) as error:
+            assert isinstance(error, HypvisionError) or explain_machine(error), value
+
+
+def test_words_in_xml_that_expand_without_end(folder):
+    """A thousand millions of letters, in few lines of entities."""
+    entities = '<!ENTITY a0 "aaaaaaaaaa">' + "".join(
+        f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 9)
+    )
+    text = f"<!DOCTYPE x [{entities}]>" + VOC.format(*RIGHT[:3], "&a8;", *RIGHT[4:])
+    with pytest.raises(HypvisionError, match="not valid XML"):
+        converted(written("a.xml", lambda text: text)(folder, text))
+
+
+# What is no file
+
+
+FILE_READERS = {
+    **{kind: (write, reader) for kind, (_, write, reader) in JSON_READERS.items()},
+    "VOC": (written("a.xml"), converted),
+    "Matlab": (written("a.mat"), lambda file: published.read_matlab(file, "x")),
+    "tar": (written("b.tar"), archives.Files),
+    "zip": (written("b.zip"), archives.Files),
+    "official shots": (
+        written("s.pkl"), lambda file: pickles.read_pickled_shots(file, "jpg", file.parent)
+    ),
+    "bytes of an image": (written("b.png"), files.read_bytes),
+    "lines": (written("b.txt"), lambda file: files.read_lines(file, "a list")),
+    "an image": (written("b.png"), images.open_image),
+    "a shard": (
+        written("b.tar"), lambda file: shards.CaptionShards(str(file), shuffle=0)
+    ),
+    "weights": (written("b.safetensors"), read_file),
+    "an index": (written("index.yml"), read_index),
+}  # fmt: skip
+
+
+@each("kind", FILE_READERS)
+def test_a_pipe_is_refused_at_once(kind, tmp_path, tmp_path_factory):
+    """A reader that opened it would wait for a writer for ever."""
+    folder = tmp_path_factory.mktemp("pipe")
+    picture(folder / "1.png")
+    (folder / "a.tar").write_bytes(b"")
+    write, reader = FILE_READERS[kind]
+    file = write(folder, {})
+    file.unlink()
+    os.mkfifo(file)
+    said = []
+
+    def work():
+        try:
+            reader(file)
+        except Exception as error:
+            said.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive(), "it waits"
+    assert said and isinstance(said[0], HypvisionError), said
+
+
+# What is larger than it looks
+
+
+def rle(side):
+    return dict(size=[side, side], counts=[0, side * side])
+
+
+def labelme_with(mask, **more):
+    content = copy.deepcopy(LABELME) | more
+    content["shapes"] = [shape("mask", [[2, 2], [6, 5]], mask=mask)]
+    return content
+
+
+def pc59_with(folder, **more):
+    content = copy.deepcopy(PC59)
+    content["images"][0] |= more.pop("image", {})
+    content["annos"][0] |= more
+    picture(folder / "JPEGImages/a.jpg")
+    (folder / "trainval_merged.json").write_text(json.dumps(content))
+    return lambda: prepare("pc59", folder, folder / "out")
+
+
+def coco_with(folder, side):
+    content = copy.deepcopy(COCO)
+    content["images"][0] |= dict(height=side, width=side)
+    content["annotations"] = [dict(content["annotations"][0], segmentation=rle(side))]
+    file = written("a.json")(folder, content)
+    return lambda: checked_coco(file)
+
+
+BOMBS = {
+    "a mask of LabelMe": lambda folder: partial(
+        converted, written("a.json")(folder, labelme_with(png((20_000, 20_000))))
+    ),
+    "a canvas of LabelMe": lambda folder: partial(
+        converted,
+        written("a.json")(folder, labelme_with(png(), imageHeight=10**6, imageWidth=10**6)),
+    ),
+    "run lengths of pc59": lambda folder: pc59_with(folder, segmentation=rle(10**6)),
+    "an image of pc59": lambda folder: pc59_with(folder, image=dict(height=10**6, width=10**6)),
+    "run lengths of COCO": lambda folder: coco_with(folder, 10**6),
+    "a mask alone": lambda folder: partial(decode, rle(10**6), 40, 60),
+}
+
+
+@each("kind", BOMBS)
+def test_a_mask_of_too_many_pixels_is_refused(kind, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bomb")
+    picture(folder / "a.png")
+    with pytest.raises(HypvisionError):
+        BOMBS[kind](folder)()
