@@ -28,6 +28,7 @@ from hypvision.io.web import (
 )
 
 _TRIES = 4
+WAIT = 0.25  # seconds before the first repetition; more before each further one
 _TEXT = 2**26  # bytes of a text
 _SKIP = 2**20  # bytes that are read rather than asked for anew
 
@@ -155,7 +156,7 @@ def _head(url: str) -> Any:
     reason = ""
     end = time.monotonic() + deadline(0)
     for number in range(_TRIES):
-        time.sleep(min(number, 1) * 2 ** (number - 1) / 4)
+        time.sleep(number * WAIT)
         try:
             answer = ask(url, end - time.monotonic(), method="HEAD")
             answer.close()
@@ -230,7 +231,7 @@ class _HttpFile(io.RawIOBase):
             except Exception as error:  # the HTTP library raises errors of its own
                 reason = one_line(error)
             self._hang_up()
-            time.sleep(number / 4)
+            time.sleep(number * WAIT)
         raise HypvisionError(
             f"'{self.url}' ended at byte {self.place:,} of {self.size:,}: {reason}. Check the "
             "network."

@@ -313,13 +313,14 @@ def _tell(message: str) -> None:
 
 
 class Escaped:
-    """A stream of text whose control characters are escaped (:func:`printable`)."""
+    """A stream of text whose control characters are escaped (:func:`printable`), and whose
+    addresses have no secrets."""
 
     def __init__(self, stream: Any):
         self._stream = stream
 
     def write(self, text: str) -> int:
-        self._stream.write(printable(text))
+        self._stream.write(printable(without_secrets(text)))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:

@@ -262,7 +262,9 @@ def _check_same(headers: Mapping[str, str], part: bool, seen: dict[str, str]) ->
     size = headers.get("content-length", "")
     if part:
         size = headers.get("content-range", "").rpartition("/")[2].replace("*", "")
-    tag = headers.get("etag") or headers.get("last-modified")
+    tag = headers.get("etag") or headers.get("last-modified") or ""
+    if part and not tag and seen.get("tag"):  # HTTP demands it
+        tag = "none"
     for name, said in (("tag", tag), ("size", size)):
         same = not said or seen.setdefault(name, said) == said
         need(same, "sends another file than before: it was changed there meanwhile")
