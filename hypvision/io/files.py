@@ -163,7 +163,7 @@ def inside(paths: Iterable[StrPath], *roots: StrPath) -> list[str]:
         if folder not in fine:
             place = Path(os.path.abspath(folder))
             fine[folder] = any(place.is_relative_to(root) for root in allowed)
-        if not fine[folder]:
+        if not fine[folder] and os.path.abspath(path) not in allowed:
             raise HypvisionError(
                 f"The data name the file '{path}', which lies outside of '{roots[0]}', so it is "
                 "not read. Correct its name. If the file is meant, allow its folder: "

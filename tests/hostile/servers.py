@@ -588,6 +588,7 @@ def _check(
         mixed = "cut" in name or "part" in name
         assert right or (way in WITHOUT_SUM and not mixed), "it gave another file"
         assert name in RECOVERS or way in WITHOUT_SUM, f"it gave {found}"
+        said = said if right else "what the server sent as a whole"
     assert PASSWORD not in said or "with a password" in name, said
     token = base64.b64encode(f"me:{PASSWORD}".encode()).decode()
     if other is not None:
