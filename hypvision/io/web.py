@@ -2,9 +2,9 @@
 
 :func:`ask` opens it, for downloads of whole files (:mod:`hypvision.checkpoints.download`) and for
 files that are read where they lie (:mod:`hypvision.data.remote`); what the hub's own client asks
-goes through the same checks (:func:`guarded`). The client is huggingface_hub's, which follows
-redirects and honours proxies. It sets no limits, so this module does: on the total time
-(:func:`deadline`), on where a redirect may lead, and on what an answer may say.
+goes through the same checks (:func:`guarded`). The client is that of huggingface_hub's HTTP
+library, which follows redirects and honours proxies. It sets no limits, so this module does: on the
+total time (:func:`deadline`), on where a redirect may lead, and on what an answer may say.
 """
 
 from __future__ import annotations
@@ -151,7 +151,6 @@ def ask(
         HypvisionError: it is not a web address.
     """
     from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
 
     url, secret = separated(address)
     seen = {} if seen is None else seen
@@ -164,12 +163,12 @@ def ask(
             fields["If-Range"] = tag
 
     def send() -> Any:
-        client = get_session()
+        client = _client()
         request = client.build_request(
             method, url, headers={**fields, **secret, **(headers or {})},
             timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT,
         )  # fmt: skip
-        return client.send(request, stream=True, follow_redirects=True)
+        return client.send(request, stream=True)
 
     answer = in_time(partial(guarded, send, seen), seconds)
     if answer.status_code >= 400:
@@ -179,6 +178,21 @@ def ask(
         answer.close()
         raise SourceError(f"answers {answer.status_code}, which is no file")
     return answer
+
+
+_clients: dict[int, Any] = {}  # by the process: a fork must not use the connections of another one
+
+
+def _client() -> Any:
+    """A client of the HTTP library of huggingface_hub, without the rules for the hub, which has a
+    switch of its own."""
+    from huggingface_hub.utils import get_session
+
+    process = os.getpid()
+    if process not in _clients:
+        hooks = dict(request=[_check_request], response=[_check_answer])
+        _clients[process] = type(get_session())(event_hooks=hooks, follow_redirects=True)
+    return _clients[process]
 
 
 # by which the hub's client names files in its cache

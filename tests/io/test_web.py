@@ -133,7 +133,8 @@ def quick(monkeypatch):
     monkeypatch.setattr("hypvision.data.remote.WAIT", 0.01)
 
 
-@each("kind", REFUSED)
+@pytest.mark.quick("another range", "another version's part", "file:", "a header that drips")
+@pytest.mark.parametrize("kind", REFUSED)
 def test_what_is_not_taken(kind, tmp_path_factory):
     for way in WAYS:
         server = Scripted(*REFUSED[kind])
@@ -170,6 +171,15 @@ def test_bytes_of_an_earlier_call_need_a_sum(tmp_path):
     (tmp_path / "file.part").write_bytes(OTHER[:100])
     server = Scripted(whole())
     assert by_download(f"{server.url}/file", tmp_path) == DATA and server.ranges == [None]
+
+
+def test_the_hubs_switch_is_for_the_hub(tmp_path, monkeypatch):
+    """Clusters set it, and read shards of their own servers."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    for way in WAYS:
+        server = Scripted(whole())
+        assert way(f"{server.url}/file", tmp_path) == DATA
+        (tmp_path / "file").unlink(missing_ok=True)
 
 
 def test_a_text_ends(tmp_path):
