@@ -152,21 +152,26 @@ class RemoteFile:
 
 
 def _head(url: str) -> Any:
-    """The headers of a file of a web server; asked again where the machine is busy."""
+    """The headers of a file of a web server; asked again where the machine is busy, or answers the
+    whole question alone, as it does where an address is signed for it."""
     reason = ""
+    method = "HEAD"
     end = time.monotonic() + deadline(0)
     for number in range(_TRIES):
         time.sleep(number * WAIT)
         try:
-            answer = ask(url, end - time.monotonic(), method="HEAD")
+            answer = ask(url, end - time.monotonic(), method=method)
             answer.close()
             return answer.headers
         except StatusError as error:
             if error.status in (404, 410):
                 raise FileNotFoundError(f"there is no '{without_secrets(url)}'") from None
             reason = str(error)
-            if error.status not in BUSY:
+            refused = error.status not in BUSY
+            if refused and method == "GET":
                 break
+            if refused:
+                method = "GET"
         except SourceError as error:
             reason = str(error)
             break

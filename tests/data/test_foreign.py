@@ -351,7 +351,7 @@ def coco_with(folder, side):
 
 BOMBS = {
     "a mask of LabelMe": lambda folder: partial(
-        converted, written("a.json")(folder, labelme_with(png((20_000, 20_000))))
+        converted, written("a.json")(folder, labelme_with(png((13_400, 13_400))))
     ),
     "a canvas of LabelMe": lambda folder: partial(
         converted,

@@ -25,6 +25,7 @@ class Scripted:
 
     def __init__(self, *answers):
         self.answers = answers
+        self.head = 200
         self.ranges = []
         self.conditions = []
         outer = self
@@ -34,7 +35,7 @@ class Scripted:
                 pass
 
             def do_HEAD(self):
-                outer.say(self, 200, dict(ETag='"1"'), b"", len(DATA))
+                outer.say(self, outer.head, dict(ETag='"1"'), b"", len(DATA))
 
             def do_GET(self):
                 number = len(outer.ranges)
@@ -171,6 +172,16 @@ def test_bytes_of_an_earlier_call_need_a_sum(tmp_path):
     (tmp_path / "file.part").write_bytes(OTHER[:100])
     server = Scripted(whole())
     assert by_download(f"{server.url}/file", tmp_path) == DATA and server.ranges == [None]
+
+
+@each("status", [403, 405, 501])
+def test_an_address_that_is_signed_for_one_method(status):
+    server = Scripted(whole())
+    server.head = status
+    file = RemoteFile(f"{server.url}/file?sig=x")
+    assert file.stat().st_size == len(DATA)
+    with file.open() as content:
+        assert content.read() == DATA
 
 
 def test_the_hubs_switch_is_for_the_hub(tmp_path, monkeypatch):
