@@ -190,7 +190,7 @@ def _client() -> Any:
 
     process = os.getpid()
     if process not in _clients:
-        hooks = dict(request=[_check_request], response=[_check_answer])
+        hooks: dict[str, list[Any]] = dict(request=[_check_request], response=[_check_answer])
         _clients[process] = type(get_session())(event_hooks=hooks, follow_redirects=True)
     return _clients[process]
 
