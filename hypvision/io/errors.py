@@ -49,8 +49,30 @@ except (KeyError, OSError):
     os.environ["LOGNAME"] = str(os.getuid())
 
 
+# A name and a password before the host, and what follows the path: signed addresses have their
+# signature there.
+_USER = re.compile(r"\b([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/?#'\"<>]*@")
+_QUERY = re.compile(
+    r"\b([a-zA-Z][a-zA-Z0-9+.-]*://[^\s?#'\"<>]*)\?[^\s#'\"<>]*?(?=[.:,;)\]]*(?:[\s#'\"<>]|$))"
+)
+
+
+def without_secrets(text: str) -> str:
+    """An address, or a text with addresses, to show or to keep: without ``NAME:PASSWORD@`` and
+    without the query, which may sign it.
+
+    >>> without_secrets("https://me:1234@example.org/a.png?sig=ab#part")
+    'https://example.org/a.png#part'
+    """
+    return _QUERY.sub(r"\1", _USER.sub(r"\1", text))
+
+
 class HypvisionError(Exception):
-    """A mistake that the user can correct; the message says how."""
+    """A mistake that the user can correct; the message says how. Addresses in it are shown without
+    secrets."""
+
+    def __str__(self) -> str:
+        return without_secrets(super().__str__())
 
 
 class ArgumentError(HypvisionError, ValueError):
@@ -142,7 +164,7 @@ def require_finite(values: Any, named: str | Callable[[int], str]) -> None:
 def one_line(error: BaseException, longest: int = 300) -> str:
     """The message of an error, usually one of another library, in one line; the name of its class
     if the message is empty."""
-    return " ".join(str(error).split())[:longest] or type(error).__name__
+    return " ".join(without_secrets(str(error)).split())[:longest] or type(error).__name__
 
 
 def printable(text: str) -> str:
@@ -318,13 +340,14 @@ def _tell(message: str) -> None:
 
 
 class Escaped:
-    """A stream of text whose control characters are escaped (:func:`printable`)."""
+    """A stream of text whose control characters are escaped (:func:`printable`), and whose
+    addresses have no secrets."""
 
     def __init__(self, stream: Any):
         self._stream = stream
 
     def write(self, text: str) -> int:
-        self._stream.write(printable(text))
+        self._stream.write(printable(without_secrets(text)))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:

@@ -163,7 +163,7 @@ def inside(paths: Iterable[StrPath], *roots: StrPath) -> list[str]:
         if folder not in fine:
             place = Path(os.path.abspath(folder))
             fine[folder] = any(place.is_relative_to(root) for root in allowed)
-        if not fine[folder]:
+        if not fine[folder] and os.path.abspath(path) not in allowed:
             raise HypvisionError(
                 f"The data name the file '{path}', which lies outside of '{roots[0]}', so it is "
                 "not read. Correct its name. If the file is meant, allow its folder: "
@@ -369,6 +369,11 @@ def check_regular(path: StrPath, limit: int = MAX_BYTES) -> Path:
             f"'{path}' has {found.st_size:,} bytes, more than {limit:,}. Give a smaller file."
         )
     return path
+
+
+def read_bytes(path: StrPath, limit: int = MAX_BYTES) -> bytes:
+    """The content of a file, with the errors of :func:`check_regular`."""
+    return check_regular(path, limit).read_bytes()
 
 
 def read_pieces(stream: IO[bytes] | io.BufferedIOBase, limit: int, name: StrPath) -> bytearray:
