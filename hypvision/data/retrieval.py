@@ -36,7 +36,6 @@ from .folders import Listing, class_names
 from .image_folder import ImageFolderDataset, _ImageDataset
 from .published import read_label, read_matlab, read_rows
 from .samplers import members_of
-from .taxonomy import KIND_OF, TAXONOMY
 from .usage import Usage
 
 
@@ -305,25 +304,14 @@ def _in_file(name: str, kind: Any) -> Any:
     return parse(kind, content[key], f"'{name}'", advice=advice)
 
 
-def _taxonomy(name: str) -> dict[str, tuple[str, ...]]:
-    """Groups above each class of a hierarchy that is known by name, or of one in a file."""
-    if ".json" in name:
-        return _in_file(name, dict[str, list[str]])
-    ensure(
-        name == "shapes",
-        f"There are no ancestors by the name of '{name}'. Give a dict, a .json file or 'shapes'.",
-    )
-    return {" ".join(words): (KIND_OF[words[-1]], words[-1]) for words in TAXONOMY.instances}
-
-
 def _above(
     names: Sequence[str], ancestors: Mapping[str, Sequence[str]] | str | None
 ) -> tuple[tuple[str, ...], ...]:
     """The groups above each class, equally many."""
-    if isinstance(ancestors, str):
-        ancestors = _taxonomy(ancestors)
     if ancestors is None:
         return ((),) * len(names)
+    if isinstance(ancestors, str):
+        return _above(names, _in_file(ancestors, dict[str, list[str]]))
     absent = [name for name in names if name not in ancestors]
     entry = f"'ancestors' has no entry for the class {some(absent, 1)}. Add it to the config."
     ensure(not absent, entry)
@@ -344,8 +332,7 @@ class RetrievalFolder(ImageFolderDataset):
             a list of names in a file; all by default.
         ancestors: for each class the groups above it, from general to specific, e.g.
             ``dict(cat=("animal",))``; or a JSON file of that, ``"FILE.json"`` or
-            ``"FILE.json:KEY"``; or ``"shapes"``: those of the procedural data set at the level of
-            instances (kind, shape).
+            ``"FILE.json:KEY"``.
         per_class: take this many images of each class, evenly spread over its sorted files.
         gallery: folder of the same classes that the images of ``root``, the queries, search in;
             None: each image searches among all others of ``root``.

@@ -14,7 +14,6 @@ from hypvision.data.chains import (
     emoji_chains,
     find_image_files,
     read_chains,
-    shape_chains,
     with_negatives,
 )
 from hypvision.data.preprocessing import default_preprocessing
@@ -30,10 +29,9 @@ class TextChains(Dataset):
     """Chains with negatives, for radial tuning.
 
     Args:
-        source: a csv or csv.gz file of :func:`~hypvision.data.chains.read_chains`; ``"shapes"``:
-            chains of drawn scenes; ``"emoji"``: those of a folder of emoji.
-        root, split: of ``"emoji"``; the split of ``"shapes"``, too.
-        length: chains of ``"shapes"``.
+        source: a csv or csv.gz file of :func:`~hypvision.data.chains.read_chains`; ``"emoji"``:
+            the chains of a folder of emoji.
+        root, split: of ``"emoji"``.
         seed: of negatives that are drawn from siblings, for chains that have none of their own.
         images: folder of an image for each chain, see
             :func:`hypvision.data.chains.find_image_files`; for a tuning of the image tower.
@@ -47,7 +45,6 @@ class TextChains(Dataset):
     source: StrPath
     root: StrPath = "data/emoji"
     split: str = "train"
-    length: int = 1000
     seed: int = 0
     images: StrPath | None = None
     size: int | None = None
@@ -78,8 +75,6 @@ class TextChains(Dataset):
             self.files = [files[owner] for owner in owners]
 
     def _read(self) -> list[Chain]:
-        if self.source == "shapes":
-            return shape_chains(self.length, self.split)
         if self.source == "emoji":
             return emoji_chains(self.root, self.split, seed=self.seed)
         return read_chains(self.source)

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from helpers.bad_server import Server
 from helpers.cases import each
+from helpers.shapes.images import make_scene
 
 from hypvision.cli import main
-from hypvision.data.shapes import make_scene
 from hypvision.inference.fetching import fetched
 from hypvision.io.errors import HypvisionError
 
