@@ -49,13 +49,11 @@ from hypvision.clip.models import (
     RESIZING,
     STD,
     architecture,
-    create_clip,
     pixels_of,
 )
 from hypvision.clip.open_vocabulary import checked_templates
 from hypvision.data.classes import load_classes
 from hypvision.data.image_folder import imagenet_classes
-from hypvision.data.shape_captions import TEMPLATE, ShapeCaptions
 from hypvision.engine.config import Run, load_config, parse_options
 from hypvision.engine.hooks import take_templates
 from hypvision.io.checks import refuse
@@ -78,12 +76,9 @@ MAIN_METRICS = {
 }
 
 
-def stripped(
-    checkpoint: Mapping[str, Any], task: str, data: str | None = None
-) -> dict[str, Tensor]:
+def stripped(checkpoint: Mapping[str, Any], task: str) -> dict[str, Tensor]:
     """The weights of a checkpoint alone: no optimiser, no history; for a classifier under timm's
-    names. ``data``: the type of the training data, of whose words a CLIP keeps the rows where it is
-    known what they are."""
+    names, of a CLIP without the words that its training never saw."""
     weights = checkpoint.get("state_dict", checkpoint)
     weights = {
         name.removeprefix("module."): value
@@ -92,10 +87,10 @@ def stripped(
     }
     if task == "zero-shot":
         return _used_words(
-            {name[5:]: value for name, value in weights.items() if name.startswith("clip.")}, data
+            {name[5:]: value for name, value in weights.items() if name.startswith("clip.")}
         )
     if "clip.token_embedding.weight" in weights:  # a segmenter or detector on CLIP
-        return _used_words(weights, data, "clip.")
+        return _used_words(weights, "clip.")
     if task != "classification":
         return weights
     outside = [name for name in weights if not name.startswith("backbone.")]
@@ -292,27 +287,13 @@ def _architecture_of(name: str, options: dict[str, Any]) -> str:
     return found[0]
 
 
-def _used_words(
-    weights: dict[str, Tensor], data: str | None, prefix: str = ""
-) -> dict[str, Tensor]:
+def _used_words(weights: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
     """The weights, CLIP's table of words reduced to the rows that the captions of the training can
-    have changed."""
-    # In weights of the zoo, the embeddings of words that were never seen in training are zero.
+    have changed; all rows where none is zero."""
+    # In weights of the zoo, and after blank_words, the rows of words that were never seen are zero.
     table = weights[f"{prefix}token_embedding.weight"]
     seen = table.abs().sum(1).nonzero().flatten()
-    if len(seen) < len(table):
-        return trim_tokens(weights, seen, prefix)
-    return trim_tokens(weights, _shape_words(), prefix) if data == "ShapeCaptions" else weights
-
-
-def _shape_words() -> Tensor:
-    """Numbers of the tokens in the captions of 8,000 samples of shapes and in the prompts of the
-    test, int64, rising."""
-    tokenizer = create_clip("shapes-s8").tokenizer
-    samples = ShapeCaptions(length=8_000)
-    sentences = {samples[index]["caption"] for index in range(len(samples))}
-    sentences |= {TEMPLATE.format(words) for words in ("a", "grey ground")}
-    return tokenizer(sorted(sentences)).unique()
+    return trim_tokens(weights, seen, prefix) if len(seen) < len(table) else weights
 
 
 def _resized(dataset: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -402,7 +383,7 @@ def publish(
     known = describe_config(settings)
     task = known["task"]
     meta = _dataset_meta(loaded, settings, checkpoint)
-    weights = stripped(loaded, task, settings.dataset("train").get("type"))
+    weights = stripped(loaded, task)
     known["input"] |= normalisation_of(weights)
     header: dict[str, Any] = {"name": name, "classes": _classes(settings, meta)}
     found = familiar_of(loaded, checkpoint) if task == "classification" else None

@@ -193,9 +193,6 @@ WAITS = {
     "losses/supcon.py: SupConLoss.forward": "the sizes of classes, once a step",
     "models/hcformer_checkpoint.py": "of files",
     "models/lorentz_resnet_checkpoint.py": "of files",
-    "openmmlab/datasets/open_vocabulary_scenes.py: OpenVocabScenesDataset.prepare_data": (
-        "arrays of the data"
-    ),
     "openmmlab/open_vocabulary/panoptic.py: merge_segments": "of a prediction",
     "openmmlab/open_vocabulary/panoptic.py: panoptic_counts": "a metric",
     "openmmlab/open_vocabulary/panoptic.py: OpenVocabPanopticMetric.process": "a metric",

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from helpers.bad_server import Server
 from helpers.cases import each
+from helpers.shapes.images import make_scene
 
 from hypvision.cli import main
-from hypvision.data.shapes import make_scene
 from hypvision.inference.sources import fetched
 from hypvision.io.errors import HypvisionError
 

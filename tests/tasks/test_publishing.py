@@ -276,7 +276,7 @@ def test_a_segmenter_on_clip_is_described():
     assert found["model_config"]["clip"] == {"name": "emoji-t8"}  # not where its weights came from
     words = dict(classes=["groceries", "mammal"])  # of the training
     assert _classes(config, words) == config.words and len(config.words) == 22
-    whole = load_config(ROOT / "configs/hyperclip/shapes_hyperclip_450i.py")
+    whole = load_config(ROOT / "tests/helpers/shapes/configs/hyperclip.py")
     assert describe_config(whole)["input"]["size"] == [3, 96, 96]
     with pytest.raises(HypvisionError, match=r"which words .* Add classes="):
         _classes(whole, words)
@@ -287,7 +287,7 @@ def test_a_segmenter_on_clip_is_described():
 
 
 def test_a_classifier_of_several_labels_is_no_record():
-    config = load_config(ROOT / "configs/demo/classification.py")
+    config = load_config(ROOT / "configs/hcformer/hcformer-nano_cifar10.py")
     config.model.multi_label = True
     with pytest.raises(HypvisionError, match="one class an image"):
         describe_config(config)
@@ -376,7 +376,7 @@ def test_a_record_says_all_that_a_clip_is():
     ):
         with pytest.raises(HypvisionError, match=said):
             describe_config(
-                load_config(ROOT / "configs/hyperclip/clip-shapes_1100i.py", dict(model=more))
+                load_config(ROOT / "tests/helpers/shapes/configs/clip.py", dict(model=more))
             )
     fine = {
         "model.clip.force_image_size": 64,
@@ -384,8 +384,8 @@ def test_a_record_says_all_that_a_clip_is():
         "model.clip.load_weights": False,
     }
     assert (
-        describe_config(load_config(ROOT / "configs/hyperclip/clip-shapes_1100i.py", fine))["model"]
-        == "shapes-s8"
+        describe_config(load_config(ROOT / "tests/helpers/shapes/configs/clip.py", fine))["model"]
+        == "emoji-t8"
     )
 
 
@@ -394,13 +394,13 @@ def test_a_record_says_all_that_a_clip_is():
     [
         ("hcformer/hcformer-nano_8e_cifar10.py", "classification", [3, 32, 32]),
         ("hcformer/semantic-fpn_hcformer-nano_600i_camvid.py", "segmentation", [3, 192, 192]),
-        ("demo/detection.py", "detection", [3, 96, 96]),
+        ("baselines/faster-rcnn_tf-efficientnet-lite0_2e_emoji.py", "detection", [3, 128, 128]),
         ("lhier/lhier_efficientnet-lite0_20e_grocery.py", "retrieval", [3, 160, 160]),
     ],
 )
 def test_what_a_config_says(config, task, size):
     found = describe_config(load_config(ROOT / "configs" / config))
-    model = "tf_efficientnet_lite0" if task == "retrieval" else "hcformer_nano"
+    model = "tf_efficientnet_lite0" if "lite0" in config else "hcformer_nano"
     assert (found["task"], found["model"], found["input"]["size"]) == (task, model, size)
     assert len(found["input"]["mean"]) == 3 and max(found["input"]["mean"]) < 1
     if task != "classification":

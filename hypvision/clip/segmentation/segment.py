@@ -38,7 +38,6 @@ _OFFICIAL: dict[str, dict[str, Any]] = {
     "vitl14-336": dict(clip=dict(name="ViT-L-14-336", force_quick_gelu=True), resolution=336),
 }
 _SMALL: dict[str, dict[str, Any]] = {  # CLIPs of small images
-    "shapes-s8": dict(resolution=96, crop=96, slide=96),
     "emoji-t8": dict(resolution=64, crop=64, slide=160),
 }
 
@@ -75,8 +74,8 @@ def load_segmenter(
             :mod:`hypvision.engine.config`; not needed for weights of the zoo and converted official
             checkpoints, an error without weights. Sentences that the checkpoint names win.
         clip: without weights: a CLIP model, see :func:`~hypvision.clip.names.clip_options`; default
-            ``ViT-B-16:openai``. ``shapes-s8``, which knows drawn shapes only, and ``emoji-t8``,
-            which knows a few emoji on photos, ship with the project.
+            ``ViT-B-16:openai``. ``emoji-t8``, which knows a few emoji on photos, ships with the
+            project.
     """
     refuse(
         (

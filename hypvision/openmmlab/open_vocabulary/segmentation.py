@@ -218,25 +218,20 @@ class OpenVocabIoUMetric(LabelMapIoUMetric):
 
     Args:
         absent_classes: ``"ignore"``, or ``"zero"`` for mmseg's way.
-        groups: lists of class names by group, e.g. ``dict(novel=[...])``: adds ``mIoU_novel``;
-            ``"shape"`` and ``"colour-shape"`` stand for the base and novel classes of the drawn
-            shapes.
+        groups: lists of class names by group, e.g. ``dict(novel=[...])``: adds
+            ``mIoU_novel``.
         kwargs: see mmseg's IoUMetric.
     """
 
     def __init__(
         self,
         absent_classes: str = "ignore",
-        groups: dict[str, Sequence[str]] | str | None = None,
+        groups: dict[str, Sequence[str]] | None = None,
         **kwargs: Any,
     ):
         one_of(("ignore", "zero"), absent_classes=absent_classes)
         kwargs.setdefault("iou_metrics", ["mIoU"])
         super().__init__(**kwargs)
-        if isinstance(groups, str):
-            from hypvision.openmmlab.datasets.open_vocabulary_shapes import BASE, NOVEL
-
-            groups = dict(base=BASE[groups], novel=NOVEL[groups])
         self.absent_classes = absent_classes
         self.groups = dict(groups or {})
 
