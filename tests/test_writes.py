@@ -34,9 +34,6 @@ ALLOWED = {
     "data/emoji_export.py: _write_instances": "into a temporary folder",
     "data/emoji_export.py: _write_masks": "into a temporary folder",
     "data/emoji_scenes.py: EmojiScenes._rows": "a row counts when its last field says so",
-    "data/export.py: _write_ade": "into a temporary folder",
-    "data/export.py: _write_coco": "into a temporary folder",
-    "data/export.py: _write_imagefolder": "into a temporary folder",
     "data/write_shards.py: _Captioned.__getitem__": "into memory",
     "data/write_shards.py: _encoded": "into memory",
     "data/write_shards.py: _write": "into a temporary folder",
@@ -56,6 +53,7 @@ ALLOWED = {
     "zoo/export.py: _write_onnx": "gets a temporary name",
     "zoo/export.py: _write_torchexport": "gets a temporary name",
     # what all others call
+    "checkpoints/download.py: _transfer": "into the part of a download, which is verified first",
     "checkpoints/download.py: download": "moves what is complete and verified",
     "io/files.py: replacing": "moves what is complete",
     "io/files.py: replacing_folder": "moves what is complete",

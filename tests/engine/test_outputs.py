@@ -359,8 +359,8 @@ def test_classification(tmp_path):
         ]
         check_page(
             folder,
-            {"metrics", "confusion", "classes"}
-            | ({"confused", "mistakes"} if not all(right) else set()),
+            {"metrics", "confusion", "classes", "mistakes"}
+            | ({"confused"} if not all(right) else set()),
         )
         for file in shown.iterdir():
             file.unlink()

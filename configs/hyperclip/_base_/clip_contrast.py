@@ -8,12 +8,14 @@ model = dict(type="CLIPContrast")
 train_dataloader = dict(
     batch_size=128,
     num_workers=0,
+    pin_memory=True,
     sampler=dict(type="InfiniteSampler", shuffle=True),
     collate_fn=dict(type="default_collate"),
 )
 val_dataloader = dict(
     batch_size=100,
     num_workers=0,
+    pin_memory=True,
     sampler=dict(type="DefaultSampler", shuffle=False),
     collate_fn=dict(type="default_collate"),
 )
