@@ -11,7 +11,7 @@ import torch
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import Subset
 
 from hypvision.engine.extensions import RUN_HOOKS
@@ -26,8 +26,8 @@ _MOST = 1000
 @HOOKS.register_module()
 class FamiliarHook(Hook):
     """Puts :class:`~hypvision.zoo.familiar.Familiar` into the checkpoints that are there to be
-    used: the best ones, the probe and the last, of classifiers of one label with a linear head and
-    validation data.
+    used: the best ones, the probe and the last, of classifiers of one label with one layer as head
+    and validation data.
 
     It looks at 20 training images of a class, and at 1,000 images of the training and of the
     validation at most.
@@ -65,14 +65,23 @@ def familiar_images(
 def _measurable(runner: Runner, model: Any) -> bool:
     """Whether there are the images and the head that it needs."""
     of_one_label = getattr(model, "multi_label", None) is False
-    linear = of_one_label and isinstance(model.backbone.get_classifier(), nn.Linear)
-    if not linear or runner.val_loop is None or "runner_type" in runner.cfg:
+    if (
+        not of_one_label
+        or not has_one_layer(model.backbone)
+        or runner.val_loop is None
+        or "runner_type" in runner.cfg
+    ):
         return False
     datasets = (runner.train_dataloader.dataset, runner.val_dataloader.dataset)
     known = all(
         hasattr(dataset, "transform") and hasattr(dataset, "labels") for dataset in datasets
     )
     return known and len(datasets[1]) > 1
+
+
+def has_one_layer(network: Any) -> bool:
+    """Whether the head of a network is one layer on features: linear, or a hyperbolic one."""
+    return hasattr(network.get_classifier(), "in_features")
 
 
 def some_of_each(labels: np.ndarray) -> list[int]:

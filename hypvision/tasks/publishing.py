@@ -22,7 +22,7 @@ from typing import Any
 from mmengine.registry import DATASETS
 from safetensors.torch import load_file
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from torch import Tensor, nn
+from torch import Tensor
 
 from hypvision.checkpoints.download import file_sha256
 from hypvision.checkpoints.index import (
@@ -59,7 +59,7 @@ from hypvision.engine.hooks import take_templates
 from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_text
-from hypvision.tasks.familiar import familiar_images
+from hypvision.tasks.familiar import familiar_images, has_one_layer
 from hypvision.zoo.backbones import network_arguments
 from hypvision.zoo.familiar import KEY as FAMILIAR
 from hypvision.zoo.familiar import Familiar, familiar_of, in_header
@@ -477,10 +477,10 @@ def add_familiar(
     import_extensions(settings)
     train, held_out = (DATASETS.build(settings.dataset(phase)) for phase in ("train", "val"))
     model: Any = trained_model(settings, f"{folder.resolve().as_uri()}#{name}")
-    if not isinstance(model.backbone.get_classifier(), nn.Linear):
+    if not has_one_layer(model.backbone):
         raise HypvisionError(
-            f"'{name}' has another head than one linear layer, and only the features of such a one "
-            "are compared by cosines."
+            f"The head of '{name}' is not one layer on features, and only the features that enter "
+            "such a head are compared by cosines."
         )
     found = familiar_images(model, train, held_out)
     old = folder / record.file.path
