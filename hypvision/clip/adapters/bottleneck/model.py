@@ -1,4 +1,4 @@
-"""Put a small residual MLP behind the MLP of every block."""
+"""Bottleneck adapters: a small residual MLP after the MLP of every block."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypvision.io.errors import HypvisionError
 
 
 class SmallMLP(nn.Module):
-    """``y + up(gelu(down(y)))`` of tokens ``(..., dim)``; ``up`` starts at zero."""
+    """The map ``y + up(gelu(down(y)))`` of tokens ``(..., dim)``; ``up`` starts at zero."""
 
     def __init__(self, dim: int, width: int):
         super().__init__()
@@ -30,7 +30,7 @@ class SmallMLP(nn.Module):
         return y + change.to(y.dtype)
 
     def change_output(self, module: nn.Module, args: Any, output: Tensor) -> Tensor:
-        """Forward hook of the MLP."""
+        """Change the output of a block's MLP, as its forward hook."""
         return self(output)
 
 
