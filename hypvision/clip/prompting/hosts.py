@@ -115,8 +115,8 @@ def mean_divergence(logits: Tensor, target: Tensor) -> Tensor:
 
 
 HOSTS: dict[str, type[Host]] = {}
-"""Methods by the name that configs and the command line use; a class registers itself by ``class
-CoOp(Host, name="coop")``."""
+"""Methods by the name that configs and the command line use; a class registers itself by
+``class CoOp(Host, name="coop")``."""
 
 
 class Host(nn.Module):

@@ -118,7 +118,7 @@ def from_official(method: str, weights: Mapping[str, Tensor]) -> dict[str, Tenso
         if own is None and _is_needed(name, method):
             raise HypvisionError(
                 f"The checkpoint looks like one of {method}, but has a learned entry '{name}', "
-                f"which {method} does not have. It belongs to another method or to a variant, "
+                "which this method does not have. It belongs to another method or to a variant, "
                 "which cannot be converted."
             )
         if own is None and name.startswith("image_encoder."):

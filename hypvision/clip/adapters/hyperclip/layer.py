@@ -13,7 +13,7 @@ which is a linear map, clipped to the radius :math:`A_1 / \sqrt c` (38 for c = 0
 :class:`BlockMaps` holds the blocks S of one attention block.
 
 Shapes: rows ``(..., d)``; ``s`` is ``(K, n, n)`` with ``K * n = d``, or ``(n, n)`` for one block in
-    place of all K. A row of weights ``w`` becomes ``S w``, so a matrix W becomes ``W S^T``.
+place of all K. A row of weights ``w`` becomes ``S w``, so a matrix W becomes ``W S^T``.
 """
 
 from __future__ import annotations

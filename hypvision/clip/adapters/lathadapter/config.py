@@ -49,7 +49,7 @@ class LatHAdapterConfig(AdapterConfig):
             are, but clipped (here: l2).
         clip_radius: the radius at which ``feature_norm="none"`` clips features (here as HIER: 2.3).
         riemannian: turn gradients in the ball into Riemannian ones, as HIER does (here: no).
-        exclude_anchor: never use an anchor as its own negative, as HIER's code does (here: yes).
+        exclude_anchor: never use an anchor as its own negative; HIER's code may (here: never).
         least: smallest number of mutual neighbours that an anchor must have; 2 in HIER's code
             (here: 1).
         start: initial attributes: ``"random"`` vectors of about unit length, or ``"text"``: the
