@@ -147,7 +147,7 @@ def _bundle_of(clip: Any, **given: Any) -> CLIPBundle:
         return clip._replace(**given)
     if len(given) < 3:
         raise HypvisionError(
-            "A CLIP given as a module needs its tokenizer, mean and std, too (see create_clip)."
+            "With a CLIP model as a module, give its tokenizer, mean and std, too (see create_clip)."
         )
     return CLIPBundle(clip, **given)
 
@@ -389,7 +389,7 @@ def checked_templates(templates: str | Sequence[str]) -> tuple[str, ...]:
     if not found or not all(map(is_template, found)):
         raise HypvisionError(
             f"Every prompt template needs one {{}} for the class name and no other braces, got "
-            f"{list(found)}. The names of prompt templates are "
+            f"{list(found)}. There are no other names of prompt templates than "
             f"{', '.join(TEMPLATES)}."
         )
     return found

@@ -375,7 +375,7 @@ def _plain_text_tower(model: nn.Module) -> Tower:
     for tower in find_towers(model) if plain else ():
         if tower.modality == "text":
             return tower
-    raise HypvisionError(f"The text tower of {type(model).__name__} cannot take prompt tokens.")
+    raise HypvisionError(f"The text tower of {type(model).__name__} takes no prompt tokens.")
 
 
 def _end(text: Any, tokens: Tensor) -> Tensor:

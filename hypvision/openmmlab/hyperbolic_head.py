@@ -94,8 +94,8 @@ class PixelLogits(nn.Module):
 
 
 def _to_space(square: Tensor, c: float | Tensor) -> Tensor:
-    """Return the factor from a tangent vector at the ball's origin to the space part of its point on
-    the hyperboloid, whose distance from the origin is twice the vector's length."""
+    """Return the factor from a tangent vector at the ball's origin to the space part of its point
+    on the hyperboloid, whose distance from the origin is twice the vector's length."""
     shrink = LONGEST / torch.sqrt((square * c).clamp(min=LONGEST**2))
     return 2 * shrink * sinhc_sqrt(4 * square * c * (shrink * shrink))
 

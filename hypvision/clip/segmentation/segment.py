@@ -200,8 +200,8 @@ def segment(
     """
     if model is not None and (weights is not None or clip is not None):
         raise HypvisionError(
-            "segment takes a model, or weights or a clip from which to make one. Leave out the "
-            "model, or the others."
+            "segment takes a model, or weights or a clip from which to make one, but not both. "
+            "Leave out one."
         )
     name = f"The image '{image}'" if isinstance(image, (str, Path)) else "The image"
     image = open_image(image)
