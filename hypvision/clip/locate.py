@@ -97,7 +97,7 @@ def config_folder(name: str) -> Path:
             )
         return folder
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", place):
-        raise HypvisionError(f"'{name}' is not hf-hub:USER/REPO.")
+        raise HypvisionError(f"'{name}' is not hf-hub:USER/REPO. Correct the name.")
     with offering():
         found = fetch_from_hub(place, _CONFIG)
         if found is None:

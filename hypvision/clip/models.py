@@ -471,7 +471,7 @@ def _check_towers(name: str, config: Mapping[str, Any]) -> None:
         ):
             width, *tokens, side, patch = map(float, sizes)
             numbers += width * (12 * layers * width + sum(tokens) + (side / patch) ** 2)
-    if not hasattr(os, "sysconf"):  # Windows
+    if not hasattr(os, "sysconf"):  # Windows does not tell its memory
         return
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if 4 * numbers > there:
@@ -650,7 +650,7 @@ def _load(model: Any, content: Mapping[str, Any], path: Path, resize: bool) -> N
         path, f"the CLIP model ({type(model).__name__})",
         _advice(expected, weights),
         extra=not hasattr(model, "family"),
-        # an unknown weight of a hyperbolic CLIP is that of another geometry
+        # A further weight in the file of a hyperbolic CLIP belongs to another geometry.
     )  # fmt: skip
 
 

@@ -147,7 +147,7 @@ def _bundle_of(clip: Any, **given: Any) -> CLIPBundle:
         return clip._replace(**given)
     if len(given) < 3:
         raise HypvisionError(
-            "With a CLIP model as a module, give its tokenizer, mean and std, too (see create_clip)."
+            "For a CLIP given as a module give its tokenizer, mean and std, too (see create_clip)."
         )
     return CLIPBundle(clip, **given)
 

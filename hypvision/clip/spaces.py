@@ -235,7 +235,7 @@ class Hyperboloid(Lifted):
 
     @property
     def c(self) -> float | Tensor:
-        """The curvature."""
+        """The curvature of the hyperboloid."""
         return self.manifold.c
 
     def embed(self, features: Tensor, modality: Modality) -> Tensor:

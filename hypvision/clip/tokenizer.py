@@ -31,7 +31,7 @@ class Tokenizer(SimpleTokenizer):
 
     def _warn(self, text: str, length: int) -> None:
         words: Any = self.encode(text)
-        if len(words) + 2 > length:  # longer texts are truncated
+        if len(words) + 2 > length:  # the text was truncated
             self.warned = True
             warnings.warn(
                 f"The text '{text[:60]}...' has {len(words) + 2} tokens. The model takes {length}: "

@@ -149,7 +149,7 @@ def fixed_size(model: nn.Module) -> tuple[int, int] | None:
     return (size, size) if isinstance(size, int) else tuple(size)
 
 
-# Learned tokens
+# Learned tokens in the sequences of a tower
 # --------------------------------------------------------------------------------------------------
 
 
@@ -222,7 +222,7 @@ class _Sequence:
         return x[:, : x.shape[1] - self.present]
 
 
-# Text
+# Encoding texts
 # --------------------------------------------------------------------------------------------------
 
 
@@ -272,7 +272,7 @@ def _enter_text(text: Any, x: Tensor, sequence: _Sequence) -> Tensor:
     """Return the input of the first block: embedded tokens with learned tokens and positions."""
     positions = text.positional_embedding.to(x.dtype)
     length = x.shape[1]
-    if not _is_causal(text):  # texts have the full context length
+    if not _is_causal(text):  # without a causal mask texts have their full length
         return sequence.enter(0, x + positions[:length])
     x = sequence.enter(0, x)
     if x.shape[1] > len(positions):
@@ -484,7 +484,7 @@ def encode_by_length(
     return space_of(model).embed(found, "text") if normalize else found
 
 
-# Images
+# Encoding images
 # --------------------------------------------------------------------------------------------------
 
 

@@ -36,7 +36,8 @@ WEAK = 0.5
 # classifier (trained at 160 pixels): 72 % for photos of 96 pixels (enlarged 1.7 times), 55 % for 48
 # (3.3), 24 % for 32 (5), 5 % for 16 (10); 95 % for 640. Answers of tf_efficientnet_lite0.imagenet
 # (224) that equal those at 128 pixels: 75 % at 96 pixels (2.3), 39 % at 48 (4.7), 20 % at 32 (7).
-# Of a classifier of drawn shapes (64): 96 %, at 16 pixels (4) 92 %, at 8 (8) 64 %.
+# Accuracy of a classifier of drawn shapes (trained at 64 pixels): 96 %, at 16 pixels (enlarged 4
+# times) 92 %, at 8 (8) 64 %.
 ENLARGED = 4.0
 # Without resizing, warn if image size / training size is outside of this range. A segmenter of
 # drawn shapes (96 pixels) has an mIoU of 71 %, at half the size 37 %, at twice 39 %, at three times

@@ -42,8 +42,8 @@ from hypvision.viz.video import VIDEO_SUFFIXES, frame_count, read_frames
 Source: TypeAlias = str | Path | Image.Image | NDArray[Any]
 """A name that means images (a path, folder, list, pattern or video), or an image in memory."""
 
-LARGEST = 2**30  # bytes of one image or video
-STREAM = "-"  # the standard input
+LARGEST = 2**30  # largest number of bytes of a downloaded or piped image or video
+STREAM = "-"  # the name that stands for the standard input
 
 IN_MEMORY = "image"
 """The name of an image in memory, from which the names of its result files are made."""
@@ -282,7 +282,9 @@ def _stream(folder: Path) -> Path:
         )
     data = sys.stdin.buffer.read(LARGEST + 1)
     if len(data) > LARGEST:
-        raise HypvisionError(f"The standard input has more than {LARGEST:,} bytes.")
+        raise HypvisionError(
+            f"The standard input has more than {LARGEST:,} bytes. Send a smaller file."
+        )
     folder.mkdir()
     file = folder / "stdin.img"
     file.write_bytes(data)

@@ -93,7 +93,7 @@ class Writer:
         return self
 
     def add(self, frame: Frame, image: Image.Image, result: Result) -> None:
-        """Write the files of one image, and note what was found for the files of all images."""
+        """Write the files of one image, and record its result for the files about all images."""
         self._note(frame, image, result)
         still = frame.number is None
         if "labels" in self.kinds and still:
@@ -106,7 +106,7 @@ class Writer:
                 self._write_frame(drawing, frame)
 
     def _note(self, frame: Frame, image: Image.Image, result: Result) -> None:
-        """Note an image and what was found in it for the files of all images."""
+        """Record an image and its result for the JSON and CSV files, which are about all images."""
         at = {} if frame.number is None else dict(frame=frame.number)
         number = len(self._file["images"])
         about = dict(id=number, file_name=frame.file, width=image.width, height=image.height)

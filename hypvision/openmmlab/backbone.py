@@ -368,7 +368,7 @@ def _split(base: nn.Module, levels: list[dict[str, Any]]) -> list[list[str]]:
             if f"{units[index][1]}_"[: len(end)] == end[: len(units[index][1]) + 1]
         ]
         if not inside:
-            break  # later levels were pruned
+            break  # timm pruned this and later levels
         stop = inside[-1] + 1
         # Level 0 is the stem if it ends in the first layer with a weight matrix, or in a norm or an
         # activation; otherwise the units before level 0 are the stem.

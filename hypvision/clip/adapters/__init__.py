@@ -7,7 +7,7 @@ from hypvision.clip.adapters import (
     lathadapter,
     lora,
     vpt,
-)  # importing a method registers it
+)  # Importing the module of a method registers the method.
 from hypvision.clip.adapters.base import (
     ADAPTERS,
     Adapter,

@@ -207,7 +207,7 @@ class TipAdapter(Host, name="tip-adapter"):
         if len(self.names) != classes:
             raise HypvisionError(
                 f"This Tip-Adapter has a cache of {classes} classes, so it cannot recognise "
-                f"{len(self.names)} others."
+                f"{len(self.names)} others. Fill a cache with images of these classes."
             )
         image = self.features(images)
         return self.output(image, text, extra=self.cache_logits(F.normalize(image, dim=-1)))

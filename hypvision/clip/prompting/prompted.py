@@ -24,7 +24,7 @@ from hypvision.clip.towers import PromptTokens, embedding_size, encode_image, fi
 from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError
 
-# Learned tokens
+# Modules with learned tokens
 # --------------------------------------------------------------------------------------------------
 
 

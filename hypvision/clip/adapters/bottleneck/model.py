@@ -36,7 +36,7 @@ class SmallMLP(nn.Module):
 
 @register
 class Bottleneck(Adapter):
-    """A small MLP in every block of any open_clip ViT, timm ViT or text transformer."""
+    """An adapter: a small MLP in every block of any open_clip ViT, timm ViT or text transformer."""
 
     name = "bottleneck"
     Config = BottleneckConfig

@@ -99,7 +99,7 @@ def _norm(x: Tensor, tiny: float) -> Tensor:
     return (x / largest).square().sum(-1, keepdim=True).clamp(min=1e-30).sqrt() * largest
 
 
-# Fast map of a packed projection
+# The map of packed projections, computed fast
 # -------------------------------------------------------------------------------
 
 # On a CPU, blocks of at least this side are multiplied one by one: a batched product would first

@@ -126,8 +126,8 @@ class PackedAdapter(Adapter):
 
 @register
 class HyperCLIP(PackedAdapter):
-    """Blocks on the attention projections of any open_clip ViT, timm ViT (SigLIP) or text
-    transformer.
+    """HyperCLIP's adapter: trained blocks on the attention projections of any open_clip ViT, timm
+    ViT (SigLIP) or text transformer.
 
     The child ``hyperclip`` of an adapted block (:class:`.layer.BlockMaps`) has the parameters
     ``q``, ``k``, ``v``.
@@ -339,7 +339,7 @@ def _remove_parametrization(owner: nn.Module, name: str) -> None:
         owner._parameters[other] = owner._parameters.pop(other)
 
 
-# Names in state dicts
+# Names of adapted projections in state dicts
 # -------------------------------------------------------------------------------------------------
 
 _ORIGINALS = ("attn.in_proj_weight", "attn.qkv.weight")

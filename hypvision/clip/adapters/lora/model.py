@@ -48,8 +48,8 @@ class LowRankMap(PackedMap):
 
 @register
 class LoRA(PackedAdapter):
-    """Low-rank changes of the attention projections of any open_clip ViT, timm ViT or text
-    transformer."""
+    """The adapter LoRA: low-rank changes of the attention projections of any open_clip ViT, timm
+    ViT or text transformer."""
 
     name = "lora"
     Config = LoRAConfig
