@@ -87,7 +87,7 @@ def from_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         lacking = sorted(set("qkv") - set(parts))
         if lacking:
             raise HypvisionError(
-                f"'{name.partition('attn.')[0]}' lacks {lacking[0]}_proj: a damaged checkpoint."
+                f"'{name.partition('attn.')[0]}' lacks {lacking[0]}_proj. Take an intact copy."
             )
         for old, new in _TOWERS:
             if name.startswith(old):
@@ -134,5 +134,5 @@ def clip_variant(weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
             return known[width, size, side], {"force_quick_gelu": True}
     raise HypvisionError(
         "The weights are of none of OpenAI's CLIP models (ViT-B-32, ViT-B-16, ViT-L-14, "
-        "ViT-L-14-336)."
+        "ViT-L-14-336). Take a checkpoint of one of these."
     )

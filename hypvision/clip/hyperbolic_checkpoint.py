@@ -263,7 +263,8 @@ def variant(weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
     sizes = {384: "s", 768: "b", 1024: "l"}
     if width not in sizes:
         raise HypvisionError(
-            f"The ViT has the width {width}; those of MERU and HyCoCLIP have {list(sizes)}."
+            f"The ViT has the width {width}; those of MERU and HyCoCLIP have {list(sizes)}. Take a "
+            "checkpoint of one of their models."
         )
     factors = sum(name.startswith("curvs.") for name in weights)
     return f"{family}-vit-{sizes[width]}-16", {"factors": factors} if factors not in (0, 64) else {}

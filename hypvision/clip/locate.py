@@ -253,6 +253,6 @@ def _from_zoo(name: str, address: str) -> Path:
     if record.task != "zero-shot" or record.model != name:
         raise HypvisionError(
             f"'{address}' are weights of '{record.model}' ({record.task}), not of the CLIP model "
-            f"'{name}'. hypvision zoo list --task zero-shot lists those of CLIP models."
+            f"'{name}'. `hypvision zoo list --task zero-shot` lists those of CLIP models."
         )
     return resolve(record, index)

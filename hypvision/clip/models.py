@@ -717,7 +717,7 @@ def _advice(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
                 found.append(f"{option}={sizes[0]} (as in the file) or {sizes[1]} (resized)")
     if found:
         return f"Give {' and '.join(found)}; in a command --clip NAME:FILE,{found[0].split()[0]}."
-    return "Give the architecture that it belongs to."
+    return "Give the architecture that the checkpoint belongs to."
 
 
 def _can_be_resized(old: Tensor | None, new: Tensor | None, grid: bool) -> bool:

@@ -75,7 +75,7 @@ def _of_record(text: str) -> dict[str, Any]:
     if record.task != "zero-shot":
         raise HypvisionError(
             f"'{text}' are weights of '{record.model}' ({record.task}), not of a CLIP model. "
-            "hypvision zoo list --task zero-shot lists those."
+            "`hypvision zoo list --task zero-shot` lists weights of CLIP models."
         )
     return dict(name=record.model, pretrained=text if ":" in text else f"zoo:{text}")
 

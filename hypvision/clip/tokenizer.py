@@ -35,6 +35,6 @@ class Tokenizer(SimpleTokenizer):
             self.warned = True
             warnings.warn(
                 f"The text '{text[:60]}...' has {len(words) + 2} tokens. The model takes {length}: "
-                "it and longer ones are cut to their beginning. This warning appears once.",
+                "this text and longer ones are cut to their beginning. This warning appears once.",
                 stacklevel=4,
             )

@@ -177,7 +177,7 @@ class PromptTokens:
         for number, tokens in self.layers.items():
             if not 0 <= number < len(tower.blocks):
                 raise HypvisionError(
-                    f"No {tower.modality} block {number}: the tower has blocks 0 to "
+                    f"There is no {tower.modality} block {number}: the tower has blocks 0 to "
                     f"{len(tower.blocks) - 1}."
                 )
             if tokens.dim() not in (2, 3) or tokens.shape[-1] != tower.width:
@@ -375,7 +375,10 @@ def _plain_text_tower(model: nn.Module) -> Tower:
     for tower in find_towers(model) if plain else ():
         if tower.modality == "text":
             return tower
-    raise HypvisionError(f"The text tower of {type(model).__name__} takes no prompt tokens.")
+    raise HypvisionError(
+        f"The text tower of {type(model).__name__} takes no prompt tokens. "
+        "Use a model such as ViT-B-16."
+    )
 
 
 def _end(text: Any, tokens: Tensor) -> Tensor:
@@ -656,7 +659,8 @@ def _grid_of(model: Any, images: Tensor) -> tuple[int, int]:
     # Messages built for every image would make its sizes constants of an exported program.
     if height < rows or width < columns:
         raise HypvisionError(
-            f"The image has {height} x {width} pixels, less than one patch of {rows} x {columns}."
+            f"The image has {height} x {width} pixels, less than one patch of {rows} x {columns}. "
+            "Enlarge it."
         )
     if height % rows or width % columns:
         raise HypvisionError(
@@ -708,7 +712,7 @@ def _embed_timm_patches(trunk: Any, images: Tensor, grid: tuple[int, int]) -> Te
     if trunk.cls_token is not None or trunk.pos_embed is None:
         raise HypvisionError(
             "Dense embeddings need a timm tower with position embeddings and without a class token "
-            "(SigLIP)."
+            "(SigLIP). Use a model such as ViT-B-16-SigLIP."
         )
     x = (
         trunk.patch_embed.proj(images.to(trunk.patch_embed.proj.weight.dtype))

@@ -315,5 +315,7 @@ def _with_suffix(file: Path, what: str) -> Path:
     try:
         kind, _ = image_kind(file)
     except HypvisionError as error:
-        raise HypvisionError(f"What {what} gives is no image that can be read.") from error
+        raise HypvisionError(
+            f"What {what} gives is no image that can be read. Give an image or a video."
+        ) from error
     return file.rename(file.with_name(f"{file.stem}.{dict(JPEG='jpg').get(kind, kind.lower())}"))

@@ -86,8 +86,8 @@ class CheckedPipeline:
                 f"The label map '{path}' has the label {int(wrong.max()) + shift}, which is out of "
                 f"range: the data set has {count} classes, so labels from {shift} to "
                 f"{count - 1 + shift} are expected, and {self.ignore_index} for "
-                "what does not count. Correct the file, or name all classes in metainfo; if labels "
-                "begin at 1 and 0 does not count, set reduce_zero_label=True."
+                "ignored pixels. Correct the file, or name all classes in metainfo; if labels "
+                "begin at 1 and pixels of label 0 are to be ignored, set reduce_zero_label=True."
             )
 
 
@@ -167,14 +167,14 @@ def check_label_maps(dataset: Any) -> None:
         "metainfo=dict(classes=('background', 'object'), palette=[(0, 0, 0), (255, 255, 255)])."
     )
     one = (
-        f"{where} have no class but '{classes[0]}' (and labels that do not count: "
-        f"{ignored in seen}), so that every network is right everywhere."
+        f"{where} have no class but '{classes[0]}' (and ignored pixels: {ignored in seen}), so "
+        "that every network is right everywhere."
     )
     refuse(
         (
             seen <= {ignored},
-            f"{where} have no label that counts (reduce_zero_label={zero}): nothing can be learned "
-            f"or measured. Classes: {some(classes)}. {binary}",
+            f"{where} have no label that counts, only ignored pixels (reduce_zero_label={zero}): "
+            f"nothing can be learned or measured. Classes: {some(classes)}. {binary}",
         ),
         (
             len(classes) == 1,

@@ -157,7 +157,7 @@ def _uncertainty_parts(rates: list[dict[tuple[str, str], tuple[float, float]]]) 
         found = np.array([entry[name] for entry in rates])
         found = found[np.isfinite(found).all(1)]
         rows.append((*name, *(found.mean(0).tolist() if len(found) else (math.nan,) * 2)))
-    text = "In percent, for each image over its labelled pixels; means over the images."
+    text = "Rates in percent over the labelled pixels of an image, averaged over the images."
     return [Part("Uncertainty and borders", "uncertainty", text, table=rows)]
 
 
@@ -199,8 +199,8 @@ def _worst_images(results: list[dict], names: list[str]) -> Part:
     if any("rates" in entry for entry in drawn):
         heading += ", uncertainty, borders by the distance from the origin"
     text = (
-        "By the mean IoU of an image over the classes that it has. Pixels without truth are not "
-        "painted there."
+        "Images are sorted by their mean IoU over the classes in their truth. Pixels without truth "
+        "are not painted there."
     )
     wrong = any(entry["iou"] < 1 for entry in results)
     return worst_part(

@@ -295,7 +295,9 @@ def save(model: nn.Module, path: str | Path, name: str | None = None) -> Path:
     it appears at ``path``; return the path."""
     path = Path(path).expanduser()
     if path.suffix != ".safetensors":
-        raise HypvisionError(f"An adapter is written as .safetensors, got '{path}'.")
+        raise HypvisionError(
+            f"An adapter is written as .safetensors, got '{path}'. Give a path with this ending."
+        )
     adapter = adapter_of(model, name)
     about = dict(type=adapter.name, config=asdict(adapter.config), base=adapter.fingerprint())
     write_tensors(adapter.state_dict(), path, {"adapter": json.dumps(about)})
@@ -315,7 +317,8 @@ def load(model: nn.Module, path: str | Path, strict: bool = True) -> nn.Module:
         found = compare(adapter.state_dict(), weights)
         if found.missing or found.unexpected or found.mismatched:
             raise HypvisionError(
-                f"The adapter '{path}' does not fit this model: {found.describe()}."
+                f"The adapter '{path}' does not fit this model: {found.describe()}. "
+                "Load it onto the model that it was trained on."
             )
     except HypvisionError:
         remove(model, adapter.name)
@@ -371,8 +374,8 @@ def _check_sizes(model: nn.Module, base: Mapping[str, _Base], path: Path) -> Non
             width, depth = sizes.get(modality, (0, 0))
             raise HypvisionError(
                 f"The adapter '{path}' is of another model: its {modality} tower has "
-                f"{trained.depth} blocks of width {trained.width}, this one's {depth} of {width}. "
-                "Load it onto the model that it was trained on."
+                f"{trained.depth} blocks of width {trained.width}, but here it has {depth} of "
+                f"width {width}. Load it onto the model that it was trained on."
             )
 
 

@@ -144,9 +144,9 @@ class TipAdapter(Host, name="tip-adapter"):
         if len(features) != size or int(labels.max()) >= classes:
             raise HypvisionError(
                 f"The Tip-Adapter was made for {size} images of {classes} classes, but the data "
-                f"has {len(features)} of {int(labels.max()) + 1}. Set their number, "
+                f"has {len(features)} of {int(labels.max()) + 1}. Set the number of images, "
                 f"images={len(features)} of few_shot_config or keys={len(features)} of the head, "
-                "and that of the classes."
+                "and the number of classes."
             )
         self.learner.keys.copy_(F.normalize(features.float(), dim=-1))
         self.learner.values.copy_(F.one_hot(labels, classes))

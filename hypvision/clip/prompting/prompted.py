@@ -117,7 +117,7 @@ class PromptLearner(nn.Module):
             if words and len(words.split()) < text:
                 raise HypvisionError(
                     f"{text} text tokens cannot start from the {len(words.split())} words "
-                    f"'{words}'. Give more."
+                    f"'{words}'. Give more words."
                 )
             self.ctx = nn.Parameter(
                 word_embeddings(clip, words, text) if words else _random(text, width)
@@ -258,7 +258,7 @@ class CoOp(PromptedHost, name="coop"):
             )
         self.position = position
         most = len(text_part(clip.model).positional_embedding) // 2
-        places = f"{{}} tokens instead of 16: texts of this CLIP have {2 * most} places"
+        places = f"{{}} tokens instead of 16: texts of this CLIP have {2 * most} positions"
         self.learner = PromptLearner(clip, text=_possible(tokens, 16, most, places), words=words)
         if per_class:
             start = self.learner.ctx.detach()

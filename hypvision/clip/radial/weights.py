@@ -66,7 +66,10 @@ def save_tower(
     """
     path = Path(path).expanduser()
     if path.suffix != ".safetensors":
-        raise HypvisionError(f"A tuned text tower is written as .safetensors, got '{path}'.")
+        raise HypvisionError(
+            f"A tuned text tower is written as .safetensors, got '{path}'. Give a path with this "
+            "ending."
+        )
     weights = tower_weights(model, images)
     about = dict[str, Any](kind="tower")
     if base is not None:

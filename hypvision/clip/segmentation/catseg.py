@@ -340,7 +340,9 @@ class CATSegHead(nn.Module):
     ):
         super().__init__()
         if hidden % heads:
-            raise HypvisionError(f"CATSegHead: hidden={hidden} is not divisible by heads={heads}.")
+            raise HypvisionError(
+                f"CATSegHead: hidden={hidden} is not divisible by heads={heads}. Give a multiple."
+            )
         one_of(("linear", "full"), attention=attention)
         self.pool = tuple(pool)
         self.pad_len = pad_len
@@ -390,7 +392,10 @@ class CATSegHead(nn.Module):
                 f"have the shape {tuple(text.shape)} instead of (classes, {self.prompts}, size)."
             )
         if len(maps) < needed:
-            raise HypvisionError(f"The head needs {needed} maps, got {len(maps)}.")
+            raise HypvisionError(
+                f"The head needs {needed} maps that guide its decoder, got {len(maps)}. Give one "
+                "for each number in decoder_in, or make the head with decoder_in=(0, 0)."
+            )
         count = text.shape[0]
         kept = None
         units = F.normalize(_at_least_float32(features), dim=1)

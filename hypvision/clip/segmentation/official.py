@@ -71,7 +71,9 @@ def _packed(name: str, projections: Mapping[str, Tensor]) -> Tensor:
     """Return the packed projection for separate ones of queries, keys and values."""
     if set(projections) != set("qkv"):
         given = ", ".join(sorted(projections))
-        raise HypvisionError(f"The checkpoint has only {given} of the projection '{name}'.")
+        raise HypvisionError(
+            f"The checkpoint has only {given} of the projection '{name}'. Take an intact copy."
+        )
     return torch.cat([projections[letter] for letter in "qkv"]).float()
 
 
@@ -182,7 +184,8 @@ def segmenter_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, 
     conv = state_dict.get("clip.visual.conv1.weight")
     if conv is None or not any(name.startswith("head.") for name in state_dict):
         raise HypvisionError(
-            "The file holds only a part of a segmenter: CLIP's image tower or the head is missing."
+            "The file holds only a part of a segmenter: CLIP's image tower or the head is missing. "
+            "Take a file of the whole segmenter."
         )
     family = "hyperclip" if any(_ADAPTER in name for name in state_dict) else "catseg"
     known = {(768, 16): "vitb16", (1024, 14): "vitl14-336"}

@@ -145,7 +145,7 @@ class CheckedCOCO(COCO):
                 f"The annotation file '{self.place}' has boxes without masks (no 'segmentation' in "
                 "its annotations), but the config trains or measures masks (with_mask=True in its "
                 "pipelines, 'segm' in its metric). For boxes alone take Faster R-CNN, RetinaNet or "
-                "FCOS, as docs/own-data.md shows; for masks add them."
+                "FCOS, as docs/own-data.md shows; for masks add 'segmentation' to each annotation."
             )
         sizes = (
             (images[item["image_id"]]["height"], images[item["image_id"]]["width"])
@@ -186,8 +186,8 @@ class CheckedCOCO(COCO):
             return super().loadRes(resFile)
         _logger.warning(
             "Nothing was detected in the %d images of '%s', so the precision is 0 where there is "
-            "truth. That is usual after a few steps of training; else train for longer, or lower "
-            "score_thr in model.test_cfg.",
+            "an object. This is usual after a few steps of training; otherwise train for longer, "
+            "or lower score_thr in model.test_cfg.",
             len(self.imgs), self.place,
         )  # fmt: skip
         found = COCO()
@@ -248,7 +248,7 @@ def _annotation_fault(
     if item["image_id"] not in images:
         return f"the image_id {item['image_id']}, which the file does not list. {_ADVICE}"
     if item["id"] in seen:
-        return "the id of an earlier one. Give it its own."
+        return "the id of an earlier annotation. Give it an id of its own."
     if not is_number(item["id"]):
         return "an id that is not a number. Correct it."
     if not is_number(item.get("area", 0)) or item["iscrowd"] not in (0, 1):

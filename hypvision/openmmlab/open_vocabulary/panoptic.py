@@ -195,7 +195,9 @@ class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
         found = names if things is None else load_classes(things) if things else ()
         unknown = set(found) - set(names)
         if unknown:
-            raise HypvisionError(f"things has {min(unknown)!r}, which is not in the class list.")
+            raise HypvisionError(
+                f"things has {min(unknown)!r}, which is not in the class list. Correct it."
+            )
         super().set_test_classes(names)
         self.thing_classes = found
 
@@ -334,8 +336,8 @@ class OpenVocabPanopticDataset(CountedDataset):
         if len(names) != len(content["categories"]):
             raise HypvisionError(
                 f"The annotation file '{self.ann_file}' has {len(content['categories'])} "
-                f"categories, but the class list has {len(names)} names. Give one for each "
-                "category, in the order of the file."
+                f"categories, but the class list has {len(names)} names. Give a name for "
+                "each category, in the order of the file."
             )
         return names
 

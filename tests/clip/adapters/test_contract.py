@@ -461,7 +461,7 @@ def test_mistakes_are_explained(tmp_path):
     )
     fails("nothing would be adapted", adapters.inject, model, text=False, vision=False)
     fails("no transformer tower", adapters.inject, model, text_layers=(), vision_layers=())
-    fails("For none use geometry='euclidean'", adapters.inject, model, c_text=0)
+    fails("c_text must be above 0", adapters.inject, model, c_text=0)
     fails("no transformer tower", adapters.inject, torch.nn.Linear(2, 2))
     assert not adapters.is_injected(model) and all(p.requires_grad for p in model.parameters())
     adapters.inject(model, block=16)

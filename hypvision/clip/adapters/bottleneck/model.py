@@ -49,7 +49,7 @@ class Bottleneck(Adapter):
         if not self.towers:
             raise HypvisionError(
                 f"{type(model).__name__} has no transformer tower that a bottleneck could adapt "
-                f"with text={config.text}, vision={config.vision}."
+                f"with text={config.text}, vision={config.vision}. Use a model such as ViT-B-16."
             )
         self.handles: list[Any] = []
 

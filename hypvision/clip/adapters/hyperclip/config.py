@@ -90,7 +90,8 @@ class HyperCLIPConfig(AdapterConfig):
             value = getattr(self, name)
             if not value > 0:
                 raise HypvisionError(
-                    f"{name} must be above 0, got {value}. For none use geometry='euclidean'."
+                    f"{name} must be above 0, got {value}. For no curvature use "
+                    "geometry='euclidean'."
                 )
         self._check_effects()
 
@@ -123,7 +124,7 @@ class HyperCLIPConfig(AdapterConfig):
             (
                 len(blocks) < len(given),
                 f"HyperCLIP: {modality}_layers is {given}, but the {modality} tower has blocks 0 "
-                f"to {depth - 1}.",
+                f"to {depth - 1}. Correct the numbers.",
             ),
             (
                 vision and self.official_dense_only and depth - 1 not in blocks,

@@ -369,7 +369,7 @@ class BlockMaps(PackedMap):
         if key is not query or value is not query:
             raise HypvisionError(
                 "HyperCLIP's feature form adapts self-attention only, but query, key and value "
-                "differ."
+                "differ. Use form='weight'."
             )
         return (*(self.rows(letter, query) for letter in "qkv"), *args[3:]), kwargs
 
