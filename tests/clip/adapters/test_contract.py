@@ -363,7 +363,7 @@ def test_adapters_of_other_models_are_refused(tmp_path):
             adapters.load(target, file, **options)
         assert not adapters.is_injected(target) or target is model
 
-    fails("of another model: its text tower has 3 blocks of width 32, this one's 2", make(2))
+    fails("its text tower has 3 blocks of width 32, .* 2 of width", make(2))
     other = make()
     for parameter in other.parameters():
         parameter.data.mul_(1.5)
