@@ -49,7 +49,8 @@ GROUPS = {
                "metric embed FOLDER --model resnet50"),
     "lm": ("language models", "lm save CONFIG CHECKPOINT model", 'lm generate model "It was a"'),
     "scaling": ("superposition", "scaling run", "scaling heads paper --out results"),
-    "data": ("data sets", "data make shapes --layout coco", "data prepare voc20 SOURCE OUT"),
+    "data": ("data sets", "data make OUT --emoji DIR --photos DIR",
+             "data prepare voc20 SOURCE OUT"),
 }  # fmt: skip
 
 #: Commands by name; ``"GROUP NAME"`` for a command of a group.
@@ -104,7 +105,7 @@ COMMANDS = {
     "scaling heads": Command("overlaps and norms of the output heads of language models"),
     "scaling tokens": Command("frequencies of tokens in texts"),
     "scaling fit": Command("the joint fit of losses of language models"),
-    "data make": Command("write the procedural data set to disk"),
+    "data make": Command("write scenes of emoji on photos to disk"),
     "data prepare": Command(
         "write a published data set as configs read it: label maps, class folders"
     ),

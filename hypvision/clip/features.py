@@ -20,6 +20,7 @@ from hypvision.clip.radial.measure import embed_images
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.data.preprocessing import preprocessing_of, set_preprocessing
 from hypvision.io.errors import HypvisionError
+from hypvision.io.files import read_bytes
 
 if TYPE_CHECKING:
     from hypvision.clip.prompting.hosts import Host
@@ -111,7 +112,7 @@ def image_features(
     digest = fingerprint(host.clip, True, views, seen.description, norm)
     for number, path in enumerate(dataset.paths):
         try:
-            content = Path(path).read_bytes()
+            content = read_bytes(path)
         except OSError:
             dataset.viewed(augment=False)[number]  # raises an error that names the image
             raise
@@ -177,7 +178,7 @@ def frozen_images(
     once = sorted({str(path) for path in paths})
     key = fingerprint(clip.model, True, dtype, preprocessing_of(clip.model), clip.mean, clip.std)
     for path in once:
-        key.update(hashlib.sha256(Path(path).read_bytes()).digest())
+        key.update(hashlib.sha256(read_bytes(path)).digest())
     return _frozen(
         folder or home() / "image-features",
         key,

@@ -2,7 +2,7 @@
 
 >>> clip = create_clip("ViT-B-16", "openai")  # open_clip's weights, OpenAI's with QuickGELU
 >>> clip = create_clip("hf-hub:USER/REPO")    # model, weights and tokenizer; or local-dir:PATH
->>> clip = create_clip("shapes-s8", "zoo:shapes-s8.captions")
+>>> clip = create_clip("emoji-s16", "zoo:emoji-s16.captions")
 >>> clip.model.encode_text(clip.tokenizer(["a cat"]))
 
 :func:`create_clip` sets the activation, normalisation, resizing and text length that the weights
@@ -90,14 +90,8 @@ _OF_TOWERS = (
 )
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
-    # For the shapes data set; three quarters of its 8.4 M parameters are in the token embedding.
-    "shapes-s8": dict(
-        embed_dim=128,
-        vision_cfg=dict(image_size=64, layers=6, width=128, patch_size=8, head_width=32),
-        text_cfg=dict(context_length=77, vocab_size=49408, width=128, heads=4, layers=4),
-    ),
-    # For emoji; 10 M parameters. At 64 pixels, patches of 16 pixels need a quarter of the
-    # computation that patches of 8 need.
+    # For emoji; two thirds of its 10 M parameters are in the token embedding. At 64 pixels, patches
+    # of 16 pixels need a quarter of the computation that patches of 8 need.
     "emoji-s16": dict(
         embed_dim=128,
         vision_cfg=dict(image_size=64, layers=6, width=192, patch_size=16, head_width=32),

@@ -41,9 +41,9 @@ from hypvision.io.errors import HypvisionError
 # be a mistake of the user.
 _EQUAL_SHARE = 0.1
 _ADVICE = (
-    "Small CLIPs ship: shapes-s8 knows drawn shapes (disk, red star, grey ground), emoji-s16 what "
-    "emoji show (cat face, fruit), emoji-t8 a few kinds of emoji on photos. For other words take "
-    "one that was trained on photos, downloaded once: --clip ViT-B-16:openai."
+    "Small CLIPs ship: emoji-s16 knows what emoji show (cat face, fruit), emoji-t8 a few kinds of "
+    "emoji on photos. For other words take one that was trained on photos, downloaded once: --clip "
+    "ViT-B-16:openai."
 )
 
 TUNING = ("adapter", "attention", "bias", "text", "image", "full", "frozen")

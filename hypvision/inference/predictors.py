@@ -31,6 +31,7 @@ from hypvision.checkpoints.sources import find, is_address, resolve
 from hypvision.checkpoints.storage import read_header
 from hypvision.inference.knowledge import Known
 from hypvision.inference.results import Classes, PlacedClasses, Result, Tags
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, did_you_mean, one_line
 from hypvision.io.images import check_normalisation
 from hypvision.io.plugins import plugin
@@ -279,7 +280,7 @@ def _recorded_familiar(file: str | None) -> Familiar | None:
     zoo; None if the header says nothing."""
     if not str(file).endswith(".safetensors"):
         return None
-    return of_header(read_header(str(file)))
+    return of_header(read_header(str(file)), file)
 
 
 def label_score(request: Request) -> float:
@@ -331,6 +332,14 @@ def classifier(
         channels: number of channels of the images.
         head: the layer whose input is the features, to measure how familiar an image is.
     """
+    if known.familiar is not None:
+        width = known.familiar.means.shape[1]
+        features = getattr(head, "in_features", width)
+        ensure(
+            features == width,
+            f"The model has {features} features, but what images it knows was measured with "
+            f"{width} ({known.source}). Give the weights of this model.",
+        )
 
     def find(images: list[Tensor]) -> list[Classes]:
         with _inputs_of(head) as kept:

@@ -121,8 +121,9 @@ def predict(
         model knows (``known``) and the reasons why its result is doubtful (``doubts``); a warning
         states them in a sentence (:mod:`hypvision.inference.knowledge`).
 
-    >>> [found] = hypvision.predict("shapes.jpg", "mask-rcnn_hcformer_nano.shapes", expect=Boxes)
-    >>> found.result.draw(Image.open("shapes.jpg")).show()
+    >>> detector = "faster-rcnn_tf_efficientnet_lite0.emoji"
+    >>> [found] = hypvision.predict("scene.jpg", detector, expect=Boxes)
+    >>> found.result.draw(Image.open("scene.jpg")).show()
     """
     sources = find_sources(source, every)
     check_every(every, sources)

@@ -20,11 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from hypvision.checkpoints.download import SourceError, download
-from hypvision.checkpoints.index import without_password
+from hypvision.checkpoints.download import download
 from hypvision.data.depth import find_white
 from hypvision.data.usage import Usage
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import HypvisionError, without_secrets
 from hypvision.io.files import read_lines
 from hypvision.io.images import (
     SUFFIXES,
@@ -37,6 +36,7 @@ from hypvision.io.images import (
     output_names,
     require_all,
 )
+from hypvision.io.web import SourceError
 from hypvision.viz.video import VIDEO_SUFFIXES, frame_count, read_frames
 
 Source: TypeAlias = str | Path | Image.Image | NDArray[Any]
@@ -61,6 +61,7 @@ class Frame(NamedTuple):
         number: the number of a frame in its video, from 0; None for an image.
         source: the path of the image, or the image itself.
         white: the value of white in an image of 16 bits.
+        video: the file of its video; None of an image.
     """
 
     file: str
@@ -68,6 +69,7 @@ class Frame(NamedTuple):
     number: int | None
     source: Path | Image.Image | NDArray[Any]
     white: int = WHITE
+    video: Path | None = None
 
     @property
     def stem(self) -> str:
@@ -122,7 +124,8 @@ class Sources:
         for video, name in zip(self.videos, output_names(self.videos)):
             with leaving_out(video, failed):
                 for number, pixels in read_frames(video, self.every):
-                    yield Frame(self.called.get(video, str(video)), name, number, pixels)
+                    shown = self.called.get(video, str(video))
+                    yield Frame(shown, name, number, pixels, video=video)
 
 
 def find_files(names: Sequence[str | Path], videos: Collection[str] = ()) -> list[Path]:
@@ -270,7 +273,7 @@ def fetched(names: Sequence[str]) -> Iterator[tuple[list[str], dict[Path, str]]]
                 found.append(name)
                 continue
             found.append(str(file))
-            called[file] = without_password(name)
+            called[file] = without_secrets(name)
         yield found, called
 
 
@@ -296,7 +299,7 @@ def _download(address: str, folder: Path) -> Path:
     try:
         name = _file_name(urlsplit(address).path)
         file = folder / name
-        download(address, file, lambda part: None, name=name, limit=LARGEST)
+        download(address, file, None, name=name, limit=LARGEST)
     except (SourceError, ValueError) as error:
         raise HypvisionError(f"'{address}': {error}. Check the address.") from error
     return _with_suffix(file, f"'{address}'")

@@ -129,7 +129,7 @@ class Writer:
         if self._append is None or frame.name != self._name:
             self._video.close()
             target = below(self.folder, f"{frame.name}_overlay.mp4")
-            rate = frame_rate(Path(frame.file)) / self.every
+            rate = frame_rate(frame.video or Path(frame.file)) / self.every
             self._append = self._video.enter_context(writing_video(target, rate))
             self._name = frame.name
             self.written[target] = None

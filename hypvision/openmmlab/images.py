@@ -19,6 +19,7 @@ from PIL import Image
 from hypvision.data.depth import check_white, find_white
 from hypvision.data.usage import Usage
 from hypvision.io.errors import HypvisionError
+from hypvision.io.files import read_bytes
 from hypvision.io.images import FORMATS, WHITE, image_kind, image_size, open_image
 
 
@@ -38,7 +39,7 @@ def read_bgr(path: str | Path, white: int = WHITE) -> np.ndarray:
     and truncated files, and for files whose orientation is in XMP, which OpenCV does not read.
     """
     if image_kind(path) in (("JPEG", "RGB"), ("JPEG", "L")):
-        content = Path(path).read_bytes()
+        content = read_bytes(path)
         # A file with another end may be truncated: OpenCV would fill the rest with grey.
         whole = content.endswith(b"\xff\xd9")
         if whole and b"tiff:Orientation" not in content:

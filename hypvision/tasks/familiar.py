@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +44,8 @@ class FamiliarHook(Hook):
         train = runner.train_dataloader.dataset
         held_out = runner.val_dataloader.dataset
         found = familiar_images(model, train, held_out, checkpoint["state_dict"])
-        checkpoint["meta"][KEY] = written(found)
+        if math.isfinite(found.limit):  # else the features overflow, and files without it are read
+            checkpoint["meta"][KEY] = written(found)
 
 
 def familiar_images(

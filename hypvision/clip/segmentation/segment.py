@@ -38,7 +38,6 @@ _OFFICIAL: dict[str, dict[str, Any]] = {
     "vitl14-336": dict(clip=dict(name="ViT-L-14-336", force_quick_gelu=True), resolution=336),
 }
 _SMALL: dict[str, dict[str, Any]] = {  # options for CLIP models of small images
-    "shapes-s8": dict(resolution=96, crop=96, slide=96),
     "emoji-t8": dict(resolution=64, crop=64, slide=160),
 }
 
@@ -77,8 +76,8 @@ def load_segmenter(
             not need it, and without weights it is an error. The checkpoint's own prompt templates
             replace those of the config.
         clip: without weights: a CLIP model, see :func:`~hypvision.clip.names.clip_options`; None:
-            ``ViT-B-16:openai``. Two ship with the project: ``shapes-s8``, which knows only drawn
-            shapes, and ``emoji-t8``, which knows a few emoji on photos.
+            ``ViT-B-16:openai``. ``emoji-t8``, which knows a few emoji on photos, ships with the
+            project.
     """
     refuse(
         (

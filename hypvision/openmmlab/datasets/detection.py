@@ -47,14 +47,12 @@ from hypvision.data.annotations import (
 )
 from hypvision.data.classes import check_classes
 from hypvision.data.folders import Listing
-from hypvision.data.taxonomy import TAXONOMY
 from hypvision.data.usage import Usage
 from hypvision.data.voc_xml import read_xml
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import inside, many_objects, read_json, read_lines
 from hypvision.io.images import SUFFIXES, open_image
 from hypvision.openmmlab.images import tell_depth
-from hypvision.viz.palette import palette
 
 _logger = logging.getLogger(__name__)
 
@@ -620,19 +618,3 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         return math.nan
-
-
-@DATASETS.register_module()
-class ShapesCocoDataset(CheckedCocoDataset):
-    """The procedural scenes of :mod:`hypvision.data.shapes`, as written by ``hypvision data make
-    --layout coco``.
-
-    Args:
-        level: the level of the class hierarchy at which they were exported, ``"kind"`` or
-            ``"shape"``.
-    """
-
-    def __init__(self, *args, level: str = "shape", **kwargs):
-        classes = TAXONOMY.classes[level]
-        colours = [tuple(colour) for colour in palette(1 + len(classes))[1:]]
-        super().__init__(*args, metainfo=dict(classes=classes, palette=colours), **kwargs)

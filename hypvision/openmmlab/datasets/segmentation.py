@@ -19,13 +19,11 @@ from mmseg.registry import DATASETS, TRANSFORMS
 from hypvision.data.annotations import check_names
 from hypvision.data.classes import check_classes
 from hypvision.data.label_maps import find_pairs, labels_of
-from hypvision.data.taxonomy import TAXONOMY
 from hypvision.data.usage import Usage
 from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import inside, read_lines
 from hypvision.openmmlab.images import tell_depth
-from hypvision.viz.palette import palette
 
 # Changes of mmseg's own data sets
 # ---------------------------------------------------------------------------------
@@ -218,24 +216,4 @@ class CamVidDataset(BaseSegDataset):
         kwargs.setdefault("metainfo", dict(classes=tuple(_CAMVID)[:-1]))
         super().__init__(
             img_suffix=img_suffix, seg_map_suffix=seg_map_suffix, reduce_zero_label=False, **kwargs
-        )
-
-
-@DATASETS.register_module()
-class ShapesSegDataset(BaseSegDataset):
-    """The procedural scenes of :mod:`hypvision.data.shapes`, as written by ``hypvision data make
-    --layout ade``.
-
-    Args:
-        level: the level of the class hierarchy at which they were exported, ``"kind"`` or
-            ``"shape"``.
-    """
-
-    def __init__(
-        self, level: str = "shape", img_suffix: str = ".jpg", seg_map_suffix: str = ".png", **kwargs
-    ):
-        classes = ("background", *TAXONOMY.classes[level])
-        kwargs.setdefault("metainfo", dict(classes=classes, palette=palette(len(classes))))
-        super().__init__(
-            img_suffix=img_suffix, seg_map_suffix=seg_map_suffix, reduce_zero_label=True, **kwargs
         )

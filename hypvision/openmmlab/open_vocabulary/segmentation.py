@@ -222,25 +222,19 @@ class OpenVocabIoUMetric(LabelMapIoUMetric):
     Args:
         absent_classes: ``"ignore"`` leaves out classes that do not occur; ``"zero"`` counts them as
             mmseg does.
-        groups: group -> class names, e.g. ``dict(novel=[...])``, which adds ``mIoU_novel``;
-            ``"shape"`` and ``"colour-shape"`` stand for the base and novel classes of the drawn
-            shapes.
+        groups: group -> class names, e.g. ``dict(novel=[...])``, which adds ``mIoU_novel``.
         kwargs: arguments of mmseg's IoUMetric.
     """
 
     def __init__(
         self,
         absent_classes: str = "ignore",
-        groups: dict[str, Sequence[str]] | str | None = None,
+        groups: dict[str, Sequence[str]] | None = None,
         **kwargs: Any,
     ):
         one_of(("ignore", "zero"), absent_classes=absent_classes)
         kwargs.setdefault("iou_metrics", ["mIoU"])
         super().__init__(**kwargs)
-        if isinstance(groups, str):
-            from hypvision.openmmlab.datasets.open_vocabulary_shapes import BASE, NOVEL
-
-            groups = dict(base=BASE[groups], novel=NOVEL[groups])
         self.absent_classes = absent_classes
         self.groups = dict(groups or {})
 
