@@ -337,7 +337,7 @@ def classifier(
         features = getattr(head, "in_features", width)
         ensure(
             features == width,
-            f"The model has {features} features, but what images it knows was measured with "
+            f"The model has {features} features, but the images that it knows were recorded with "
             f"{width} ({known.source}). Give the weights of this model.",
         )
 
