@@ -49,15 +49,14 @@ _NAMED = 3  # largest number of images named in a warning
 
 @dataclass(frozen=True)
 class Known:
-    """What a model knows.
+    """The classes and the image size that a model was trained on.
 
     Attributes:
-        names: of its classes; () of a model that gives embeddings.
-        source: where they and the weights come from, in words.
-        size: height and width of the pictures that it was trained on, in pixels; None if nothing
-            says so.
-        resized: whether pictures are brought to that size.
-        familiar: where the features of its classes lie; None if nothing says so.
+        names: names of the model's classes; () for a model that gives embeddings.
+        source: where the class names and the weights come from, in words.
+        size: height and width of the training images, in pixels; None if unknown.
+        resized: whether preprocessing resizes images to ``size``.
+        familiar: where the features of the training images lie, class by class; None if unknown.
     """
 
     names: tuple[str, ...] = ()
@@ -67,7 +66,7 @@ class Known:
     familiar: Familiar | None = None
 
     def __str__(self) -> str:
-        # ImageNet's names have synonyms after commas
+        # An ImageNet name lists synonyms after commas; only the first is shown.
         names = [name.partition(",")[0] for name in self.names[:5]]
         listed = ", ".join(names) + (", ..." if len(self.names) > 5 else "")
         count = (
@@ -81,8 +80,9 @@ class Known:
 
 
 def doubts(result: Result, size: tuple[int, int], known: Known) -> tuple[str, ...]:
-    """Why the answer for a picture of this width and height is in doubt, as :func:`warnings_of`
-    puts it into words, with a number after a space; () where it is not."""
+    """Return the reasons to doubt a model's result for an image of ``size`` (width, height), as
+    keys of the sentences in :func:`warnings_of`, some followed by a space and a number; () if there
+    is no doubt."""
     found = []
     if isinstance(result, Tags):
         if not (result.scores >= result.threshold).any():
@@ -106,8 +106,8 @@ def _doubts_of_size(size: tuple[int, int], known: Known) -> tuple[str, ...]:
 
 
 def entropy(scores: NDArray[Any]) -> float:
-    """Entropy of probabilities (C,) as a share of that of a uniform guess, from 0 to 1; 0 for a
-    single class."""
+    """Return the entropy of probabilities ``(C,)`` divided by that of a uniform guess, from 0 to 1;
+    0 for a single class."""
     if len(scores) < 2:
         return 0.0
     positive = scores[scores > 0].astype(float)
@@ -115,8 +115,9 @@ def entropy(scores: NDArray[Any]) -> float:
 
 
 def warnings_of(doubted: Iterable[tuple[str, Sequence[str]]], known: Known) -> list[str]:
-    """A sentence for each kind of doubt, from the name of each picture, or
-    :data:`~hypvision.inference.sources.IN_MEMORY`, and its :func:`doubts`."""
+    """Return a sentence for each reason of doubt, naming the images that it concerns. ``doubted``
+    has the name of each image, or :data:`~hypvision.inference.sources.IN_MEMORY`, and its
+    :func:`doubts`."""
     size = "" if known.size is None else f"{known.size[0]} x {known.size[1]} pixels"
     foreign = "perhaps the model knows nothing like it"
     limit = "" if known.familiar is None else f"{known.familiar.limit:.2f}"
@@ -144,8 +145,9 @@ def warnings_of(doubted: Iterable[tuple[str, Sequence[str]]], known: Known) -> l
 
 
 def _which(names: Sequence[tuple[str, str]], count: int) -> str:
-    """Pictures, each with what is said of it, among so many, in words."""
-    # frames of a video have one name
+    """Return words for those of ``count`` images that a warning concerns: their names and
+    numbers."""
+    # The frames of a video share one name, which is listed once.
     files = [f"'{name}'{number}" for name, number in dict(names).items() if name != IN_MEMORY]
     listed = ", ".join(files[:_NAMED]) + (", ..." if len(files) > _NAMED else "")
     if count == 1:
