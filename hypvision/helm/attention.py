@@ -320,7 +320,7 @@ class FullAttention(_Attention):
         return (q if divisor is None else q / divisor), k, v, scale
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        """Points ``(B, L, width)`` to rows without time."""
+        """Return output rows without time ``(B, L, width)`` for points ``x`` of that shape."""
         q, k, v, scale = self.project(x, context.start)
         if context.cache is not None:
             space = self.head - 1 if self.lorentz else self.head
@@ -469,7 +469,7 @@ class LatentAttention(_Attention):
         return query, self.kv_norm(latent), k_pe
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        """Points ``(B, L, width)`` to rows without time."""
+        """Return output rows without time ``(B, L, width)`` for points ``x`` of that shape."""
         query, latent, k_pe = self.project(x)
         cos, sin = (t[:, None] for t in self.rotary(context.start, x.shape[1], x.device))
         scale, divisor = self.scales()

@@ -217,7 +217,8 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
                 f"{tuple(prompts.shape)}. Let prompts begin with a token of your own (such as the "
                 "end of a text), and leave out empty batches."
             )
-        # transformers types ``self`` with a protocol that its own models do not satisfy.
+        # The type checker is silenced, because transformers types ``self`` with a protocol that
+        # its own models do not satisfy.
         return super().generate(inputs, *args, **options)  # type: ignore[misc]
 
     def forward(
@@ -314,7 +315,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         model, report = loaded
         _check_weights(model, report, source)
         for _, parameter, manifold in named_manifold_parameters(model):
-            # skip sharded parameters and those offloaded to disk
+            # Sharded parameters and those offloaded to disk are skipped.
             if type(parameter) is torch.nn.Parameter and not parameter.is_meta:
                 mark(parameter, manifold)
         return loaded if reported else model

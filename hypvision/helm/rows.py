@@ -255,7 +255,7 @@ def _one_by_one(
         inner = time * times[i]
         if i:
             inner = inner - (factors * gram[i, :i]).sum(0)
-        # minus the Minkowski square of y + w e, with <y, y> = <e, e> = -1
+        # m is minus the Minkowski square of y + w e, with <y, y> = <e, e> = -1
         m = torch.addcmul(1 + w * w, w, inner, value=2).clamp(min=1.0 if safe else 1e-4)
         step = 2 * torch.rsqrt(m)
         factors = torch.cat([factors * step, (w * step)[None]])

@@ -608,27 +608,27 @@ def _create_hcformer(
 
 @register_model
 def hcformer_nano(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """HCFormer-nano: 5.3 M parameters, 0.9 GFLOPs at 224 px as the paper counts them."""
+    """Return HCFormer-nano: 5.3 M parameters, 0.9 GFLOPs at 224 px as the paper counts them."""
     args = dict(layers=(2, 2, 6, 2), dims=(32, 64, 196, 224), heads=(4, 4, 8, 8), head_dim=16)
     return _create_hcformer("hcformer_nano", pretrained, args, kwargs)
 
 
 @register_model
 def hcformer_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """HCFormer-tiny: 7.0 M parameters, 1.0 GFLOPs at 224 px as the paper counts them."""
+    """Return HCFormer-tiny: 7.0 M parameters, 1.0 GFLOPs at 224 px as the paper counts them."""
     args = dict(layers=(2, 2, 6, 2), dims=(32, 64, 196, 320), heads=(4, 4, 8, 8), head_dim=24)
     return _create_hcformer("hcformer_tiny", pretrained, args, kwargs)
 
 
 @register_model
 def hcformer_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """HCFormer-small: 16.1 M parameters, 2.9 GFLOPs at 224 px as the paper counts them."""
+    """Return HCFormer-small: 16.1 M parameters, 2.9 GFLOPs at 224 px as the paper counts them."""
     args = dict(layers=(2, 2, 6, 2), dims=(64, 128, 320, 512), heads=(4, 4, 8, 8), head_dim=32)
     return _create_hcformer("hcformer_small", pretrained, args, kwargs)
 
 
 @register_model
 def hcformer_medium(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """HCFormer-medium: 33.6 M parameters, 6.4 GFLOPs at 224 px as the paper counts them."""
+    """Return HCFormer-medium: 33.6 M parameters, 6.4 GFLOPs at 224 px as the paper counts them."""
     args = dict(layers=(4, 4, 12, 4), dims=(64, 128, 320, 512), heads=(6, 6, 12, 12), head_dim=32)
     return _create_hcformer("hcformer_medium", pretrained, args, kwargs)

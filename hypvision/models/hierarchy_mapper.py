@@ -319,7 +319,8 @@ class Attention(nn.Module):
         return self.split(keys), self.split(values)
 
     def cross(self, x: Tensor, memory: Tensor) -> Tensor:
-        """Queries ``(B, T, w)`` attend to ``(B, M, w)``."""
+        """Return what queries ``x`` ``(B, T, w)`` read by attention from ``memory`` ``(B, M, w)``,
+        ``(B, T, w)``."""
         keys, values = self.keys_values(memory)
         return self.join(F.scaled_dot_product_attention(self.split(self.q_proj(x)), keys, values))
 
@@ -502,7 +503,8 @@ class _Joined(NamedTuple):
     heads: int
 
     def cross(self, x: Tensor, memory: Tensor) -> Tensor:
-        """Queries ``(B, T, w)`` attend to ``(B, M, w)``."""
+        """Return what queries ``x`` ``(B, T, w)`` read by attention from ``memory`` ``(B, M, w)``,
+        ``(B, T, w)``."""
         scale = (x.shape[-1] // self.heads) ** -0.5
         query = F.linear(x, self.to_keys).view(x.shape[0], 1, -1, x.shape[-1])  # (B, 1, T heads, w)
         seen = F.scaled_dot_product_attention(query, memory[:, None], memory[:, None], scale=scale)

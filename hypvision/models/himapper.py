@@ -693,7 +693,7 @@ def _cfg_of(backbone: str | nn.Module) -> dict[str, Any]:
 
 @register_model
 def himapper(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Hi-Mapper on the timm backbone ``backbone``; default: the paper's ResNet-50."""
+    """Return Hi-Mapper on the timm backbone ``backbone``, by default the paper's ResNet-50."""
     kwargs.setdefault("backbone", f"resnet50.{BACKBONES['resnet50']}")
     return _create_himapper("himapper", pretrained, **kwargs)
 
@@ -703,7 +703,7 @@ def _register(name: str, backbone: str, tag: str) -> None:
         return _create_himapper(name, pretrained, f"{backbone}.{tag}", **kwargs)
 
     entry.__name__ = entry.__qualname__ = name
-    entry.__doc__ = f"Hi-Mapper on timm's {backbone}."
+    entry.__doc__ = f"Return Hi-Mapper on timm's {backbone}."
     register_model(entry)
 
 

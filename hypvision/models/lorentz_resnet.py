@@ -682,27 +682,27 @@ def _create(variant: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
 
 @register_model
 def hcnn_resnet18(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Fully hyperbolic ResNet-18 (HCNN): 11.2 M parameters; ``plus=True`` for HCNN+."""
+    """Return a fully hyperbolic ResNet-18 (HCNN): 11.2 M parameters; ``plus=True`` for HCNN+."""
     return _create("hcnn_resnet18", pretrained, **kwargs)
 
 
 @register_model
 def hcnn_resnet50(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Fully hyperbolic ResNet-50 (HCNN) of bottlenecks: 23.7 M parameters; ``plus=True`` for
-    HCNN+."""
+    """Return a fully hyperbolic ResNet-50 (HCNN) of bottlenecks: 23.7 M parameters; ``plus=True``
+    for HCNN+."""
     args = dict(layers=(3, 4, 6, 3), block="bottleneck")
     return _create("hcnn_resnet50", pretrained, **dict(args, **kwargs))
 
 
 @register_model
 def hecnn_resnet18(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Hybrid ResNet-18 (HECNN+): stages 1 and 3 hyperbolic, 11.2 M parameters."""
+    """Return a hybrid ResNet-18 (HECNN+): stages 1 and 3 hyperbolic, 11.2 M parameters."""
     args = dict(hyperbolic_stem=False, hyperbolic_stages=(1, 3), plus=True)
     return _create("hecnn_resnet18", pretrained, **dict(args, **kwargs))
 
 
 @register_model
 def hecnn_resnet50(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Hybrid ResNet-50 (HECNN+) of Lorentz-Core bottlenecks: 23.7 M parameters."""
+    """Return a hybrid ResNet-50 (HECNN+) of Lorentz-Core bottlenecks: 23.7 M parameters."""
     args = dict(layers=(3, 4, 6, 3), block="core", hyperbolic_stem=False, plus=True)
     return _create("hecnn_resnet50", pretrained, **dict(args, **kwargs))

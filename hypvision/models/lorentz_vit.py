@@ -480,27 +480,28 @@ def _create(variant: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
 
 @register_model
 def lvit_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """LViT with the sizes of ViT-Ti/16: 192 space dimensions, 3 heads."""
+    """Return an LViT with the sizes of ViT-Ti/16: 192 space dimensions, 3 heads."""
     args = dict(embed_dim=192, num_heads=3)
     return _create("lvit_tiny", pretrained, **dict(args, **kwargs))
 
 
 @register_model
 def lvit_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """LViT with the sizes of ViT-S/16: 384 space dimensions, 6 heads."""
+    """Return an LViT with the sizes of ViT-S/16: 384 space dimensions, 6 heads."""
     args = dict(embed_dim=384, num_heads=6)
     return _create("lvit_small", pretrained, **dict(args, **kwargs))
 
 
 @register_model
 def lvit_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """LViT with the sizes of ViT-B/16: 768 space dimensions, 12 heads."""
+    """Return an LViT with the sizes of ViT-B/16: 768 space dimensions, 12 heads."""
     args = dict(embed_dim=768, num_heads=12)
     return _create("lvit_base", pretrained, **dict(args, **kwargs))
 
 
 @register_model
 def lvit_base_hypercore(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """LViT with the sizes of HyperCore's module, whose widths count the time: 88.9 M parameters."""
+    """Return an LViT with the sizes of HyperCore's module, whose widths count the time: 88.9 M
+    parameters."""
     args = dict(embed_dim=779, num_heads=12, head_dim=64, hidden_dim=3120, proj_drop_rate=0.1)
     return _create("lvit_base_hypercore", pretrained, **dict(args, **kwargs))

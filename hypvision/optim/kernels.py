@@ -96,7 +96,7 @@ def _turn_(
     # The result is m + k1 A m + k2 A (A m) with the skew-symmetric A = X B^T - B X^T.
     k1 = 2 * (1 + xy) / scale
     k2 = 2 / scale
-    # the inner products of X and B with A m
+    # ax and ab are the inner products of X and B with A m.
     ax = xx * mb - xb * mx
     ab = xb * mb - bb * mx
     m.addcmul_(x, ((k1 * mb + k2 * ab) * size_x).to(m.dtype).unsqueeze(1))
