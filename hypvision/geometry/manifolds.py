@@ -87,7 +87,7 @@ def _chosen(c: float | None, by_k: float | None) -> float:
     """Return the curvature ``c``, or the one that geoopt's ``k`` means; 1 if both are None."""
     if c is not None and by_k is not None:
         raise ValueError(
-            f"c and k were both given, c={c} and a k that means c={by_k}: give one of the two."
+            f"c and k were both given, c={c} and a k that means c={by_k}. Give one of the two."
         )
     return by_k if by_k is not None else 1.0 if c is None else c
 

@@ -188,8 +188,8 @@ class Architecture:
             )
         if self.n_limited_groups * (e // groups) < k:
             raise HypvisionError(
-                f"{self.n_limited_groups} groups of {e // groups} experts are fewer than the {k} "
-                "that a token uses."
+                f"n_limited_groups = {self.n_limited_groups} groups of {e // groups} experts must "
+                f"hold at least n_activated_experts = {k} experts."
             )
         more_than(0, route_scale=self.route_scale)
         if len(self.curvatures) != e or not all(

@@ -260,8 +260,8 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         """
         if input_ids is None or inputs_embeds is not None:
             raise HypvisionError(
-                "HELM models take input_ids; inputs_embeds would have to be points of the "
-                "hyperboloid."
+                "HELM models do not take inputs_embeds, which would have to be points of the "
+                "hyperboloid. Give input_ids."
             )
         if self._asked("output_attentions", output_attentions):
             raise HypvisionError(

@@ -466,8 +466,7 @@ def _stem(
     halvings = patch_size.bit_length() - 1
     if patch_size != 2**halvings:
         raise ValueError(
-            f"stem={stem!r} makes maps smaller by a patch_size that is a power of two, got "
-            f"{patch_size}."
+            f"stem={stem!r} halves maps, so patch_size must be a power of two, got {patch_size}."
         )
     layers: list[nn.Module] = []
     for i, stride in enumerate([1] * (2 - halvings) + [2] * halvings):

@@ -184,7 +184,7 @@ def hcformer_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, A
             return name, {"features_only": True, **arguments} if dense else arguments
     raise HypvisionError(
         f"The shapes in the file are those of no known HCFormer: it has {_depths(state_dict)} "
-        f"blocks a stage and {stem.shape[0]} channels in the first. Known are "
+        f"blocks per stage and {stem.shape[0]} channels in the first stage. Known are "
         f"{', '.join(timm.list_models('hcformer_*'))}."
     )
 

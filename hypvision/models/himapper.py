@@ -554,7 +554,7 @@ def _create_trunk(
     if gives:
         raise HypvisionError(
             f"The backbone {type(trunk).__name__} gives {gives}, but Hi-Mapper needs one feature "
-            "map. Take another."
+            "map. Take another backbone."
         )
     return trunk
 

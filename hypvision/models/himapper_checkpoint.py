@@ -185,10 +185,15 @@ def _backbone_of(given: Mapping[str, torch.Size], classes: int, backbone: str | 
     is tried if it is given."""
     if backbone is not None:
         if not timm.is_model(backbone):
-            raise HypvisionError(f"timm has no backbone '{backbone}'.")
+            raise HypvisionError(
+                f"timm has no backbone '{backbone}'. timm.list_models() lists all that it has."
+            )
         if given == _shapes(backbone, classes):
             return backbone
-        raise HypvisionError(f"The backbone in the file is not {backbone}: names or shapes differ.")
+        raise HypvisionError(
+            f"The backbone in the file is not {backbone}: names or shapes differ. Give the one "
+            "that the checkpoint was trained with."
+        )
     distilled = [f"deit_{size}_distilled_patch16_224" for size in ("tiny", "small", "base")]
     for name in (*BACKBONES, *distilled):
         if given != _shapes(name, classes):
@@ -197,8 +202,9 @@ def _backbone_of(given: Mapping[str, torch.Size], classes: int, backbone: str | 
         if other is None:
             return name
         raise HypvisionError(
-            f"The weights of {name} and {other} have the same shapes and other results. Say which "
-            f"one the checkpoint was trained with: --backbone {name} or --backbone {other}."
+            f"The weights of {name} and {other} have the same shapes, but the networks compute "
+            "different results. Say which one the checkpoint was trained with: "
+            f"--backbone {name} or --backbone {other}."
         )
     raise HypvisionError(
         "The backbone in the file is none of those that Hi-Mapper was published with "
@@ -267,6 +273,6 @@ def _check_lift(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Non
     if given != expected:
         preset = "official" if given == "official" else "proper"
         raise HypvisionError(
-            f"The checkpoint is of a Hi-Mapper with lift='{given}', the model has '{expected}'. "
-            f"Create it with preset='{preset}', or with lift='{given}'."
+            f"The checkpoint is of a Hi-Mapper with lift='{given}', but the model has "
+            f"'{expected}'. Create it with preset='{preset}', or with lift='{given}'."
         )

@@ -591,7 +591,8 @@ def _check_numbers(
         )
     if limit is not None and not rescale:
         raise ArgumentError(
-            f"limit={limit} is the limit of the rescaling. Set rescale=True or plus=True."
+            f"limit={limit} is the limit of the rescaling, which is off. Set rescale=True or "
+            "plus=True."
         )
 
 

@@ -40,7 +40,7 @@ class HeadProjections(nn.Module):
         if head_dim is None and dim % num_heads:
             raise ArgumentError(
                 f"{type(self).__name__}: num_heads must divide dim, got {num_heads} heads for "
-                f"{dim} dimensions. Or give head_dim."
+                f"{dim} dimensions. Change one of the two, or give head_dim."
             )
         self.dim = dim
         self.num_heads = num_heads

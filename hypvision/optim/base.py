@@ -276,7 +276,10 @@ class RiemannianOptimizer(Optimizer):
                 self._sort(group, parameter, grad, tables)
             elif foreign_manifold_of(parameter) is not None:
                 if grad.is_sparse:
-                    raise RuntimeError("Sparse gradients are not for points of other manifolds.")
+                    raise RuntimeError(
+                        "Sparse gradients are not for points on manifolds without a kernel. Set "
+                        "sparse=False in the embedding."
+                    )
                 grad = -grad if group["maximize"] else grad.clone()
                 self._foreign(group, parameter, grad, parameter.manifold)
             elif hasattr(parameter, "log_bounds"):
