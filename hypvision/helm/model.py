@@ -267,9 +267,9 @@ class Helm(nn.Module):
             )
         if attention_mask is not None and attention_mask.shape != (b, total):
             raise HypvisionError(
-                f"attention_mask must be (batch, tokens) = ({b}, {total}), including the "
-                f"tokens in the cache, got {tuple(attention_mask.shape)}. Packed documents are told "
-                "apart by sequence_id."
+                f"attention_mask must be (batch, tokens) = ({b}, {total}), including the tokens "
+                f"in the cache, got {tuple(attention_mask.shape)}. Packed documents are told apart "
+                "by sequence_id."
             )
         if sequence_id is not None and (start or sequence_id.shape != input_ids.shape):
             raise HypvisionError(
