@@ -40,9 +40,9 @@ class Euclidean(Manifold):
         return out
 
     def cdist(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return all distances ``(..., N, M)`` between ``x`` ``(..., N, n)`` and ``y`` ``(..., M,
-        n)``, computed in float64 and then rounded; their error is 1e-8 of the size of the
-        coordinates."""
+        """Return all distances ``(..., N, M)`` between ``x`` ``(..., N, n)`` and ``y``
+        ``(..., M, n)``, computed in float64 and then rounded; their error is 1e-8 of the size of
+        the coordinates."""
         # From 25 rows on torch.cdist computes by a matrix product, which in float32 is too inexact
         # for near points.
         return torch.cdist(widen(x), widen(y)).to(torch.promote_types(x.dtype, y.dtype))
@@ -115,15 +115,15 @@ class Euclidean(Manifold):
         return r * x
 
     def matvec(self, matrix: Tensor, x: Tensor) -> Tensor:
-        """Return ``M x`` ``(..., m)`` for the ``matrix`` ``M`` ``(m, n)`` and ``x`` ``(...,
-        n)``."""
+        """Return ``M x`` ``(..., m)`` for the ``matrix`` ``M`` ``(m, n)`` and ``x``
+        ``(..., n)``."""
         return torch.matmul(x, matrix.transpose(-1, -2))
 
     mobius_matvec = matvec
 
     def rotate(self, x: Tensor, matrix: Tensor) -> Tensor:
-        """Return ``R x`` ``(..., m)`` for the ``matrix`` ``R`` ``(m, n)`` and ``x`` ``(...,
-        n)``."""
+        """Return ``R x`` ``(..., m)`` for the ``matrix`` ``R`` ``(m, n)`` and ``x``
+        ``(..., n)``."""
         return self.matvec(matrix, x)
 
     def sqdist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
@@ -147,8 +147,8 @@ class Euclidean(Manifold):
         return self.centroid(x, weights)
 
     def weighted_centroids(self, weights: Tensor, x: Tensor) -> Tensor:
-        """Return M means ``(..., M, n)`` of ``x`` ``(..., N, n)`` with the weights ``(..., M,
-        N)``."""
+        """Return M means ``(..., M, n)`` of ``x`` ``(..., N, n)`` with the weights
+        ``(..., M, N)``."""
         one_each("weighted_centroids", "weights", weights, x.shape[-2])
         return torch.matmul(normalised(weights), x)
 
@@ -203,8 +203,8 @@ class Euclidean(Manifold):
         size: tuple[int, ...] = (),
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Return samples ``(*size, ..., n)`` of the normal distribution around ``mean`` ``(...,
-        n)``; ``std`` is a number or ``(..., n)``."""
+        """Return samples ``(*size, ..., n)`` of the normal distribution around ``mean``
+        ``(..., n)``; ``std`` is a number or ``(..., n)``."""
         _check_std("wrapped_normal", std, mean.shape[-1])
         noise = torch.randn(
             *size, *mean.shape, dtype=mean.dtype, device=mean.device, generator=generator

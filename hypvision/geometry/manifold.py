@@ -208,7 +208,7 @@ class Manifold(nn.Module):
             )
 
     def _restore(self, log_c: Tensor) -> None:
-        """Make ``log_c`` a CurvatureParameter of at least float32 again, with the value ``log_c``,
+        """Make ``self.log_c`` a CurvatureParameter of at least float32 again, of the value ``log_c``,
         if PyTorch has replaced its class or rounded it to half precision."""
         if type(self.log_c) is nn.Parameter:
             self.log_c.__class__ = CurvatureParameter
@@ -371,8 +371,8 @@ class Manifold(nn.Module):
         return self._call("transp0", x=x, u=u)
 
     def transp0back(self, x: Tensor, v: Tensor) -> Tensor:
-        """Return the tangent vectors ``v`` at ``x`` after parallel transport to the origin, ``(...,
-        n)``."""
+        """Return the tangent vectors ``v`` at ``x`` after parallel transport to the origin,
+        ``(..., n)``."""
         return self._call("transp0back", x=x, v=v)
 
     def boost(self, x: Tensor, y: Tensor) -> Tensor:
@@ -404,13 +404,13 @@ class Manifold(nn.Module):
         return self._call("centroid", x=x, weights=weights)
 
     def frechet_mean(self, x: Tensor, weights: Tensor | None = None, steps: int = 30) -> Tensor:
-        """Return the Frechet mean ``(..., d)`` of ``x`` ``(..., N, d)`` with the weights ``(...,
-        N)``, in at most ``steps`` Newton steps; None: equal weights."""
+        """Return the Frechet mean ``(..., d)`` of ``x`` ``(..., N, d)`` with the weights
+        ``(..., N)``, in at most ``steps`` Newton steps; None: equal weights."""
         return self._call("frechet_mean", x=x, weights=weights, steps=steps)
 
     def weighted_centroids(self, weights: Tensor, x: Tensor) -> Tensor:
-        """Return M centroids ``(..., M, d)`` of ``x`` ``(..., N, d)``, with the weights ``(..., M,
-        N)``, by one matrix product."""
+        """Return M centroids ``(..., M, d)`` of ``x`` ``(..., N, d)``, with the weights
+        ``(..., M, N)``, by one matrix product."""
         return self._call("weighted_centroids", weights=weights, x=x)
 
     def rescale(self, x: Tensor, limit: float | Tensor | None = None, slope: float = 2.0) -> Tensor:

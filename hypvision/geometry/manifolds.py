@@ -325,8 +325,8 @@ class PoincareBall(Hyperbolic):
         return self._call("dist2plane", x=x, p=p, a=a, signed=signed)
 
     def ganea_logits(self, x: Tensor, p: Tensor, a: Tensor) -> Tensor:
-        """Return Ganea's logits ``(..., K)`` of ``x`` for hyperplanes through points ``p`` ``(K,
-        n)`` with normals ``a`` ``(K, n)``."""
+        """Return Ganea's logits ``(..., K)`` of ``x`` for hyperplanes through points ``p``
+        ``(K, n)`` with normals ``a`` ``(K, n)``."""
         self._check(p=p)
         return self._call("ganea_logits", x=x, p=p, a=a)
 

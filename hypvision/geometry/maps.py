@@ -29,8 +29,8 @@ def lorentz_to_klein(x: Tensor, c: Curvature) -> Tensor:
 
 @_ball("x", rows=True)
 def klein_to_lorentz(x: Tensor, c: Curvature) -> Tensor:
-    """Return the points ``(..., n + 1)`` of the hyperboloid with the space part ``x / sqrt(1 - c
-    |x|^2)``."""
+    """Return the points ``(..., n + 1)`` of the hyperboloid with the space part
+    ``x / sqrt(1 - c |x|^2)``."""
     return lorentz.from_space(x * torch.rsqrt(_gap(x, c)), c)
 
 

@@ -327,8 +327,8 @@ def tanhc_sqrt(q: Tensor) -> Tensor:
 
 
 def squash_factor(square: Tensor, limit: float | Tensor, slope: float) -> Tensor:
-    """Return ``D tanh(atanh(0.99) r / (s D)) / r`` of the squared radius ``square = r^2``, with ``D
-    = limit`` (a number or a tensor) and ``s = slope``: the factor by which maximum-distance
+    """Return ``D tanh(atanh(0.99) r / (s D)) / r`` of the squared radius ``square = r^2``, with
+    ``D = limit`` (a number or a tensor) and ``s = slope``: the factor by which maximum-distance
     rescaling multiplies vectors (Bdeir et al., NeurIPS 2025)."""
     start = math.atanh(0.99) / slope
     return start * tanhc_sqrt(square * (start / limit) ** 2)

@@ -39,8 +39,8 @@ class ManifoldParameter(nn.Parameter):
     Riemannian optimisers have the same interface.
 
     A learned curvature is a parameter of the manifold, which is a module: the manifold must also be
-        assigned to a module of the model. Otherwise ``state_dict()`` would lose the curvature, and
-        raises RuntimeError.
+    assigned to a module of the model. Otherwise ``state_dict()`` would lose the curvature, and
+    raises RuntimeError.
 
     Args:
         data: points ``(..., d)``; ``manifold.projx`` moves other vectors onto the manifold.

@@ -1,9 +1,9 @@
 r"""The Poincare ball, as functions of tensors.
 
-With curvature ``c > 0`` (sectional curvature ``-c``) the points are the vectors with ``c |x|^2 <
-1`` and the metric is :math:`\lambda_x^2 |dx|^2` with :math:`\lambda_x = 2 / X`, :math:`X = 1 -
-c|x|^2`. The coordinates of a tangent vector at the origin are half as long as the distance to which
-it leads: ``expmap0(u)`` lies at the distance ``2 |u|``.
+With curvature ``c > 0`` (sectional curvature ``-c``) the points are the vectors with
+``c |x|^2 < 1`` and the metric is :math:`\lambda_x^2 |dx|^2` with :math:`\lambda_x = 2 / X`,
+:math:`X = 1 - c|x|^2`. The coordinates of a tangent vector at the origin are half as long as the
+distance to which it leads: ``expmap0(u)`` lies at the distance ``2 |u|``.
 
 Every function takes tensors ``(..., n)``, and the curvature last: a float, or a tensor that
 broadcasts with ``(..., 1)``. float32 points are computed in float64, because ``X`` needs it
@@ -310,8 +310,8 @@ def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 
 @_ball("x", "v", inside=("x",), rows=True)
 def transp0back(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
-    """Return the tangent vectors ``v`` at ``x`` after parallel transport to the origin: ``v /
-    X``."""
+    """Return the tangent vectors ``v`` at ``x`` after parallel transport to the origin:
+    ``v / X``."""
     return v / _gap(x, c)
 
 
@@ -394,16 +394,16 @@ def _retr(x: Tensor, u: Tensor, c: Curvature, eps: float) -> Tensor:
 
 @_ball("x", rows=True)
 def to_lorentz(x: Tensor, c: Curvature) -> Tensor:
-    r"""Return the points ``(..., n + 1)`` of the hyperboloid for ``x``: ``s = 2 x / X``, ``t = (2 -
-    X) / (sqrt(c) X)``."""
+    r"""Return the points ``(..., n + 1)`` of the hyperboloid for ``x``: ``s = 2 x / X``,
+    ``t = (2 - X) / (sqrt(c) X)``."""
     gap = _gap(x, c)
     return torch.cat([(2 - gap) / (square_root(c) * gap), x * (2 / gap)], -1)
 
 
 @stable("x", rows=True, small=True)
 def from_lorentz(x: Tensor, c: Curvature) -> Tensor:
-    """Return the points ``s / (1 + sqrt(c) t)`` ``(..., n)`` of the ball for points ``x`` ``(..., n
-    + 1)`` of the hyperboloid."""
+    """Return the points ``s / (1 + sqrt(c) t)`` ``(..., n)`` of the ball for points ``x``
+    ``(..., n + 1)`` of the hyperboloid."""
     space = x[..., 1:]
     return space / (1 + torch.sqrt(1 + c * square_norm(space)))
 
@@ -483,8 +483,8 @@ def wrapped_normal(
     size: tuple[int, ...] = (),
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Return samples ``(*size, ..., n)`` of the wrapped normal distribution around ``mean`` ``(...,
-    n)``.
+    """Return samples ``(*size, ..., n)`` of the wrapped normal distribution around ``mean``
+    ``(..., n)``.
 
     ``std`` is measured in distances, as in the Lorentz model, not in ball coordinates.
     """

@@ -35,9 +35,9 @@ def _check_pair(factor: Any) -> None:
 
 
 class Product(Manifold):
-    """The product of manifolds. A point is the points of the factors side by side, ``(..., sum of
-    their coordinates)``; squared lengths and distances, inner products and log densities are the
-    sums of the factors' values.
+    """The product of manifolds. A point is the points of the factors side by side,
+    ``(..., sum of their coordinates)``; squared lengths and distances, inner products and log
+    densities are the sums of the factors' values.
 
     Args:
         factors: pairs of a manifold and the dimension ``n_i`` of its space (the points of a Lorentz

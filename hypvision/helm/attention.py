@@ -83,8 +83,8 @@ class Context(NamedTuple):
 
 
 def first_columns(documents: Tensor) -> Tensor:
-    """Return for each token the column ``(B, L)`` where its document begins; ``documents`` ``(B,
-    L)`` holds the numbers of the documents."""
+    """Return for each token the column ``(B, L)`` where its document begins; ``documents``
+    ``(B, L)`` holds the numbers of the documents."""
     length = documents.shape[1]
     begins = F.pad(documents[:, 1:] != documents[:, :-1], (min(1, length), 0))
     column = torch.arange(length, device=documents.device)
@@ -241,8 +241,8 @@ class _Attention(nn.Module):
         return rows.by_hand(self.config.fused, x)
 
     def core(self, q: Tensor, k: Tensor, v: Tensor, context: Context, scale: float) -> Tensor:
-        """Return the output rows without time ``(B, L, width)`` for queries, keys and values ``(B,
-        L, H, d)``."""
+        """Return the output rows without time ``(B, L, width)`` for queries, keys and values
+        ``(B, L, H, d)``."""
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         half = self._half_type(q)
         if half is None:
@@ -261,8 +261,8 @@ class _Attention(nn.Module):
         return dtype if dtype in rows.HALF else None
 
     def finish(self, heads: Tensor) -> Tensor:
-        """Return the output rows without time ``(B, L, width)`` for weighted sums ``(B, L, H, value
-        or more)`` of the values of each head."""
+        """Return the output rows without time ``(B, L, width)`` for weighted sums
+        ``(B, L, H, value or more)`` of the values of each head."""
         if self.lorentz:
             joined = rows.centroid(heads, self.value, self.joined, self.config.safe_clamp)
         else:
@@ -339,8 +339,8 @@ class FullAttention(_Attention):
     def _decode(
         self, q: Tensor, keys: Tensor, values: Tensor, context: Context, scale: float
     ) -> Tensor:
-        """Return the means ``(B, L, H, d)`` of the values of all tokens for new queries ``(B, H, L,
-        d)``; keys and values are space parts ``(B, H, all, d - 1)``."""
+        """Return the means ``(B, L, H, d)`` of the values of all tokens for new queries
+        ``(B, H, L, d)``; keys and values are space parts ``(B, H, all, d - 1)``."""
         space = keys.shape[-1]
         values = context.weighed(values)
         logits = q[..., :space] @ keys.mT
@@ -534,8 +534,9 @@ class LatentAttention(_Attention):
     def _remember(
         self, latent: Tensor, k_pe: Tensor, times: list[Tensor], context: Context
     ) -> tuple[Tensor, Tensor]:
-        """Add new tokens to the cache; return for all tokens the latent space parts ``(B, 1, all,
-        rank)``, and the rotated keys with the heads' times ``(B, 1, all, d + 2 H)``."""
+        """Add new tokens to the cache; return for all tokens the latent space parts
+        ``(B, 1, all, rank)``, and the rotated keys with the heads' times
+        ``(B, 1, all, d + 2 H)``."""
         second = torch.cat([context.marked(k_pe), *times], -1)[:, None]
         return context.remember(
             latent[:, None, :, : self.latent.size].contiguous(), second, self.layer

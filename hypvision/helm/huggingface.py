@@ -324,10 +324,11 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
     def from_official(
         cls, source: str | Path | Mapping[str, Tensor], **options: Any
     ) -> HelmForCausalLM:
-        """Return a model with the weights of an official checkpoint, of one that ``hypvision zoo
-        convert`` wrote, or of a training. ``source`` is a file, another name of a checkpoint
-        (:func:`hypvision.checkpoints.sources.fetch`), or a state dict; ``options`` are settings
-        that cannot be read off the weights, such as ``max_seq_len`` or ``n_activated_experts``."""
+        """Return a model with the weights of an official checkpoint, of one that
+        ``hypvision zoo convert`` wrote, or of a training. ``source`` is a file, another name of a
+        checkpoint (:func:`hypvision.checkpoints.sources.fetch`), or a state dict; ``options`` are
+        settings that cannot be read off the weights, such as ``max_seq_len`` or
+        ``n_activated_experts``."""
         weights = decoder_weights(
             source if isinstance(source, Mapping) else network_weights(read(source), None)
         )

@@ -157,7 +157,7 @@ class PointEmbedding(nn.Embedding):
     :mod:`hypvision.optim` expect them.
 
     Points start as published: in evenly spread directions, as exponential maps of tangent vectors
-        at the origin whose Euclidean length is 1.
+    at the origin whose Euclidean length is 1.
     """
 
     manifold_parameters = ("weight",)

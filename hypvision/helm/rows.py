@@ -147,8 +147,8 @@ def _sum_square(x: Tensor, y: Tensor, weight: Tensor, n: int, safe: bool) -> Ten
 
 
 def swiglu(z: Tensor, n: int | None, c: float | Tensor = 1.0, fused: bool = True) -> Tensor:
-    """Return the points ``(..., width)`` with the space part ``silu(gate) * up`` of rows ``[gate |
-    up]`` without time, ``(..., 2 width)``."""
+    """Return the points ``(..., width)`` with the space part ``silu(gate) * up`` of rows
+    ``[gate | up]`` without time, ``(..., 2 width)``."""
     gate, up = upcast(z).chunk(2, -1)
     return lift(F.silu(gate) * up, n, c, fresh=fused)
 
@@ -175,8 +175,8 @@ def turn_(x: Tensor, cos: Tensor, sin: Tensor, sign: int = 1) -> None:
 
 def centroid(heads: Tensor, size: int, width: int, safe: bool = True) -> Tensor:
     """Return the centroids of heads side by side, rows ``(B, L, width)`` filled with zeros, from
-    sums of weighted points ``(B, L, H, size or more)``, with space first and the time at ``size -
-    1``; coordinates after the time are dropped. For ``safe`` see ``safe_clamp`` of
+    sums of weighted points ``(B, L, H, size or more)``, with space first and the time at
+    ``size - 1``; coordinates after the time are dropped. For ``safe`` see ``safe_clamp`` of
     :class:`hypvision.helm.config.Architecture`."""
     points = upcast(heads)[..., :size]
     return join(sized(points, 1.0, 1.0 if safe else 1e-6, slot=size - 1), width)

@@ -202,8 +202,8 @@ def _scaled(x: Tensor, scale: Tensor) -> Tensor:
 
 
 class HCFormerStage(nn.Module):
-    """The blocks of one resolution, after an optional down-sampling convolution; maps ``(B, C, H,
-    W)`` in and out."""
+    """The blocks of one resolution, after an optional down-sampling convolution; maps
+    ``(B, C, H, W)`` in and out."""
 
     def __init__(
         self,
@@ -230,8 +230,8 @@ class HCFormerStage(nn.Module):
         return x.permute(0, 3, 1, 2)
 
     def channels_last(self, x: Tensor) -> Tensor:
-        """Return the map ``(B, H, W, C)`` that enters the first block, for the map ``x`` ``(B, C,
-        H, W)`` of the stage before."""
+        """Return the map ``(B, H, W, C)`` that enters the first block, for the map ``x``
+        ``(B, C, H, W)`` of the stage before."""
         smaller: Tensor = self.downsample(x)
         return smaller.permute(0, 2, 3, 1).contiguous()
 

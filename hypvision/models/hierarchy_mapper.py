@@ -65,9 +65,10 @@ class GaussianTree(nn.Module):
     """A binary tree of diagonal Gaussians; its leaves are learned.
 
     A parent has the mean and the variance of the mixture of its two children with equal weights
-    (moment matching): ``mean' = (mean_a + mean_b) / 2``, ``var' = (var_a + var_b) / 2 + (mean_a -
-    mean_b)^2 / 4``. In this form the variance cannot become negative, and it is never below the
-    smaller one of the children. Log-variances are kept within +-13.8.
+    (moment matching): ``mean' = (mean_a + mean_b) / 2``,
+    ``var' = (var_a + var_b) / 2 + (mean_a - mean_b)^2 / 4``. In this form the variance cannot
+    become negative, and it is never below the smaller one of the children. Log-variances are kept
+    within +-13.8.
 
     Args:
         dim: dimension C of the Gaussians.
@@ -198,8 +199,8 @@ class GaussianTree(nn.Module):
         return torch.randn(shape, generator=generator, device=self.mean.device, dtype=compute_dtype)
 
     def sample(self, noise: list[Tensor], generator: torch.Generator | None = None) -> Tensor:
-        """Return queries ``(L N, C)``, level after level: query t of a level is the sample ``t mod
-        m_l`` of node ``t // m_l``.
+        """Return queries ``(L N, C)``, level after level: query t of a level is the sample
+        ``t mod m_l`` of node ``t // m_l``.
 
         Args:
             noise: a tensor ``(m_l, n_l, C)`` per level, or one tensor ``(n_l, C)`` per draw, the
@@ -653,8 +654,8 @@ class TreeLift(nn.Module):
             nn.init.constant_(self.scale, self.weight.shape[1] ** -0.5)
 
     def forward(self, nodes: Tensor) -> Tensor:
-        """Return points ``(..., dim_out + 1)``, time first, for nodes ``(..., C)``, or ``(...,
-        dim_out)`` in flat space; in float32 at least."""
+        """Return points ``(..., dim_out + 1)``, time first, for nodes ``(..., C)``, or
+        ``(..., dim_out)`` in flat space; in float32 at least."""
         compute_dtype = torch.promote_types(nodes.dtype, torch.float32)
         with exact(nodes.device):
             v = torch.matmul(nodes.to(compute_dtype), self.weight.to(compute_dtype))
@@ -670,8 +671,8 @@ class TreeLift(nn.Module):
 
 
 def _official_lift(v: Tensor) -> Tensor:
-    """Return the space part ``(..., D)`` that the released code makes of vectors ``v`` ``(...,
-    D)``."""
+    """Return the space part ``(..., D)`` that the released code makes of vectors ``v``
+    ``(..., D)``."""
     square = v[..., 1:].square().sum(-1, keepdim=True) - v[..., :1].square()
     # The released code's clamp passes 1e-8 of the gradient.
     leak = 1e-9 + 1e-8 * (square - square.detach())
@@ -689,8 +690,8 @@ class MapLayout(NamedTuple):
 
     Attributes:
         channels_last: whether maps with four dimensions are ``(B, H, W, C)``, not ``(B, C, H, W)``.
-        prefix: number of class and other tokens at the beginning of a sequence ``(B, prefix + HW,
-            C)``.
+        prefix: number of class and other tokens at the beginning of a sequence
+            ``(B, prefix + HW, C)``.
         distilled: whether the second token is a distillation token with a feature and head of its
             own.
         kv: which tokens are keys and values: ``"patch"``, all but the prefix; ``"official"``, by
@@ -809,8 +810,8 @@ class HierarchyMapper(nn.Module):
     def queries(
         self, noise: list[Tensor] | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Return the queries, level after level: samples ``(L N, C)``, or the means ``(sum n_l,
-        C)`` where there is no noise.
+        """Return the queries, level after level: samples ``(L N, C)``, or the means
+        ``(sum n_l, C)`` where there is no noise.
 
         Args:
             noise: noise to use, see :meth:`GaussianTree.sample`; None: as the mode and

@@ -262,7 +262,7 @@ class HiMapper(AnyCheckpoint):
         given.
 
         Without pooling there is no image feature to enrich: :meth:`forward` then returns the
-            backbone's map.
+        backbone's map.
         """
         if global_pool is not None:
             check_pool(global_pool, num_classes, _POOLS)
@@ -297,8 +297,8 @@ class HiMapper(AnyCheckpoint):
         return out
 
     def _pool(self, features: Tensor) -> Tensor:
-        """Return the backbone's image features ``(B, cls_dim)``, or with a distillation token ``(B,
-        2, cls_dim)``."""
+        """Return the backbone's image features ``(B, cls_dim)``, or with a distillation token
+        ``(B, 2, cls_dim)``."""
         pooled: Tensor
         if self.distilled:
             pooled = self.trunk.head_drop(features[:, :2])
@@ -427,10 +427,10 @@ class HiMapper(AnyCheckpoint):
 
         Returns:
             A dict with ``logits`` ``(B, num_classes)``; ``feature``, the enriched image feature
-            ``(B, cls_dim)``; lists with an entry per level, the finest first: ``nodes`` ``(B, n_l,
-            C)``, ``points`` of the hyperboloid ``(B, n_l, D + 1)``, ``moments``, and with ``maps``
-            ``attention`` ``(B, n_l, M)`` of each node to the M tokens of the map (the mean over
-            heads and samples); ``tokens`` ``(B, HW, C)`` of the image; ``curvature``; and
+            ``(B, cls_dim)``; lists with an entry per level, the finest first: ``nodes``
+            ``(B, n_l, C)``, ``points`` of the hyperboloid ``(B, n_l, D + 1)``, ``moments``, and
+            with ``maps`` ``attention`` ``(B, n_l, M)`` of each node to the M tokens of the map (the
+            mean over heads and samples); ``tokens`` ``(B, HW, C)`` of the image; ``curvature``; and
             ``losses``, a dict of the weighted auxiliary losses ``contrastive`` and ``kl``.
         """
         features = self.forward_features(x)

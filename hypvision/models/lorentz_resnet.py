@@ -6,9 +6,9 @@ Curvature-Aware Optimization", Bdeir, Burchert, Schmidt-Thieme, Landwehr (NeurIP
 components. With ``plus=False`` the networks compute what the official code does, and its
 checkpoints are converted (:mod:`hypvision.models.lorentz_resnet_checkpoint`).
 
-Feature maps of hyperbolic stages are the space parts of points, one point per pixel: ``(B, C, H,
-W)`` as in any other network. The time is computed where a formula needs it. An image enters a fully
-hyperbolic network as space parts. The feature maps that the network returns
+Feature maps of hyperbolic stages are the space parts of points, one point per pixel:
+``(B, C, H, W)`` as in any other network. The time is computed where a formula needs it. An image
+enters a fully hyperbolic network as space parts. The feature maps that the network returns
 (``features_only=True``, ``forward_intermediates``) are tangent vectors at the origin.
 
 The Euclidean network of the same architecture, for comparisons, is

@@ -1,8 +1,8 @@
 """Neural-network layers built on :mod:`hypvision.geometry`.
 
-Lorentz layers take and return the space parts of points: maps ``(B, C, H, W)`` or tokens ``(...,
-n)``. ``manifold.from_space`` adds the time coordinate, ``x[..., 1:]`` removes it. Layers of the
-Poincare ball take and return points.
+Lorentz layers take and return the space parts of points: maps ``(B, C, H, W)`` or tokens
+``(..., n)``. ``manifold.from_space`` adds the time coordinate, ``x[..., 1:]`` removes it. Layers of
+the Poincare ball take and return points.
 
 Operations that need no layer of this package:
 

@@ -314,8 +314,8 @@ class ClusterMixer(nn.Module):
         return out
 
     def assignments(self, x: Tensor) -> ClusterAssignment:
-        """Return the soft assignments that :meth:`forward` uses for the map ``x`` ``(B, H, W,
-        C)``."""
+        """Return the soft assignments that :meth:`forward` uses for the map ``x``
+        ``(B, H, W, C)``."""
         batch, height, width, _ = x.shape
         padded, top, left = self._features(x)
         (_, patch), (_, window) = self._levels(padded)
@@ -396,9 +396,9 @@ class ClusterMixer(nn.Module):
     ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor | None, Tensor | None]]:
         """Return mixed values and assignments of both levels, each as a pair.
 
-        Values have shape ``(B, fold, h, fold, w, e * d)`` at patch level and ``(B, fold, 1, fold,
-        1, e * d)`` at window level (``(B, 1, 1, 1, 1, e * d)`` if all windows get the same);
-        assignments ``(B * fold^2 * e, M, h * w)`` and ``(B, e, K, fold, fold)``.
+        Values have shape ``(B, fold, h, fold, w, e * d)`` at patch level and
+        ``(B, fold, 1, fold, 1, e * d)`` at window level (``(B, 1, 1, 1, 1, e * d)`` if all windows
+        get the same); assignments ``(B * fold^2 * e, M, h * w)`` and ``(B, e, K, fold, fold)``.
         """
         fold = self.fold
         heads = self.heads

@@ -132,8 +132,8 @@ class LorentzConv2d(_LorentzConv):
 
     which needs no unfolded patches. Padding is by origins.
 
-    The arguments are those of ``nn.Conv2d``, and the hyperboloid. Shapes: space parts ``(B, C, H,
-    W)`` to ``(B, C', H', W')``.
+    The arguments are those of ``nn.Conv2d``, and the hyperboloid. Shapes: space parts
+    ``(B, C, H, W)`` to ``(B, C', H', W')``.
     """
 
     rank = 2

@@ -124,8 +124,8 @@ def minkowski_square(points: Tensor, slot: int = 0) -> Tensor:
 
 
 def to_centroids(means: Tensor, c: float | Tensor) -> Tensor:
-    """Return the centroids of points from the means of the points' coordinates, both ``(..., n +
-    1)`` with time."""
+    """Return the centroids of points from the means of the points' coordinates, both
+    ``(..., n + 1)`` with time."""
     # For distant points rounding may bring the square below 1, its least value for a mean of
     # points.
     return sized(means, c, least=1.0)

@@ -76,9 +76,10 @@ class LorentzLinear(nn.Module):
         in_features, out_features: space dimensions of input and result.
         manifold: the hyperboloid of the input.
         normalize: what sets the size of the result, while the linear map sets its direction. False:
-            the map sets it, too. True: the norm of the space part is ``sigmoid(w_0 . x + b_0)
-            exp(scale)`` (Bdeir et al.). ``"time"``: the time is ``sigmoid(w_0 . x + b_0) exp(scale)
-            + 1/sqrt(c) + margin`` (Chen et al., "Fully Hyperbolic Neural Networks").
+            the map sets it, too. True: the norm of the space part is
+            ``sigmoid(w_0 . x + b_0) exp(scale)`` (Bdeir et al.). ``"time"``: the time is
+            ``sigmoid(w_0 . x + b_0) exp(scale) + 1/sqrt(c) + margin`` (Chen et al., "Fully
+            Hyperbolic Neural Networks").
         scale: initial ``scale``; it is learned if ``learn_scale``, which needs ``normalize``.
             Published are 2.3, fixed, and for ``"time"`` ``log(10)``, learned.
         margin: the number in the formula of ``normalize="time"``; 0.1 as published for c = 1, 0.5

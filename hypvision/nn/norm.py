@@ -382,7 +382,7 @@ class _LorentzBatchNorm(nn.Module):
         variance of Bdeir et al., where Triton is installed.
 
         Rare cases are left to the plain form: float64, the gyrogroup's statistics, gradients in
-            evaluation, and maps of more numbers, or sums of pixels, than 32 bits count.
+        evaluation, and maps of more numbers, or sums of pixels, than 32 bits count.
         """
         if x.dtype == torch.float64 or self.gyro or self.joint or not on_gpu(x):
             return False  # before any look at sizes, which a compiler may not know

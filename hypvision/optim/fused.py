@@ -46,10 +46,11 @@ def lorentz_step_(
     rate: float, keep: float, fresh: float, fresh_square: float, eps: float, decay: float,
     share: float,
 ) -> None:  # fmt: skip
-    """Make one step of the points ``x`` in place: decay them by ``share``; update ``m`` to ``keep m
-    + fresh G`` with the gradient ``G`` of loss and ``decay``, and move ``v`` by the share
-    ``fresh_square`` towards the square of its length; move ``x`` along ``-rate m / (sqrt(v) +
-    eps)``, or without ``v`` along ``-rate m``; and transport ``m`` to the new points."""
+    """Make one step of the points ``x`` in place: decay them by ``share``; update ``m`` to
+    ``keep m + fresh G`` with the gradient ``G`` of loss and ``decay``, and move ``v`` by the share
+    ``fresh_square`` towards the square of its length; move ``x`` along
+    ``-rate m / (sqrt(v) + eps)``, or without ``v`` along ``-rate m``; and transport ``m`` to the
+    new points."""
     rows, width = x.shape
     block = triton.next_power_of_2(width - 1)
     tile = max(1, TILE // block)

@@ -117,8 +117,8 @@ class Kernel:
     def gradient(
         self, x: Tensor, grad: Tensor, c: Curvature, decay: float = 0.0
     ) -> tuple[Tensor, Where]:
-        """Return the Riemannian gradient in the frame, for the Euclidean gradient ``grad + decay
-        x``, and values that the step from ``x`` needs."""
+        """Return the Riemannian gradient in the frame, for the Euclidean gradient
+        ``grad + decay x``, and values that the step from ``x`` needs."""
         return (torch.add(grad, x, alpha=decay) if decay else grad), ()
 
     def frame(self, x: Tensor, v: Tensor, c: Curvature) -> Tensor:

@@ -1,5 +1,5 @@
-"""Registration of the optimisers in timm: ``timm.optim.create_optimizer_v2(model,
-"riemannianadamw", lr=1e-3)``."""
+"""Registration of the optimisers in timm:
+``timm.optim.create_optimizer_v2(model, "riemannianadamw", lr=1e-3)``."""
 
 from __future__ import annotations
 

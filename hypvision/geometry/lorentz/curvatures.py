@@ -26,8 +26,8 @@ def max_distance(c: Curvature, largest: float = 2000.0) -> float | Tensor:
 
     A product ``c * largest`` below 20, which by default occurs for ``c < 0.01``, counts as 20: the
     published limit would fall with the curvature, to 0 at ``c = 1 / largest``, although it should
-    grow as the space becomes flatter. Below 20 the limit is 3.69 radii of curvature, ``3.69 /
-    sqrt(c)``.
+    grow as the space becomes flatter. Below 20 the limit is 3.69 radii of curvature,
+    ``3.69 / sqrt(c)``.
     """
     root = c**0.5
     x = c * largest
@@ -38,8 +38,8 @@ def max_distance(c: Curvature, largest: float = 2000.0) -> float | Tensor:
 
 @stable("space")
 def rescale_tangent(space: Tensor, limit: float | Tensor, slope: float = 2.0) -> Tensor:
-    """Return the vectors ``space`` ``(..., n)`` with their lengths ``r`` squashed to ``D
-    tanh(atanh(0.99) r / (s D))``, where ``D`` is ``limit`` and ``s`` is ``slope``, as in
+    """Return the vectors ``space`` ``(..., n)`` with their lengths ``r`` squashed to
+    ``D tanh(atanh(0.99) r / (s D))``, where ``D`` is ``limit`` and ``s`` is ``slope``, as in
     :func:`rescale`.
 
     Raises:

@@ -56,8 +56,8 @@ def wrapped_normal_log_prob(x: Tensor, mean: Tensor, std: Tensor | float, c: Cur
 
 
 def gauss_log_prob(v: Tensor, std: Tensor | float) -> Tensor:
-    """Return the log density ``(...)`` of the normal distribution around 0 at ``v`` ``(...,
-    n)``."""
+    """Return the log density ``(...)`` of the normal distribution around 0 at ``v``
+    ``(..., n)``."""
     std = torch.as_tensor(std, dtype=v.dtype, device=v.device)
     log_std = torch.log(std).expand_as(v).sum(-1)
     constant = 0.5 * v.shape[-1] * math.log(2 * math.pi)

@@ -32,8 +32,8 @@ def origin(
 
 @stable("space", rows=True)
 def time_from_space(space: Tensor, c: Curvature) -> Tensor:
-    """Return the time coordinate ``(..., 1)`` of the points with the space parts ``space`` ``(...,
-    n)``."""
+    """Return the time coordinate ``(..., 1)`` of the points with the space parts ``space``
+    ``(..., n)``."""
     return _time(space, inverse(c))
 
 

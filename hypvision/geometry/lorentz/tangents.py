@@ -59,8 +59,8 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "v", rows=True)
 def proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
-    r"""Return the orthogonal projection :math:`v + c\langle x, v\rangle_L x` of ``v`` ``(..., n +
-    1)`` to the tangent space at ``x``."""
+    r"""Return the orthogonal projection :math:`v + c\langle x, v\rangle_L x` of ``v``
+    ``(..., n + 1)`` to the tangent space at ``x``."""
     x = _from_space(x[..., 1:] * square_root(c), 1.0)
     signs = torch.ones(x.shape[-1], 1, dtype=x.dtype, device=x.device)
     signs[:1].neg_()
@@ -81,8 +81,8 @@ def egrad2rgrad(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "u", "v", rows=True)
 def inner(x: Tensor, u: Tensor, v: Tensor, c: Curvature) -> Tensor:
-    r"""Return the inner product ``(...)`` of the tangent vectors ``u``, ``v`` at ``x``, all ``(...,
-    n + 1)``.
+    r"""Return the inner product ``(...)`` of the tangent vectors ``u``, ``v`` at ``x``, all
+    ``(..., n + 1)``.
 
     .. math:: u_s \cdot v_s - (s \cdot u_s)(s \cdot v_s) / t^2
     """
