@@ -208,8 +208,8 @@ class Manifold(nn.Module):
             )
 
     def _restore(self, log_c: Tensor) -> None:
-        """Make ``self.log_c`` a CurvatureParameter of at least float32 again, of the value ``log_c``,
-        if PyTorch has replaced its class or rounded it to half precision."""
+        """Make ``self.log_c`` a CurvatureParameter of at least float32 again, of the value
+        ``log_c``, if PyTorch has replaced its class or rounded it to half precision."""
         if type(self.log_c) is nn.Parameter:
             self.log_c.__class__ = CurvatureParameter
             self.log_c.log_bounds = self.log_bounds

@@ -219,7 +219,7 @@ def test_curvatures_on_the_way_back():
         if n.endswith(".k")
     )
     for weights, curvature, message in (
-        (learned, 0.5, "hold what was learned"),
+        (learned, 0.5, "hold a learned one"),
         (fixed, -1.0, "must be positive"),
         (
             {**fixed, "manifolds.0.log_c": torch.zeros(()), "manifolds.1.log_c": torch.ones(())},
