@@ -485,7 +485,7 @@ class ClusterMixer(nn.Module):
         gain = as_dtype(scale.expand(shape), centers.dtype)
         share = feature.new_full(shape, 1 / self.head_dim)
         # The features get the length 1 / sqrt(d), but for those shorter than eps, and the centres
-        # sqrt(d).
+        # sqrt(d) times the scale.
         unit = F.rms_norm(feature, shape, share, eps=eps)
         return torch.bmm(F.rms_norm(centers, shape, gain, eps=eps), unit.transpose(1, 2))
 

@@ -418,10 +418,10 @@ class LorentzBatchNorm2d(_LorentzBatchNorm):
     r"""Lorentz batch normalisation of maps (Bdeir et al., ICLR 2024), in closed form.
 
     The mean is the centroid over the images of the centroids over their pixels, the variance the
-    mean distance from the mean. The inverse boost by the mean moves points so that it comes to lie
-    at the origin, their radii are multiplied by ``gamma / (var + eps)``, and the boost by ``beta``
-    moves them on. For every pixel that is a factor and two terms of rank one, where the published
-    chain of logarithm, transports and exponential map writes four maps.
+    mean distance from the mean. The inverse boost by the mean moves points so that the mean comes
+    to lie at the origin, their radii are multiplied by ``gamma / (var + eps)``, and the boost by
+    ``beta`` moves them on. For every pixel that is a factor and two terms of rank one, where the
+    published chain of logarithm, transports and exponential map writes four maps.
 
     Args:
         num_features: number of channels C.
