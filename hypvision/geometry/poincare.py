@@ -130,8 +130,8 @@ def expmap0(u: Tensor, c: Curvature, eps: float = 0.0) -> Tensor:
 
 @_ball("x", rows=True, small=True)
 def logmap0(x: Tensor, c: Curvature) -> Tensor:
-    r"""Return the logarithm at the origin, :math:`\mathrm{artanh}(\sqrt c |x|)\, x / (\sqrt c
-    |x|)`.
+    r"""Return the logarithm at the origin,
+    :math:`\mathrm{artanh}(\sqrt c |x|)\, x / (\sqrt c |x|)`.
 
     Its length is half of the distance of ``x`` from the origin.
     """
@@ -141,8 +141,8 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
 
 @_ball("x", "u", inside=("x",), rows=True, small=True)
 def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
-    r"""Return the exponential map at ``x`` of the tangent vectors ``u``, :math:`x \oplus
-    \tanh(\sqrt c |u| / X)\, u / (\sqrt c |u|)`, all ``(..., n)``."""
+    r"""Return the exponential map at ``x`` of the tangent vectors ``u``,
+    :math:`x \oplus \tanh(\sqrt c |u| / X)\, u / (\sqrt c |u|)`, all ``(..., n)``."""
     gap = _gap(x, c)
     size = (length(u) * square_root(c)).clamp_min(tiny(u))
     z = (size / gap).clamp_max(_CAP)
@@ -184,8 +184,8 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 @_ball("x", "y", rows=True, small=True)
 def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    r"""Return the geodesic distance ``(...)`` between ``x`` and ``y``, :math:`\frac{2}{\sqrt
-    c}\mathrm{asinh}(\sqrt c|x - y| / \sqrt{XY})`.
+    r"""Return the geodesic distance ``(...)`` between ``x`` and ``y``,
+    :math:`\frac{2}{\sqrt c}\mathrm{asinh}(\sqrt c|x - y| / \sqrt{XY})`.
 
     The gradient is 0 where the points coincide.
     """
@@ -196,8 +196,8 @@ def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 @_ball("x", "y", rows=True)
 def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    r"""Return the squared Lorentz distance ``(...)`` between ``x`` and ``y``, :math:`4|x - y|^2 /
-    (XY)`.
+    r"""Return the squared Lorentz distance ``(...)`` between ``x`` and ``y``,
+    :math:`4|x - y|^2 / (XY)`.
 
     It is not the square of :func:`dist` but the squared chord on the hyperboloid (Law et al., ICML
     2019).
@@ -355,8 +355,8 @@ def mobius_matvec(matrix: Tensor, x: Tensor, c: Curvature) -> Tensor:
 
 @_ball("u", "v", "w", inside=("u", "v"), rows=True)
 def gyration(u: Tensor, v: Tensor, w: Tensor, c: Curvature) -> Tensor:
-    r"""Return the vectors ``w`` rotated by the gyration of ``u`` and ``v``, :math:`\mathrm{gyr}[u,
-    v] w = -(u \oplus v) \oplus (u \oplus (v \oplus w))`."""
+    r"""Return the vectors ``w`` rotated by the gyration of ``u`` and ``v``,
+    :math:`\mathrm{gyr}[u, v] w = -(u \oplus v) \oplus (u \oplus (v \oplus w))`."""
     return _gyrate(w, u + v, -v, _gap(v, c), _gap(u, c), c)
 
 
@@ -442,8 +442,8 @@ def frechet_mean(
 
 
 def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
-    r"""Return the half-aperture ``(...)`` of the entailment cone at ``x``, :math:`\arcsin(K X /
-    (\sqrt c |x|))`, in radians.
+    r"""Return the half-aperture ``(...)`` of the entailment cone at ``x``,
+    :math:`\arcsin(K X / (\sqrt c |x|))`, in radians.
 
     ``min_radius`` is ``K``, at least 0 (Ganea et al., ICML 2018).
     """

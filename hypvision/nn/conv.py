@@ -125,8 +125,8 @@ class LorentzConv2d(_LorentzConv):
     r"""Lorentz convolution of fully hyperbolic CNNs (Bdeir et al., ICLR 2024), exactly and in one
     Euclidean convolution.
 
-    The published layer concatenates the points of a patch to one point (with the time :math:`t^2 =
-    1/c + \sum_p |s_p|^2`) and applies a Lorentz linear layer. Written out this is
+    The published layer concatenates the points of a patch to one point (with the time
+    :math:`t^2 = 1/c + \sum_p |s_p|^2`) and applies a Lorentz linear layer. Written out this is
 
     .. math:: s' = \mathrm{conv}(s) + w_t \sqrt{\mathrm{boxsum}(|s|^2) + 1/c}
 

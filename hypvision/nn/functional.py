@@ -139,8 +139,8 @@ def sized(
     slot: int = 0,
     square: Tensor | None = None,
 ) -> Tensor:
-    r"""Return the multiples of vectors ``(..., n)`` that are points: :math:`x / \sqrt{c (t^2 -
-    |s|^2)}`.
+    r"""Return the multiples of vectors ``(..., n)`` that are points:
+    :math:`x / \sqrt{c (t^2 - |s|^2)}`.
 
     Args:
         points: the vectors.

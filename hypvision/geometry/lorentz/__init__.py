@@ -1,11 +1,11 @@
 r"""The Lorentz model (hyperboloid) of hyperbolic space, as functions of tensors.
 
-With curvature ``c > 0`` (sectional curvature ``-c``) the points are :math:`\{x \in R^{n+1} :
-\langle x, x\rangle_L = -1/c,\ x_0 > 0\}`, where :math:`\langle x, y\rangle_L = -x_0 y_0 + x_s \cdot
-y_s`. The time coordinate comes first. A point is identified by its space part ``x_s``: functions
-read only the space part and compute the time and, for tangent vectors, the time part anew.
-Gradients with respect to the time coordinate of an argument are therefore 0, and those with respect
-to the space part are complete.
+With curvature ``c > 0`` (sectional curvature ``-c``) the points are
+:math:`\{x \in R^{n+1} : \langle x, x\rangle_L = -1/c,\ x_0 > 0\}`, where
+:math:`\langle x, y\rangle_L = -x_0 y_0 + x_s \cdot y_s`. The time coordinate comes first. A point
+is identified by its space part ``x_s``: functions read only the space part and compute the time
+and, for tangent vectors, the time part anew. Gradients with respect to the time coordinate of an
+argument are therefore 0, and those with respect to the space part are complete.
 
 Every function takes tensors ``(..., n + 1)`` (points, tangent vectors) or ``(..., n)`` (space
 parts, tangent vectors at the origin) and the curvature last: a float, or a tensor that broadcasts

@@ -156,9 +156,9 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
     It is 0 where ``y`` lies behind ``x`` on its ray, and where the points coincide, as those of
     equal texts do: a point is in its own cone. No clamp is needed: the angle is the ``atan2`` of
-    the parts of :func:`logmap` across and along the ray, :math:`|s_\perp| / \sqrt c` and :math:`t\,
-    \hat s \cdot (s' - s) - |s| (t' - t)` (Desai et al., ICML 2023, compute an ``acos``, which loses
-    half of the digits, and gives pi/2 where points coincide).
+    the parts of :func:`logmap` across and along the ray, :math:`|s_\perp| / \sqrt c` and
+    :math:`t\, \hat s \cdot (s' - s) - |s| (t' - t)` (Desai et al., ICML 2023, compute an ``acos``,
+    which loses half of the digits, and gives pi/2 where points coincide).
     """
     time, ahead, delta, _ = chord(x, y, c)
     space = x[..., 1:]

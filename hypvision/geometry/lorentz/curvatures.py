@@ -21,8 +21,9 @@ def max_distance(c: Curvature, largest: float = 2000.0) -> float | Tensor:
     r"""Return the default limit of :func:`rescale` for float32, the radius
     :math:`\mathrm{arcosh}(c\, t) / \sqrt c` with ``t = largest``.
 
-    It is 8.29 for c = 1 (Bdeir et al., NeurIPS 2025, who write :math:`\sqrt k\, \mathrm{arcosh}(t /
-    k)` with :math:`k = 1 / c`). A point at that radius has the time coordinate :math:`\sqrt c\, t`.
+    It is 8.29 for c = 1 (Bdeir et al., NeurIPS 2025, who write
+    :math:`\sqrt k\, \mathrm{arcosh}(t / k)` with :math:`k = 1 / c`). A point at that radius has the
+    time coordinate :math:`\sqrt c\, t`.
 
     A product ``c * largest`` below 20, which by default occurs for ``c < 0.01``, counts as 20: the
     published limit would fall with the curvature, to 0 at ``c = 1 / largest``, although it should

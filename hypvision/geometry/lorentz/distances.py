@@ -45,8 +45,8 @@ def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "y", rows=True)
 def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    r"""Return the squared Lorentz distance ``(...)`` between ``x`` and ``y``, :math:`\langle x - y,
-    x - y\rangle_L = -2/c - 2\langle x, y\rangle_L`.
+    r"""Return the squared Lorentz distance ``(...)`` between ``x`` and ``y``,
+    :math:`\langle x - y, x - y\rangle_L = -2/c - 2\langle x, y\rangle_L`.
 
     It is not the square of :func:`dist` but the squared chord (Law et al., ICML 2019).
     """
@@ -64,10 +64,10 @@ _LEAST = 1e-37
 def cdist(x: Tensor, y: Tensor, c: Curvature, dtype: torch.dtype | None = None) -> Tensor:
     r"""Return all geodesic distances between two sets of points, by one matrix product.
 
-    With :math:`u = \sqrt c t - 1` the fourth part of the squared chord is :math:`(u + (u + 1) u' -
-    c\, s \cdot s') / 2`, a product of rows of :math:`n + 2` numbers, and the distance is
-    :math:`\tfrac{2}{\sqrt c} \mathrm{asinh}` of its root. No tensor of shape ``(N, M, n)`` is
-    built.
+    With :math:`u = \sqrt c t - 1` the fourth part of the squared chord is
+    :math:`(u + (u + 1) u' - c\, s \cdot s') / 2`, a product of rows of :math:`n + 2` numbers, and
+    the distance is :math:`\tfrac{2}{\sqrt c} \mathrm{asinh}` of its root. No tensor of shape
+    ``(N, M, n)`` is built.
 
     Up to 2^24 distances the product is computed in float64: the distance of points at the radius
     ``r`` that are ``d`` apart has the relative error ``1e-16 (sinh(r) / d)^2``. Larger matrices are

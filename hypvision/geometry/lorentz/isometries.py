@@ -18,8 +18,8 @@ def boost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Return ``y`` after the boost that takes the origin to ``x``; both are ``(..., n + 1)``.
 
     The result is the gyrovector (Moebius) sum :math:`x \oplus y` of the model, :func:`expmap` at
-    ``x`` of the transported :func:`logmap0` of ``y`` (Chami et al., NeurIPS 2019): :math:`s' +
-    \left(\sqrt c t' + \frac{c\, s \cdot s'}{1 + \sqrt c t}\right) s`.
+    ``x`` of the transported :func:`logmap0` of ``y`` (Chami et al., NeurIPS 2019):
+    :math:`s' + \left(\sqrt c t' + \frac{c\, s \cdot s'}{1 + \sqrt c t}\right) s`.
     """
     space = x[..., 1:]
     end = y[..., 1:]

@@ -21,8 +21,8 @@ def centroid(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Te
     r"""Return the weighted Lorentz centroid: the point with the least weighted sum of squared
     Lorentz distances.
 
-    It is also known as Einstein midpoint. With :math:`m = \sum_i w_i x_i` it is :math:`m / (\sqrt c
-    \sqrt{-\langle m, m\rangle_L})` (Law et al., ICML 2019).
+    It is also known as Einstein midpoint. With :math:`m = \sum_i w_i x_i` it is
+    :math:`m / (\sqrt c \sqrt{-\langle m, m\rangle_L})` (Law et al., ICML 2019).
 
     Args:
         x: points ``(..., N, n + 1)``.
