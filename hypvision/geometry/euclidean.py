@@ -212,7 +212,6 @@ class Euclidean(Manifold):
         return mean + noise * std
 
     def wrapped_normal_log_prob(self, x: Tensor, mean: Tensor, std: Tensor | float) -> Tensor:
-        """Return the log density ``(...)`` of :meth:`wrapped_normal` at ``x``."""
         _check_std("wrapped_normal_log_prob", std, mean.shape[-1])
         return gauss_log_prob(x - mean, std)
 

@@ -1,9 +1,5 @@
 """The base class of manifold objects: a curvature, fixed or learned, and the methods that all
-manifolds have.
-
-Methods have geoopt's names. A manifold is a module: if it is assigned to a layer, its learned
-curvature is one of the layer's parameters.
-"""
+manifolds have."""
 
 from __future__ import annotations
 

@@ -281,12 +281,9 @@ class PoincareBall(Hyperbolic):
         return poincare.expmap0(u, self.c, eps)
 
     def from_tangent0(self, u: Tensor) -> Tensor:
-        """Return the points at the distance ``|u|`` from the origin in the direction of ``u``
-        ``(..., n)``."""
         return self.expmap0(u / 2)
 
     def to_tangent0(self, x: Tensor) -> Tensor:
-        """Return the vectors ``u`` ``(..., n)`` from which :meth:`from_tangent0` makes ``x``."""
         return 2 * self.logmap0(x)
 
     def proju(self, x: Tensor, v: Tensor) -> Tensor:

@@ -148,7 +148,6 @@ class Product(Manifold):
         return torch.split(std, self.dims, -1)
 
     def norm(self, x: Tensor, u: Tensor, *, keepdim: bool = False) -> Tensor:
-        """Return the length ``(...)`` of the tangent vectors ``u`` at ``x``."""
         return safe_sqrt(self.inner(x, u, u, keepdim=keepdim))
 
     def projx(self, x: Tensor) -> Tensor:
@@ -170,8 +169,6 @@ class Product(Manifold):
         return self._call("to_tangent0", x=x)
 
     def geodesic_unit(self, t: float | Tensor, x: Tensor, u: Tensor) -> Tensor:
-        """Return the point at the distance ``t``, a number or ``(..., 1)``, from ``x`` in the
-        direction of the tangent vector ``u``."""
         check_factor(t, "geodesic_unit: t")
         length = self.norm(x, u).unsqueeze(-1)
         return self.expmap(x, u * (t / torch.where(length > 0, length, torch.ones_like(length))))
