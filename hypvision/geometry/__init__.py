@@ -1,5 +1,5 @@
-"""Hyperbolic geometry: pure functions of tensors, and manifold objects that know their curvature.
-Needs torch alone."""
+"""Hyperbolic geometry: pure functions of tensors, and manifold objects that hold their curvature.
+The package imports nothing but torch."""
 
 from . import lorentz, maps, numerics, poincare
 from .euclidean import Euclidean

@@ -1,4 +1,4 @@
-"""The types of arguments that may be a number or a tensor."""
+"""The type of arguments that may be a number or a tensor."""
 
 from torch import Tensor
 

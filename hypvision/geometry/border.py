@@ -1,8 +1,8 @@
 """The border of the geometry: what all its public functions do with their arguments and results.
 
-Arguments are checked, float32 points are computed in float64, and long rows on a CPU block by
-block. Plain formulas in float64 are as exact as float32 points can be up to
-``sqrt(c) * radius = 16``, and no product of finite float32 numbers overflows in them. See
+Arguments are checked, float32 points are computed in float64, and on a CPU tensors of many rows are
+computed block by block. In float64 the plain formulas are as exact as float32 points can be up to
+``sqrt(c) * radius = 16``, and no product of finite float32 numbers overflows. See
 ``docs/numerics.md``.
 """
 
@@ -22,7 +22,8 @@ from .rows import in_blocks
 
 P = ParamSpec("P")
 R = TypeVar("R")
-# largest gradient of a learned curvature: those of all calls are added up
+# the largest gradient that one call gives a learned curvature: the gradients of all calls are added
+# up, and their sum must not overflow
 STEEPEST = 1e18
 _NOWHERE = torch.device("meta")
 HALF = (torch.float16, torch.bfloat16)
@@ -38,8 +39,8 @@ def stable(
     small: bool = False,
     brought: Mapping[str, Callable[[Tensor, float | Tensor, torch.dtype], Tensor]] | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a function of tensors exact in float32 and safe in half precision and under autocast;
-    check its arguments.
+    """Return a decorator that makes a function of tensors exact in float32 and safe in half
+    precision and under autocast, and that checks the function's arguments.
 
     The function gets float64 tensors, and its results are rounded once, to the widest dtype among
     the tensors named in ``points``; numbers that this dtype does not hold become its largest, and
@@ -53,21 +54,25 @@ def stable(
     Args:
         points: names of the arguments that hold vectors; they must be floating point and end in the
             same dimension.
-        fits: names of further arguments that must end in that dimension.
-        space: names of arguments that must end in one dimension less, without time.
+        fits: names of further arguments that must end in the same dimension as the points.
+        space: names of arguments whose last dimension must be one less, because they have no
+            time.
         sets: names of arguments that hold sets of points, and need at least two dimensions.
-        wide: compute in float64; a function of matrix products gets the dtype of the points, and
-            widens what it must.
-        rows: a result belongs to one row of each argument, so that long arguments can be computed
-            block by block.
-        small: results of finite float32 arguments are float32 numbers, and need no limit.
-        brought: functions that bring these arguments into the model, from the argument inside, the
-            curvature and the dtype that the argument had, of at least float32.
+        wide: whether to compute in float64; a function of matrix products, with False, gets the
+            dtype of the points and widens by itself what needs it.
+        rows: whether each result depends on one row of every argument alone, so that long
+            arguments can be computed block by block.
+        small: whether results of finite float32 arguments always fit into float32 and need no
+            limit.
+        brought: by the argument's name, a function that brings points inside the model's
+            domain. It gets the argument, the curvature, and the dtype that the argument had (at
+            least float32).
 
     Raises:
-        TypeError: one of these arguments is not a floating point tensor, or another argument is an
-            integer tensor.
-        ValueError: their last dimensions differ, or a curvature is a number that is not positive.
+        TypeError: one of the named arguments is not a floating point tensor, or another
+            argument is an integer tensor.
+        ValueError: the last dimensions do not fit, or a curvature is a number that is not
+            positive.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -82,7 +87,8 @@ def stable(
             given = dict(zip(names, args), **kwargs)
             call: Callable[..., Any] = function
             if len(given) < len(args) + len(kwargs):
-                # raises Python's error: too many arguments, or one of them twice
+                # This call raises Python's own error about too many arguments, or an argument given
+                # twice.
                 return call(*args, **kwargs)
             dtype, device = _check_vectors(label, ranks, fewer, given)
             for name, value in given.items():
@@ -116,7 +122,8 @@ def _inside(
     curvatures: Collection[str],
     brought: Mapping[str, Callable[..., Tensor]],
 ) -> Any:
-    """The call in float64, or in ``dtype`` but at least float32; its results in ``dtype``."""
+    """Return what ``call`` returns for the arguments ``given``, computed in float64 (or in
+    ``dtype``, but at least float32, if the function is not wide) and rounded to ``dtype``."""
     wide, small = kind
     dtypes = {
         name: torch.promote_types(given[name].dtype, torch.float32)
@@ -127,7 +134,7 @@ def _inside(
     for name, value in given.items():
         if isinstance(value, Tensor) and not (twice and name == "y"):
             given[name] = _entering(value, wide, dtype, name in curvatures)
-    if twice:  # a set of points that is given twice stays one
+    if twice:  # keep one tensor for both, because functions test ``y is x``
         given["y"] = given["x"]
     for name, own in dtypes.items():
         given[name] = brought[name](given[name], given["c"], own)
@@ -135,7 +142,7 @@ def _inside(
 
 
 def _entering(value: Tensor, wide: bool, dtype: torch.dtype, curvature: bool) -> Tensor:
-    """An argument as the call gets it."""
+    """Return an argument in the dtype in which the function computes."""
     if curvature and (wide or dtype == torch.float64):
         return widen(value, STEEPEST)
     if wide:
@@ -144,7 +151,7 @@ def _entering(value: Tensor, wide: bool, dtype: torch.dtype, curvature: bool) ->
 
 
 def _leaving(out: Any, dtype: torch.dtype, small: bool) -> Any:
-    """Results of the call as the caller gets them."""
+    """Return the function's results in ``dtype``, as the caller gets them."""
     if isinstance(out, (tuple, list)):
         return type(out)(narrow(part, dtype) for part in out)
     return out.to(dtype) if small and dtype == torch.float32 else narrow(out, dtype)
@@ -153,13 +160,15 @@ def _leaving(out: Any, dtype: torch.dtype, small: bool) -> Any:
 def _check_vectors(
     function: str, ranks: dict[str, int], fewer: dict[str, int], given: dict[str, Any]
 ) -> tuple[torch.dtype | None, torch.device]:
-    """Check vectors: their widest dtype, and the device of the first one.
+    """Check the arguments that hold vectors, and return their widest dtype (None without vectors)
+    and the device of the first one.
 
     Args:
-        function: name for the errors.
-        ranks: least number of dimensions of the vectors, by their names.
-        fewer: by how much other arguments are shorter than the vectors, by their names.
-        given: the arguments by name. The call itself raises Python's error about missing ones.
+        function: the function's name, for error messages.
+        ranks: the least number of dimensions of each vector argument, by its name.
+        fewer: by the name of each other argument, by how much its last dimension is shorter.
+        given: all arguments by name. Missing ones are left to the call, which raises Python's
+            error.
     """
     vectors = {name: given[name] for name in ranks if given.get(name) is not None}
     if not vectors:
@@ -181,7 +190,8 @@ def _check_vectors(
 
 
 def _check_curvature(function: str, argument: str, c: object) -> None:
-    """Refuse a curvature that is no number or not positive; values of a tensor are not read."""
+    """Raise an error for a number that is not positive, or an integer tensor, as the curvature; the
+    values of a tensor are not read."""
     if isinstance(c, (int, float)) and not 0 < c < math.inf:
         raise ValueError(
             f"{function}: the curvature {argument} must be positive (the sectional curvature is "
@@ -192,7 +202,8 @@ def _check_curvature(function: str, argument: str, c: object) -> None:
 
 
 def _refuse(function: str, argument: str, value: object, rank: int = 1) -> NoReturn:
-    """Raise the error for an argument that must be vectors and is not."""
+    """Raise the error for an argument ``value`` that must be a floating point tensor of at least
+    ``rank`` dimensions and is not."""
     if isinstance(value, Tensor) and value.is_floating_point():
         if rank == 1:
             raise ValueError(
@@ -210,7 +221,8 @@ def _refuse(function: str, argument: str, value: object, rank: int = 1) -> NoRet
 
 
 def one_each(function: str, argument: str, value: Tensor, count: int, what: str = "points") -> None:
-    """Check that an argument is a tensor of floating point numbers that ends in one number each.
+    """Check that the argument ``value`` is a floating point tensor whose last dimension is
+    ``count``, one number for each of the points (or of what ``what`` says).
 
     Raises:
         TypeError: the argument is not such a tensor.
@@ -227,7 +239,8 @@ def one_each(function: str, argument: str, value: Tensor, count: int, what: str 
 
 
 def positive(function: str, argument: str, value: object, zero: bool = False) -> None:
-    """Check that a number, but no tensor, is finite and positive, or 0 where that is allowed.
+    """Check that ``value``, if it is a number, is finite and positive, or 0 if ``zero`` allows
+    that; tensors are not checked, because that would make the host wait for the device.
 
     Raises:
         ValueError: it is not.
@@ -239,10 +252,10 @@ def positive(function: str, argument: str, value: object, zero: bool = False) ->
 
 
 def check_factor(t: float | Tensor, name: str) -> None:
-    """Check that ``t``, the argument ``name`` of a function, does not scale each coordinate alone.
+    """Check that the factor ``t`` (the argument ``name``) does not scale each coordinate by itself.
 
     Raises:
-        ValueError: it has dimensions of which the last is not 1.
+        ValueError: ``t`` has dimensions and the last one is not 1.
     """
     if isinstance(t, Tensor) and t.dim() and t.shape[-1] != 1:
         raise ValueError(
@@ -255,8 +268,8 @@ def same_list(function: str, points: Sequence[Tensor]) -> None:
     """Check that the argument ``points`` is a list of tensors of floating point numbers.
 
     Raises:
-        TypeError: it is not.
-        ValueError: it is empty.
+        TypeError: ``points`` is not a list of such tensors.
+        ValueError: ``points`` is empty.
     """
     if not isinstance(points, (list, tuple)):
         raise TypeError(

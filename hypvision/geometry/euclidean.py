@@ -1,4 +1,4 @@
-"""Flat space, in the form of a manifold."""
+"""Flat space with the methods of a manifold."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from .numerics import angle, dot, heading, length, widen
 
 
 class Euclidean(Manifold):
-    """Flat space with points ``(..., n)``: lets code written for a manifold run without one."""
+    """Flat space with points ``(..., n)``, so that code written for a manifold also runs without
+    curvature. Tangent vectors are ``(..., n)``, too."""
 
     name = "Euclidean"
 
@@ -23,111 +24,115 @@ class Euclidean(Manifold):
 
     @property
     def c(self) -> float:
-        """0: flat."""
+        """The curvature of flat space, 0."""
         return 0.0
 
     def extra_repr(self) -> str:
         return ""
 
     def dist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
-        """Euclidean distance ``(...)``."""
+        """Return the Euclidean distance ``(...)`` between ``x`` and ``y``."""
         return self.dist0(x - y, keepdim=keepdim)
 
     def dist0(self, x: Tensor, *, keepdim: bool = False) -> Tensor:
-        """Euclidean norm ``(...)``."""
+        """Return the Euclidean norm ``(...)`` of ``x``."""
         out: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=keepdim)
         return out
 
     def cdist(self, x: Tensor, y: Tensor) -> Tensor:
-        """Pairwise distances ``(..., N, M)``, in float64 and then rounded: to 1e-8 of the size of
+        """Return all distances ``(..., N, M)`` between ``x`` ``(..., N, n)`` and ``y``
+        ``(..., M, n)``, computed in float64 and then rounded; their error is 1e-8 of the size of
         the coordinates."""
-        # torch.cdist takes a matrix product from 25 rows on, which float32 cannot afford for near
-        # points
+        # From 25 rows on torch.cdist computes by a matrix product, which in float32 is too inexact
+        # for near points.
         return torch.cdist(widen(x), widen(y)).to(torch.promote_types(x.dtype, y.dtype))
 
     def expmap(self, x: Tensor, u: Tensor) -> Tensor:
-        """``x + u``."""
+        """Return ``x + u``."""
         return x + u
 
     def logmap(self, x: Tensor, y: Tensor) -> Tensor:
-        """``y - x``."""
+        """Return ``y - x``."""
         return y - x
 
     def expmap0(self, u: Tensor) -> Tensor:
-        """``u``."""
+        """Return ``u`` unchanged."""
         return u
 
     def logmap0(self, x: Tensor) -> Tensor:
-        """``x``."""
+        """Return ``x`` unchanged."""
         return x
 
     projx = logmap0
 
     def proju(self, x: Tensor, v: Tensor) -> Tensor:
-        """``v``."""
+        """Return ``v`` unchanged."""
         return v
 
     egrad2rgrad = transp0back = proju
 
     def transp0(self, x: Tensor, u: Tensor) -> Tensor:
-        """``u``."""
+        """Return ``u`` unchanged."""
         return u
 
     def transp(self, x: Tensor, y: Tensor, v: Tensor) -> Tensor:
-        """``v``."""
+        """Return ``v`` unchanged."""
         return v
 
     def inner(
         self, x: Tensor, u: Tensor, v: Tensor | None = None, *, keepdim: bool = False
     ) -> Tensor:
-        """``u . v``, shape ``(...)``; ``u . u`` if ``v`` is None."""
+        """Return ``u . v``, shape ``(...)``, or ``u . u`` if ``v`` is None."""
         return (u * (u if v is None else v)).sum(-1, keepdim=keepdim)
 
     def norm(self, x: Tensor, u: Tensor, *, keepdim: bool = False) -> Tensor:
-        """``|u|``, shape ``(...)``."""
+        """Return ``|u|``, shape ``(...)``."""
         return self.dist0(u, keepdim=keepdim)
 
     def geodesic(self, t: float | Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """``x + t (y - x)``."""
+        """Return ``x + t (y - x)``; ``t`` is a number or ``(..., 1)``."""
         check_factor(t, "geodesic: t")
         return x + t * (y - x)
 
     def geodesic_unit(self, t: float | Tensor, x: Tensor, u: Tensor) -> Tensor:
-        """``x + t u / |u|``."""
+        """Return ``x + t u / |u|``; ``t`` is a number or ``(..., 1)``."""
         check_factor(t, "geodesic_unit: t")
         return x + t * torch.nn.functional.normalize(
             u, dim=-1, eps=torch.finfo(u.dtype).tiny ** 0.5
         )
 
     def boost(self, x: Tensor, y: Tensor) -> Tensor:
-        """``x + y``."""
+        """Return ``x + y``."""
         return x + y
 
     def unboost(self, x: Tensor, y: Tensor) -> Tensor:
-        """``y - x``: ``y`` as seen from ``x``."""
+        """Return ``y - x``: ``y`` as seen from ``x``."""
         return y - x
 
     def scalar_mul(self, r: float | Tensor, x: Tensor) -> Tensor:
-        """``r x``."""
+        """Return ``r x``; ``r`` is a number or ``(..., 1)``."""
         check_factor(r, "scalar_mul: r")
         return r * x
 
     def matvec(self, matrix: Tensor, x: Tensor) -> Tensor:
-        """``M x``; ``matrix`` ``(m, n)``, ``x`` ``(..., n)``."""
+        """Return ``M x`` ``(..., m)`` for the ``matrix`` ``M`` ``(m, n)`` and ``x``
+        ``(..., n)``."""
         return torch.matmul(x, matrix.transpose(-1, -2))
 
     mobius_matvec = matvec
 
     def rotate(self, x: Tensor, matrix: Tensor) -> Tensor:
-        """``R x``; ``x`` ``(..., n)``, ``matrix`` ``(m, n)``."""
+        """Return ``R x`` ``(..., m)`` for the ``matrix`` ``R`` ``(m, n)`` and ``x``
+        ``(..., n)``."""
         return self.matvec(matrix, x)
 
     def sqdist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
-        """``|x - y|^2``, shape ``(...)``."""
+        """Return ``|x - y|^2``, shape ``(...)``."""
         return self.inner(x, x - y, keepdim=keepdim)
 
     def centroid(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Weighted mean ``(..., n)`` of ``x`` ``(..., N, n)``; the origin if all weights are 0."""
+        """Return the mean ``(..., n)`` of ``x`` ``(..., N, n)`` with the weights ``(..., N)``;
+        None: equal weights. The origin if all weights are 0."""
         if weights is None:
             return x.mean(-2)
         one_each("centroid", "weights", weights, x.shape[-2])
@@ -137,53 +142,58 @@ class Euclidean(Manifold):
         return (weights.unsqueeze(-1) * x).sum(-2)
 
     def frechet_mean(self, x: Tensor, weights: Tensor | None = None, steps: int = 30) -> Tensor:
-        """The centroid; ``steps`` is not needed."""
+        """Return :meth:`centroid`, which is the Frechet mean of flat space; ``steps`` is not
+        used."""
         return self.centroid(x, weights)
 
     def weighted_centroids(self, weights: Tensor, x: Tensor) -> Tensor:
-        """Weighted means ``(..., M, n)`` of ``x`` ``(..., N, n)``; ``weights`` ``(..., M, N)``."""
+        """Return M means ``(..., M, n)`` of ``x`` ``(..., N, n)`` with the weights
+        ``(..., M, N)``."""
         one_each("weighted_centroids", "weights", weights, x.shape[-2])
         return torch.matmul(normalised(weights), x)
 
     def dist2plane(self, x: Tensor, z: Tensor, a: Tensor | float, signed: bool = True) -> Tensor:
-        """Distance ``(...)`` from the hyperplane at the offset ``a`` along the normal ``z``, as on
-        the hyperboloid."""
+        """Return the distance ``(...)`` of ``x`` from the hyperplane that is ``a`` away from the
+        origin along its normal ``z``; with ``signed`` positive on the side that ``z`` points to."""
         out = (x * torch.nn.functional.normalize(z, dim=-1)).sum(-1) - a
         return out if signed else out.abs()
 
     def hyperplane_logits(self, x: Tensor, z: Tensor, a: Tensor) -> Tensor:
-        """Signed distances ``(..., K)`` from hyperplanes times the lengths of their normals ``z``
-        ``(K, n)``."""
+        """Return the signed distances ``(..., K)`` of ``x`` from hyperplanes, each times the length
+        of its normal; normals ``z`` ``(K, n)``, offsets ``a`` ``(K,)``."""
         one_each("hyperplane_logits", "a", a, z.shape[0], "hyperplanes")
         length: Tensor = torch.linalg.vector_norm(z, dim=-1)
         return torch.matmul(x, z.t()) - a * length
 
     def busemann(self, x: Tensor, p: Tensor) -> Tensor:
-        """``-x . p``, shape ``(...)``: the limit of the curved ones."""
+        """Return ``-x . p``, shape ``(...)``, to which the Busemann functions of hyperbolic space
+        tend as their curvature goes to 0."""
         return -(x * p).sum(-1)
 
     def horosphere_dist(self, x: Tensor, p: Tensor, tau: float | Tensor) -> Tensor:
-        """Distance ``(...)`` from the hyperplane ``-x . p = tau``."""
+        """Return the distance ``(...)`` of ``x`` from the hyperplane ``-x . p = tau``."""
         return (self.busemann(x, p) - tau).abs()
 
     def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
-        """Angle ``(...)`` between ``x`` and ``y - x``, in radians; 0 where one of them is 0."""
+        """Return the angle ``(...)`` between ``x`` and ``y - x``, in radians; 0 where one of them
+        is 0."""
         ray, size = heading(x)
         delta = y - x
         along = dot(ray, delta)
         return angle(length(delta - along * ray) * (size > 0), along)
 
     def rescale(self, x: Tensor, limit: float | Tensor | None = None, slope: float = 2.0) -> Tensor:
-        """Maximum-distance rescaling of the radii if there is a ``limit``: flat space has none of
-        its own."""
+        """Return ``x`` with its radii squashed below ``limit`` (see :meth:`Manifold.rescale`), or
+        unchanged if ``limit`` is None, because flat space has no limit of its own."""
         return x if limit is None else lorentz.rescale_tangent(x, limit, slope)
 
     def concat(self, points: list[Tensor]) -> Tensor:
-        """Coordinates side by side."""
+        """Return the points ``(..., sum n_i)`` whose coordinates are those of ``points`` side by
+        side."""
         return torch.cat(points, -1)
 
     def split(self, x: Tensor, sizes: list[int]) -> list[Tensor]:
-        """Slices of the coordinates."""
+        """Return slices of the coordinates of ``x``, ``(..., size)`` for each of the ``sizes``."""
         return list(x.split(sizes, -1))
 
     def wrapped_normal(
@@ -193,7 +203,8 @@ class Euclidean(Manifold):
         size: tuple[int, ...] = (),
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Samples ``(*size, ..., n)`` of the normal distribution around ``mean`` ``(..., n)``."""
+        """Return samples ``(*size, ..., n)`` of the normal distribution around ``mean``
+        ``(..., n)``; ``std`` is a number or ``(..., n)``."""
         _check_std("wrapped_normal", std, mean.shape[-1])
         noise = torch.randn(
             *size, *mean.shape, dtype=mean.dtype, device=mean.device, generator=generator
@@ -201,7 +212,6 @@ class Euclidean(Manifold):
         return mean + noise * std
 
     def wrapped_normal_log_prob(self, x: Tensor, mean: Tensor, std: Tensor | float) -> Tensor:
-        """Log density ``(...)`` of :meth:`wrapped_normal`."""
         _check_std("wrapped_normal_log_prob", std, mean.shape[-1])
         return gauss_log_prob(x - mean, std)
 

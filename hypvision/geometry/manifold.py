@@ -1,8 +1,5 @@
-"""The base of manifold objects: a curvature, fixed or learned, and the methods that all have.
-
-Method names follow geoopt. A manifold is a module: assign it to a layer, and its curvature, if
-learned, is one of the layer's parameters.
-"""
+"""The base class of manifold objects: a curvature, fixed or learned, and the methods that all
+manifolds have."""
 
 from __future__ import annotations
 
@@ -20,7 +17,8 @@ from .border import positive
 
 
 class CurvatureParameter(nn.Parameter):
-    """The logarithm of a learned curvature, with bounds: updated last and without weight decay."""
+    """The logarithm of a learned curvature, with bounds; optimisers update it after all other
+    parameters and without weight decay."""
 
     log_bounds: tuple[float, float]
 
@@ -57,21 +55,23 @@ class CurvatureParameter(nn.Parameter):
 
 
 def _adopted(module: nn.Module, name: str, child: nn.Module | None) -> None:
-    """PyTorch calls this for every module that another one takes."""
+    """Note that a module has registered a manifold; PyTorch calls this hook whenever a module is
+    assigned to another one."""
     if isinstance(child, Manifold):
         child.registered = True
 
 
-# Registered at the first learned curvature only, because the hook slows down the construction of
-# every module.
+# The hook is registered when the first learned curvature is made, because it slows down the
+# construction of every module.
 _watch_modules = functools.cache(
     lambda: nn.modules.module.register_module_module_registration_hook(_adopted)
 )
 
 
 def check_numbers(weights: object = None, std: object = None) -> None:
-    """Check the values of weights and standard deviations. The functions do not check them, because
-    the host would wait for the device."""
+    """Raise ValueError for negative weights, weights that are all 0, and standard deviations that
+    are not positive. Only manifolds with ``check=True`` call this, because reading values makes the
+    host wait for the device."""
     if isinstance(weights, Tensor) and weights.numel():
         if not bool((weights >= 0).all()):
             raise ValueError("weights must be numbers of at least 0.")
@@ -82,8 +82,8 @@ def check_numbers(weights: object = None, std: object = None) -> None:
 
 
 def whose(value: object) -> str:
-    """The class of an argument that is not a manifold of this package, with its module: other
-    packages use the same names."""
+    """Return the name of the class of a value that is not a manifold of this package, for error
+    messages; with its package's name, because other packages have classes of the same names."""
     if isinstance(value, type):
         return f"the class {value.__name__} itself"
     kind = type(value)
@@ -94,34 +94,35 @@ def whose(value: object) -> str:
 
 
 def kept(values: Tensor, keepdim: bool) -> Tensor:
-    """Numbers ``(...)`` as ``(..., 1)`` where the last dimension is kept."""
+    """Return numbers ``(...)`` as ``(..., 1)`` if ``keepdim`` is true, else unchanged."""
     return values.unsqueeze(-1) if keepdim else values
 
 
 class Manifold(nn.Module):
-    """A space with a curvature, and the methods that all spaces have.
+    """The base class of all manifolds: a space with a curvature, and its methods.
 
-    With ``keepdim`` numbers ``(...)`` keep the last dimension, ``(..., 1)``. A subclass defines the
-    methods, or :meth:`_call` for many at once; the last ones are geoopt's names for operations made
-    of the others (docs/geometry.md says where they differ).
+    Points ``x``, ``y`` and tangent vectors ``u``, ``v`` have shape ``(..., d)``, with ``d``
+    coordinates in the last dimension; ``n`` is the dimension of the space. With ``keepdim`` methods
+    that return numbers ``(...)`` return them as ``(..., 1)``. A subclass defines the methods, or
+    :meth:`_call` for many of them at once; the methods at the end have geoopt's names and are made
+    of the others (docs/geometry.md says where they differ from geoopt's).
 
     Args:
         c: curvature, ``c > 0``; the sectional curvature is ``-c``.
-        learnable: whether ``c`` is learned. It is stored as ``log_c``, a parameter without
-            dimensions, in float32 (in float64 if that is torch's default) also after the model is
-            cast to half precision. Give it its own learning rate and no weight decay
-            (:func:`hypvision.optim.param_groups` does).
-        bounds: ``c`` stays between these multiples of its initial value.
-        check: check that arguments lie on the manifold; for debugging, it synchronises with the
-            device.
+        learnable: whether ``c`` is learned. Its logarithm is then stored as ``log_c``, a
+            parameter without dimensions, in float32 (in float64 if that is torch's default)
+            even after the model is cast to half precision. It needs a learning rate of its own
+            and no weight decay, as :func:`hypvision.optim.param_groups` gives it.
+        check: whether methods check that their arguments lie on the manifold; meant for
+            debugging, because each check synchronises with the device.
 
     Raises:
         ValueError: ``c`` is not positive, or the bounds do not enclose 1.
     """
 
-    # coordinates of a point minus dimensions of the space
+    # the number of coordinates of a point minus the dimension of the space
     extra = 0
-    # whether a module has registered the manifold, so that its state dict contains a learned
+    # whether a module has registered the manifold, so that its state dict contains the learned
     # curvature
     registered = False
     log_c: CurvatureParameter
@@ -154,7 +155,8 @@ class Manifold(nn.Module):
 
     @property
     def c(self) -> Curvature:
-        """The curvature: a number if fixed, else a tensor without dimensions, with a gradient."""
+        """The curvature: a number if it is fixed, else a tensor without dimensions, with a
+        gradient."""
         if not self.learnable:
             return self.initial_c
         low, high = self.log_bounds
@@ -185,7 +187,7 @@ class Manifold(nn.Module):
         if not self.learnable:
             return
         self._restore(self.log_c.detach())
-        # of half precision
+        # half precision rounds log c by up to this much
         log_c = self.log_c.detach()
         rounding = 1e-2
         low, high = self.log_bounds
@@ -202,7 +204,8 @@ class Manifold(nn.Module):
             )
 
     def _restore(self, log_c: Tensor) -> None:
-        """Restore the parameter if PyTorch has replaced its class or rounded it to half."""
+        """Make ``self.log_c`` a CurvatureParameter of at least float32 again, of the value
+        ``log_c``, if PyTorch has replaced its class or rounded it to half precision."""
         if type(self.log_c) is nn.Parameter:
             self.log_c.__class__ = CurvatureParameter
             self.log_c.log_bounds = self.log_bounds
@@ -212,12 +215,13 @@ class Manifold(nn.Module):
                 self.log_c.grad = self.log_c.grad.float()
 
     def extra_repr(self) -> str:
-        # on meta the curvature has no value yet
+        # A learned curvature on the meta device has no value yet.
         c = self.initial_c if self.learnable and self.log_c.is_meta else self._value()
         return f"c={c:g}" + (", learnable" if self.learnable else "")
 
     def check_point(self, x: Tensor, name: str = "x", tolerance: float | None = None) -> None:
-        """Raise ValueError, naming the argument, if ``x`` does not lie on the manifold."""
+        """Raise ValueError if ``x`` does not lie on the manifold up to ``tolerance``; the message
+        calls it ``name``."""
         raise NotImplementedError
 
     def origin(
@@ -226,20 +230,24 @@ class Manifold(nn.Module):
         dtype: torch.dtype | None = None,
         device: torch.device | str | int | None = None,
     ) -> Tensor:
-        """The origin, of the shape ``size``, which ends in the dimension of the space."""
+        """Return the origin, repeated to the shape ``size``, which ends in the dimension of the
+        space."""
         return torch.zeros(size, dtype=dtype, device=device)
 
     def retr(self, x: Tensor, u: Tensor) -> Tensor:
-        """Retraction of the tangent vector ``u`` at ``x``: the exponential map."""
+        """Return the point that the retraction reaches from ``x`` along the tangent vector ``u``:
+        here the exponential map."""
         return self.expmap(x, u)
 
     def retr_transp(self, x: Tensor, u: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
-        """The point that :meth:`retr` reaches, and ``vectors`` at ``x`` transported to it."""
+        """Return the point that :meth:`retr` reaches, and the tangent ``vectors`` at ``x``
+        transported to it."""
         y = self.retr(x, u)
         return (y, *(self.transp(x, y, v) for v in vectors))
 
     def expmap_transp(self, x: Tensor, u: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
-        """The point of the exponential map, and tangent ``vectors`` at ``x`` transported to it."""
+        """Return the point that :meth:`expmap` reaches, and the tangent ``vectors`` at ``x``
+        transported to it."""
         y = self.expmap(x, u)
         return (y, *(self.transp(x, y, v) for v in vectors))
 
@@ -251,144 +259,159 @@ class Manifold(nn.Module):
         dtype: torch.dtype | None = None,
         device: torch.device | str | int | None = None,
     ) -> Tensor:
-        """Points from the wrapped normal distribution around the origin.
-
-        ``size`` ends in the dimension of the space; ``std`` must not be negative.
-        """
+        """Return random points from the wrapped normal distribution around the origin with the
+        standard deviation ``std``, which must not be negative; ``size`` ends in the dimension of
+        the space."""
         positive("random", "std", std, zero=True)
         u = torch.randn(*size, generator=generator, dtype=dtype, device=device)
         return self.from_tangent0(u * std)
 
     def _check(self, **points: object) -> None:
-        """With ``check=True``: raise an error for points that are not on the manifold. Arguments
-        that are not tensors are left to the functions, which raise a TypeError."""
+        """Raise ValueError, if ``check`` is true, for points that are not on the manifold.
+        Arguments that are not tensors are left to the functions, which raise TypeError."""
         for name, value in points.items() if self.check else ():
             if isinstance(value, Tensor) and value.is_floating_point():
                 self.check_point(value, name)
 
     def _check_arguments(self, arguments: dict[str, Any]) -> None:
-        """With ``check=True``: a method's points, weights and standard deviations."""
+        """Check, if ``check`` is true, the points, weights and standard deviations among a method's
+        arguments."""
         if self.check:
             self._check(**{point: arguments.get(point) for point in ("x", "y", "mean")})
             check_numbers(arguments.get("weights"), arguments.get("std"))
 
     def _call(self, name: str, **arguments: Any) -> Tensor:
-        """What the method of this name gives."""
+        """Return the result of the method of this name for these arguments; a subclass overrides
+        it."""
         raise TypeError(
             f"The manifold {whose(self)} does not define {name}. Define it with the arguments that "
             "hypvision.geometry.Lorentz has."
         )
 
     def dist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
-        """Geodesic distance ``(...)``."""
+        """Return the geodesic distance ``(...)`` between ``x`` and ``y``."""
         return kept(self._call("dist", x=x, y=y), keepdim)
 
     def dist0(self, x: Tensor, *, keepdim: bool = False) -> Tensor:
-        """Distance ``(...)`` from the origin."""
+        """Return the geodesic distance ``(...)`` of ``x`` from the origin."""
         return kept(self._call("dist0", x=x), keepdim)
 
     def cdist(self, x: Tensor, y: Tensor) -> Tensor:
-        """Pairwise distances ``(..., N, M)``."""
+        """Return all geodesic distances ``(..., N, M)`` between ``x`` ``(..., N, d)`` and ``y``
+        ``(..., M, d)``."""
         return self._call("cdist", x=x, y=y)
 
     def sqdist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
-        """Squared Lorentz distance ``(...)``: the squared chord on the hyperboloid."""
+        """Return the squared Lorentz distance ``(...)`` between ``x`` and ``y``: the squared chord
+        on the hyperboloid."""
         return kept(self._call("sqdist", x=x, y=y), keepdim)
 
     def expmap(self, x: Tensor, u: Tensor) -> Tensor:
-        """Exponential map at ``x``."""
+        """Return the point that the geodesic from ``x`` with the velocity ``u`` reaches after unit
+        time: the exponential map at ``x``."""
         return self._call("expmap", x=x, u=u)
 
     def logmap(self, x: Tensor, y: Tensor) -> Tensor:
-        """Logarithm: the tangent vector at ``x`` whose geodesic reaches ``y`` after unit time."""
+        """Return the logarithm of ``y`` at ``x``: the tangent vector at ``x`` whose geodesic
+        reaches ``y`` after unit time."""
         return self._call("logmap", x=x, y=y)
 
     def expmap0(self, u: Tensor) -> Tensor:
-        """Exponential map at the origin; ``u`` ``(..., n)``."""
+        """Return the exponential map at the origin of the tangent vectors ``u`` ``(..., n)``."""
         return self._call("expmap0", u=u)
 
     def logmap0(self, x: Tensor) -> Tensor:
-        """Logarithm at the origin, ``(..., n)``."""
+        """Return the logarithm of ``x`` at the origin, ``(..., n)``: the inverse of
+        :meth:`expmap0`."""
         return self._call("logmap0", x=x)
 
     def from_tangent0(self, u: Tensor) -> Tensor:
-        """Points at the distance ``|u|`` from the origin in the direction of ``u`` ``(..., n)``."""
+        """Return the points at the distance ``|u|`` from the origin in the direction of ``u``
+        ``(..., n)``."""
         return self.expmap0(u)
 
     def to_tangent0(self, x: Tensor) -> Tensor:
-        """Inverse of :meth:`from_tangent0`."""
+        """Return the vectors ``u`` ``(..., n)`` from which :meth:`from_tangent0` makes ``x``."""
         return self.logmap0(x)
 
     def projx(self, x: Tensor) -> Tensor:
-        """Points brought onto the manifold, which ``x`` may have left."""
+        """Return points on the manifold for vectors ``x`` that may have left it."""
         return self._call("projx", x=x)
 
     def proju(self, x: Tensor, v: Tensor) -> Tensor:
-        """Orthogonal projection of ``v`` to the tangent space at ``x``."""
+        """Return the orthogonal projection of ``v`` to the tangent space at ``x``."""
         return self._call("proju", x=x, v=v)
 
     def egrad2rgrad(self, x: Tensor, v: Tensor) -> Tensor:
-        """Riemannian gradient from the Euclidean gradient ``v`` at ``x``."""
+        """Return the Riemannian gradient at ``x`` for the Euclidean gradient ``v``."""
         return self._call("egrad2rgrad", x=x, v=v)
 
     def inner(
         self, x: Tensor, u: Tensor, v: Tensor | None = None, *, keepdim: bool = False
     ) -> Tensor:
-        """Inner product ``(...)`` of tangent vectors at ``x``; ``v=None``: of ``u`` with itself."""
+        """Return the inner product ``(...)`` of tangent vectors at ``x``; if ``v`` is None, of
+        ``u`` with itself."""
         return kept(self._call("inner", x=x, u=u, v=u if v is None else v), keepdim)
 
     def norm(self, x: Tensor, u: Tensor, *, keepdim: bool = False) -> Tensor:
-        """Length ``(...)`` of tangent vectors at ``x``."""
+        """Return the length ``(...)`` of the tangent vectors ``u`` at ``x``."""
         return kept(self._call("norm", x=x, u=u), keepdim)
 
     def transp(self, x: Tensor, y: Tensor, v: Tensor) -> Tensor:
-        """Parallel transport of ``v`` from ``x`` to ``y``."""
+        """Return the tangent vectors ``v`` at ``x`` after parallel transport to ``y``."""
         return self._call("transp", x=x, y=y, v=v)
 
     def transp0(self, x: Tensor, u: Tensor) -> Tensor:
-        """Parallel transport of ``u`` ``(..., n)`` from the origin to ``x``."""
+        """Return the tangent vectors ``u`` ``(..., n)`` at the origin after parallel transport to
+        ``x``."""
         return self._call("transp0", x=x, u=u)
 
     def transp0back(self, x: Tensor, v: Tensor) -> Tensor:
-        """Parallel transport of ``v`` from ``x`` to the origin, ``(..., n)``."""
+        """Return the tangent vectors ``v`` at ``x`` after parallel transport to the origin,
+        ``(..., n)``."""
         return self._call("transp0back", x=x, v=v)
 
     def boost(self, x: Tensor, y: Tensor) -> Tensor:
-        """Moebius addition of ``x`` and ``y``: ``y`` moved as ``x`` moves the origin."""
+        """Return the Moebius sum of ``x`` and ``y``: ``y`` moved as ``x`` moves the origin."""
         return self._call("boost", x=x, y=y)
 
     def unboost(self, x: Tensor, y: Tensor) -> Tensor:
-        """Inverse of :meth:`boost`: ``y`` as seen from ``x``."""
+        """Return ``y`` as seen from ``x``: the inverse of :meth:`boost` for the same ``x``."""
         return self._call("unboost", x=x, y=y)
 
     def scalar_mul(self, r: float | Tensor, x: Tensor) -> Tensor:
-        """Points on the same rays at ``r`` times the radius; ``r`` a number or ``(..., 1)``."""
+        """Return the points on the same rays from the origin at ``r`` times the radius; ``r`` is a
+        number or ``(..., 1)``."""
         return self._call("scalar_mul", r=r, x=x)
 
     def geodesic(self, t: float | Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The point at the fraction ``t`` of the way from ``x`` to ``y``; ``t`` a number or
-        ``(..., 1)``."""
+        """Return the point at the fraction ``t``, a number or ``(..., 1)``, of the way from ``x``
+        to ``y``."""
         return self._call("geodesic", t=t, x=x, y=y)
 
     def geodesic_unit(self, t: float | Tensor, x: Tensor, u: Tensor) -> Tensor:
-        """The point at the distance ``t``, a number or ``(..., 1)``, from ``x`` towards ``u``."""
+        """Return the point at the distance ``t``, a number or ``(..., 1)``, from ``x`` in the
+        direction of the tangent vector ``u``."""
         return self._call("geodesic_unit", t=t, x=x, u=u)
 
     def centroid(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Weighted Lorentz centroid of ``x`` ``(..., N, d)``; ``weights`` ``(..., N)``."""
+        """Return the Lorentz centroid ``(..., d)`` of ``x`` ``(..., N, d)`` with the weights
+        ``(..., N)``; None: equal weights."""
         return self._call("centroid", x=x, weights=weights)
 
     def frechet_mean(self, x: Tensor, weights: Tensor | None = None, steps: int = 30) -> Tensor:
-        """Weighted Frechet mean of ``x`` ``(..., N, d)``; ``weights`` ``(..., N)``."""
+        """Return the Frechet mean ``(..., d)`` of ``x`` ``(..., N, d)`` with the weights
+        ``(..., N)``, in at most ``steps`` Newton steps; None: equal weights."""
         return self._call("frechet_mean", x=x, weights=weights, steps=steps)
 
     def weighted_centroids(self, weights: Tensor, x: Tensor) -> Tensor:
-        """Centroids ``(..., M, d)`` of ``x`` ``(..., N, d)`` by one matrix product; ``weights``
-        ``(..., M, N)``."""
+        """Return M centroids ``(..., M, d)`` of ``x`` ``(..., N, d)``, with the weights
+        ``(..., M, N)``, by one matrix product."""
         return self._call("weighted_centroids", weights=weights, x=x)
 
     def rescale(self, x: Tensor, limit: float | Tensor | None = None, slope: float = 2.0) -> Tensor:
-        """Maximum-distance rescaling of the radii."""
+        """Return the points with their radii squashed below ``limit``, of which 99 % are reached at
+        the radius ``slope * limit``: maximum-distance rescaling (Bdeir et al., NeurIPS 2025)."""
         return self._call("rescale", x=x, limit=limit, slope=slope)
 
     def wrapped_normal(
@@ -398,57 +421,62 @@ class Manifold(nn.Module):
         size: tuple[int, ...] = (),
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Samples ``(*size, ..., d)`` of the wrapped normal; ``std`` a number or ``(..., n)``."""
+        """Return samples ``(*size, ..., d)`` of the wrapped normal distribution around ``mean``;
+        ``std`` is a number or ``(..., n)``."""
         return self._call("wrapped_normal", mean=mean, std=std, size=size, generator=generator)
 
     def wrapped_normal_log_prob(self, x: Tensor, mean: Tensor, std: Tensor | float) -> Tensor:
-        """Log density ``(...)`` of :meth:`wrapped_normal` at ``x``."""
+        """Return the log density ``(...)`` of :meth:`wrapped_normal` at ``x``."""
         return self._call("wrapped_normal_log_prob", x=x, mean=mean, std=std)
 
-    # Names of geoopt
+    # Methods by geoopt's names, made of the methods above
 
     def mobius_add(self, x: Tensor, y: Tensor) -> Tensor:
-        """:meth:`boost`."""
+        """Return :meth:`boost` of ``x`` and ``y``, by geoopt's name."""
         return self.boost(x, y)
 
     def mobius_sub(self, x: Tensor, y: Tensor) -> Tensor:
-        """:meth:`unboost`."""
+        """Return :meth:`unboost` of ``x`` and ``y``, by geoopt's name."""
         return self.unboost(x, y)
 
     def mobius_scalar_mul(self, r: float | Tensor, x: Tensor) -> Tensor:
-        """:meth:`scalar_mul`."""
+        """Return :meth:`scalar_mul` of ``r`` and ``x``, by geoopt's name."""
         return self.scalar_mul(r, x)
 
     def midpoint(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
-        """:meth:`centroid`."""
+        """Return :meth:`centroid` of ``x``, by geoopt's name."""
         return self.centroid(x, weights)
 
     def component_inner(self, x: Tensor, u: Tensor, v: Tensor | None = None) -> Tensor:
-        """Inner product ``(..., 1)`` of tangent vectors at ``x``, by which Adam scales steps."""
+        """Return the inner product ``(..., 1)`` of tangent vectors at ``x``, by which geoopt's Adam
+        scales its steps."""
         return self.inner(x, u, v, keepdim=True)
 
     def dist2(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
-        """Squared geodesic distance ``(...)``; :meth:`sqdist` is the squared Lorentz distance."""
+        """Return the squared geodesic distance ``(...)``; :meth:`sqdist` is the squared Lorentz
+        distance."""
         return self.dist(x, y, keepdim=keepdim).square()
 
     def mobius_coadd(self, x: Tensor, y: Tensor) -> Tensor:
-        """Moebius coaddition: twice the midpoint of two points (Ungar, 2008); it commutes."""
+        """Return the Moebius cosum of ``x`` and ``y``: twice their midpoint (Ungar, 2008); it
+        commutes."""
         pair = torch.stack(torch.broadcast_tensors(x, y), -2)
         return self.scalar_mul(2.0, self.centroid(pair))
 
     def mobius_cosub(self, x: Tensor, y: Tensor) -> Tensor:
-        """Moebius cosubtraction: the coaddition of ``x`` and the opposite of ``y``."""
+        """Return the Moebius codifference: the cosum of ``x`` and the opposite of ``y``."""
         return self.mobius_coadd(x, self.scalar_mul(-1.0, y))
 
     def mobius_fn_apply(
         self, fn: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any
     ) -> Tensor:
-        """``expmap0(fn(logmap0(x), ...))``: ``fn`` in the tangent space at the origin (Ganea et
-        al., NeurIPS 2018)."""
+        """Return ``expmap0(fn(logmap0(x), ...))``: ``fn`` applied in the tangent space at the
+        origin (Ganea et al., NeurIPS 2018)."""
         return self.expmap0(fn(self.logmap0(x), *args, **kwargs))
 
     def mobius_pointwise_mul(self, w: Tensor, x: Tensor) -> Tensor:
-        """Coordinates of the tangent vector at the origin times ``w`` ``(..., n)``."""
+        """Return the points whose tangent vectors at the origin are those of ``x`` times ``w``
+        ``(..., n)``, coordinate by coordinate."""
         return self.mobius_fn_apply(lambda u: w * u, x)
 
     def weighted_midpoint(
@@ -459,12 +487,12 @@ class Manifold(nn.Module):
         reducedim: Sequence[int] | None = None,
         lincomb: bool = False,
     ) -> Tensor:
-        """Weighted midpoint over several dimensions at once.
+        """Return the weighted midpoint of points over several dimensions at once.
 
         Args:
             xs: points ``(..., d)``.
-            weights: not negative, of the shape of ``xs`` without its last dimension, or one that
-                broadcasts to it.
+            weights: weights of at least 0, of the shape of ``xs`` without its last dimension,
+                or of one that broadcasts to it.
             reducedim: the dimensions of ``xs`` that are averaged; None: all but the last.
             lincomb: whether the midpoint is then scaled by the sum of the weights.
         """
@@ -488,21 +516,22 @@ class Manifold(nn.Module):
         dtype: torch.dtype | None = None,
         device: torch.device | str | int | None = None,
     ) -> Tensor:
-        """``expmap0`` of normal vectors with the length ``std`` on average, as geoopt draws them;
-        ``size`` ends in the dimension of the space."""
+        """Return ``expmap0`` of normal vectors whose difference from ``mean`` has the root mean
+        square length ``std``, as geoopt draws them; ``size`` ends in the dimension of the space."""
         noise = torch.randn(*size, dtype=dtype, device=device)
         return self.expmap0(noise * std / size[-1] ** 0.5 + mean)
 
     def transp_follow_expmap(self, x: Tensor, u: Tensor, v: Tensor) -> Tensor:
-        """The tangent vector ``v`` at ``x`` after transport to ``expmap(x, u)``."""
+        """Return the tangent vector ``v`` at ``x`` after transport to ``expmap(x, u)``."""
         return self.transp(x, self.expmap(x, u), v)
 
     def transp_follow_retr(self, x: Tensor, u: Tensor, v: Tensor) -> Tensor:
-        """The tangent vector ``v`` at ``x`` after transport to ``retr(x, u)``."""
+        """Return the tangent vector ``v`` at ``x`` after transport to ``retr(x, u)``."""
         return self.transp(x, self.retr(x, u), v)
 
     def check_point_on_manifold(self, x: Tensor, *, atol: float | None = None) -> bool:
-        """Whether ``x`` lies on the manifold; :meth:`check_point` raises instead."""
+        """Return whether ``x`` lies on the manifold up to ``atol``, where :meth:`check_point`
+        raises."""
         try:
             self.check_point(x, tolerance=atol)
         except ValueError:
@@ -510,17 +539,19 @@ class Manifold(nn.Module):
         return True
 
     def assert_check_point_on_manifold(self, x: Tensor, *, atol: float | None = None) -> None:
-        """:meth:`check_point`: ValueError if ``x`` does not lie on the manifold."""
+        """Raise ValueError if ``x`` does not lie on the manifold: :meth:`check_point` by geoopt's
+        name."""
         self.check_point(x, tolerance=atol)
 
     def check_vector_on_tangent(self, x: Tensor, u: Tensor, *, atol: float = 1e-5) -> bool:
-        """Whether ``u`` is a tangent vector at ``x``: finite, and as close to its projection as
-        ``atol`` times its longest coordinate."""
+        """Return whether ``u`` is a tangent vector at ``x``: finite, and no further from its
+        projection than ``atol`` times one plus its largest coordinate."""
         far = (self.proju(x, u) - u).abs().amax() > atol * (1 + u.abs().amax())
         return bool(torch.isfinite(u).all()) and not bool(far)
 
     def assert_check_vector_on_tangent(self, x: Tensor, u: Tensor, *, atol: float = 1e-5) -> None:
-        """ValueError if ``x`` does not lie on the manifold, or ``u`` is no tangent vector at it."""
+        """Raise ValueError if ``x`` does not lie on the manifold or ``u`` is not a tangent vector
+        at ``x``."""
         self.check_point(x)
         if not self.check_vector_on_tangent(x, u, atol=atol):
             raise ValueError(

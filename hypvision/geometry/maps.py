@@ -1,7 +1,7 @@
 """Isometries between the Lorentz model, the Poincare ball and the Klein ball.
 
-Points ``(..., n + 1)`` on the hyperboloid, ``(..., n)`` in the balls of radius ``1 / sqrt(c)``; the
-curvature last.
+Points have shape ``(..., n + 1)`` on the hyperboloid and ``(..., n)`` in the balls, whose radius is
+``1 / sqrt(c)``; the curvature ``c`` is the last argument of every function.
 """
 
 from __future__ import annotations
@@ -21,24 +21,28 @@ poincare_to_lorentz = poincare.to_lorentz
 
 @stable("x", rows=True, small=True)
 def lorentz_to_klein(x: Tensor, c: Curvature) -> Tensor:
-    """Klein coordinates ``s / (sqrt(c) t)``."""
+    """Return the Klein coordinates ``s / (sqrt(c) t)`` ``(..., n)`` of ``x``, which has the space
+    part ``s`` and the time ``t``."""
     space = x[..., 1:]
     return space * torch.rsqrt(1 + c * square_norm(space))
 
 
 @_ball("x", rows=True)
 def klein_to_lorentz(x: Tensor, c: Curvature) -> Tensor:
-    """Points of the hyperboloid: ``s = x / sqrt(1 - c |x|^2)``."""
+    """Return the points ``(..., n + 1)`` of the hyperboloid with the space part
+    ``x / sqrt(1 - c |x|^2)``."""
     return lorentz.from_space(x * torch.rsqrt(_gap(x, c)), c)
 
 
 @_ball("x", rows=True, small=True)
 def poincare_to_klein(x: Tensor, c: Curvature) -> Tensor:
-    """Klein coordinates ``2 x / (1 + c |x|^2)``."""
+    """Return the Klein coordinates ``2 x / (1 + c |x|^2)`` ``(..., n)`` of points of the Poincare
+    ball."""
     return x * (2 / (1 + c * square_norm(x)))
 
 
 @_ball("x", rows=True, small=True)
 def klein_to_poincare(x: Tensor, c: Curvature) -> Tensor:
-    """Points of the Poincare ball: ``x / (1 + sqrt(1 - c |x|^2))``."""
+    """Return the points ``x / (1 + sqrt(1 - c |x|^2))`` ``(..., n)`` of the Poincare ball for Klein
+    coordinates."""
     return x / (1 + torch.sqrt(_gap(x, c)))

@@ -1,4 +1,4 @@
-"""Dtypes, sums and functions of numbers that the geometry's formulas need."""
+"""Changes of dtype, sums and functions of numbers that the geometry's formulas need."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch import Tensor
 
-# kinds of devices without float64
+# the types of devices that do not compute in float64
 SINGLE_ONLY = frozenset({"mps"})
 
 
 def is_autocast(device: torch.device) -> bool:
-    """Whether autocast is on; the meta device does not know it at all."""
+    """Return whether autocast is on for a device; it never is on the meta device."""
     return device.type != "meta" and torch.is_autocast_enabled(device.type)
 
 
 def exact(device: torch.device) -> AbstractContextManager[object]:
-    """Context without autocast."""
+    """Return a context in which autocast is off for a device."""
     return torch.autocast(device.type, enabled=False) if is_autocast(device) else nullcontext()
 
 
@@ -31,10 +31,11 @@ class Function(torch.autograd.Function):
     """A function differentiated by hand: its backward always runs without autocast.
 
     PyTorch runs a backward under the autocast setting at the call of ``backward()``, not under that
-    of the forward: products would meet operands of another dtype than they were written for.
+    of the forward: with autocast on, matrix products would meet operands of other dtypes than
+    expected.
     """
 
-    if TYPE_CHECKING:  # PyTorch's version has no type annotations
+    if TYPE_CHECKING:  # because PyTorch's ``apply`` has no type annotations
 
         @classmethod
         def apply(cls, *args: Any) -> Any: ...
@@ -46,7 +47,8 @@ class Function(torch.autograd.Function):
 
 
 def without_autocast(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """The backward ``backward(ctx, *grads)`` of a function, run without autocast."""
+    """Return the function ``backward(ctx, *grads)`` of an autograd function, wrapped to run without
+    autocast."""
 
     @functools.wraps(backward)
     def wrapper(ctx: Any, *grads: Any) -> Any:
@@ -59,15 +61,18 @@ def without_autocast(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def plain(x: Tensor) -> bool:
-    """Whether to compute in plain operations: for compilers, ``torch.func``, without data."""
+    """Return whether to compute in plain operations instead of a hand-written function: while
+    compiling, under ``torch.func``, and for ``x`` on the meta device."""
     return torch.compiler.is_compiling() or x.is_meta or torch._C._are_functorch_transforms_active()
 
 
 @functools.cache
 def uses_triton(device: torch.device) -> bool:
-    """Whether Triton kernels compute on a device: a GPU from Volta on, where Triton imports.
+    """Return whether Triton kernels compute on a device: a GPU from Volta on, if Triton can be
+    imported.
 
-    The environment variable ``HYPVISION_TRITON=1`` turns them on: no GPU has run them yet.
+    They are off unless the environment variable ``HYPVISION_TRITON`` is 1, because no GPU has run
+    them yet.
     """
     if (
         device.type != "cuda"
@@ -79,7 +84,8 @@ def uses_triton(device: torch.device) -> bool:
 
 
 def needs_grad(*arguments: object) -> bool:
-    """Whether gradients will be needed: without, a hand-written backward only costs a call."""
+    """Return whether a gradient of one of the arguments will be needed; if not, the plain forward
+    saves the call of a hand-written function."""
     return torch.is_grad_enabled() and any(
         isinstance(a, Tensor) and a.requires_grad for a in arguments
     )
@@ -88,15 +94,16 @@ def needs_grad(*arguments: object) -> bool:
 def backward_of(
     function: Callable[..., Tensor], inputs: Sequence[object], needed: Sequence[bool], grad: Tensor
 ) -> list[Tensor | None]:
-    """Gradients of ``function(*inputs)`` that can be differentiated again.
+    """Return the gradients of ``function(*inputs)`` for the gradient ``grad`` of its result, in a
+    form that can be differentiated again; None where ``needed`` is false.
 
     A hand-written backward calls this function if it must itself be differentiable
     (``create_graph=True``). The second derivatives are then those of the plain operations, and an
     ordinary backward has no extra cost.
     """
     with torch.enable_grad(), exact(grad.device):
-        # Views, because one input may be computed from another, whose gradient would then be
-        # counted twice.
+        # The inputs become views, because one input may be computed from another, whose gradient
+        # would then be counted twice.
         inputs = [x.view_as(x) if isinstance(x, Tensor) else x for x in inputs]
         wanted = [x for x, need in zip(inputs, needed) if need and isinstance(x, Tensor)]
         found = iter(
@@ -108,16 +115,17 @@ def backward_of(
 
 
 # --------------------------------------------------------------------------------------------------
-# Between float32 and float64
+# Conversions between float32 and float64
 
 
 def has_float64(x: Tensor) -> bool:
-    """Whether the device of ``x`` computes in float64 (MPS does not)."""
+    """Return whether the device of ``x`` computes in float64 (MPS does not)."""
     return x.device.type not in SINGLE_ONLY
 
 
 class _Convert(Function):
-    """Another dtype; values and gradients beyond the limits, if there are any, are cut."""
+    """Convert a tensor to another dtype; values beyond ``most`` and gradients beyond ``steepest``
+    are cut, if these limits are given."""
 
     @staticmethod
     def forward(
@@ -133,8 +141,8 @@ class _Convert(Function):
 
 
 class _ConvertForward(Function):
-    """The same with what ``torch.func`` asks for, which compilers do not take; a context of its own
-    is slow."""
+    """Convert as :class:`_Convert` does, in the form that ``torch.func`` asks for. Compilers do not
+    take this form, and its separate ``setup_context`` is slow."""
 
     generate_vmap_rule = True
 
@@ -159,19 +167,21 @@ class _ConvertForward(Function):
 
 
 def _cut(x: Tensor, most: float | None) -> Tensor:
-    """Finite numbers beyond ``most`` become it, infinite ones NaN: 0 times them is added."""
+    """Return ``x`` with finite numbers cut at ``most`` in size and infinite ones made NaN (0 times
+    ``x`` is added)."""
     return x if most is None else torch.add(x.clamp(-most, most), x, alpha=0)
 
 
 def _cut_to(x: Tensor, most: float | None, dtype: torch.dtype) -> Tensor:
-    """:func:`_cut` in another dtype: the sum rounds as it is written, in one kernel less."""
+    """Return :func:`_cut` of ``x`` in another dtype; the sum is rounded as it is written, which
+    takes one kernel less."""
     if most is None or torch.compiler.is_compiling():
         return _cut(x, most).to(dtype)
     return torch.add(x.clamp(-most, most), x, alpha=0, out=torch.empty_like(x, dtype=dtype))
 
 
 def _back(ctx: Any, grad: Tensor) -> Tensor:
-    grad = grad.to(ctx.dtype)  # what this dtype does not hold is infinite, and cut
+    grad = grad.to(ctx.dtype)  # numbers that this dtype does not hold become infinite
     return grad if ctx.steepest is None else grad.clamp(-ctx.steepest, ctx.steepest)
 
 
@@ -189,12 +199,12 @@ def widen(x: Tensor, steepest: float | None = None) -> Tensor: ...
 @overload
 def widen(x: float | Tensor, steepest: float | None = None) -> float | Tensor: ...
 def widen(x: float | Tensor, steepest: float | None = None) -> float | Tensor:
-    """``x`` in float64, or float32 on devices without it; a number unchanged.
+    """Return ``x`` in float64, or in float32 on devices without float64; a number unchanged.
 
     Args:
         x: a number, or a tensor.
-        steepest: largest gradient that ``x`` gets if it is not float64; by default what its dtype
-            holds.
+        steepest: the largest gradient that ``x`` gets if it is not float64; by default the largest
+            number of its dtype.
     """
     if not isinstance(x, Tensor):
         return x
@@ -206,13 +216,15 @@ def widen(x: float | Tensor, steepest: float | None = None) -> float | Tensor:
 
 
 def narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """``x`` in a dtype of fewer digits: finite numbers that it does not hold become its largest."""
+    """Return ``x`` in a dtype of fewer digits; finite numbers that it does not hold become its
+    largest number."""
     return x if x.dtype == dtype else _convert(x, dtype, torch.finfo(dtype).max, None)
 
 
 def bounded(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """``x`` in a dtype, for products: numbers beyond 1e18 are cut, but for float64."""
-    # a Function that changes no dtype loses its gradient in PyTorch's compiler
+    """Return ``x`` in a dtype, ready for matrix products: numbers beyond 1e18 are cut, unless it
+    already is float64."""
+    # A Function that changes no dtype would lose its gradient in PyTorch's compiler.
     if x.dtype == dtype:
         return x if dtype == torch.float64 else _cut(x, 1e18)
     return _convert(x, dtype, 1e18, None)
@@ -223,23 +235,26 @@ def bounded(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def square_norm(x: Tensor) -> Tensor:
-    """Squared Euclidean norm ``(..., 1)`` of ``x`` ``(..., n)``."""
+    """Return the squared Euclidean norm ``(..., 1)`` of ``x`` ``(..., n)``."""
     return (x * x).sum(-1, keepdim=True)
 
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
-    """Euclidean inner product ``(..., 1)`` of ``x`` and ``y`` ``(..., n)``, which broadcast."""
+    """Return the Euclidean inner product ``(..., 1)`` of ``x`` and ``y`` ``(..., n)``, which
+    broadcast."""
     return (x * y).sum(-1, keepdim=True)
 
 
 def length(x: Tensor) -> Tensor:
-    """Euclidean norm ``(..., 1)`` of ``x`` ``(..., n)``; gradient 0 where it is 0."""
+    """Return the Euclidean norm ``(..., 1)`` of ``x`` ``(..., n)``; its gradient is 0 where it is
+    0."""
     out: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return out
 
 
 def heading(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Direction ``(..., n)`` and length ``(..., 1)`` of ``x``; 0 has none."""
+    """Return the direction ``(..., n)`` and the length ``(..., 1)`` of ``x``; the direction of 0 is
+    0."""
     size = length(x)
     return x / size.clamp_min(tiny(size)), size
 
@@ -249,20 +264,20 @@ def heading(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def angle(side: Tensor, along: Tensor) -> Tensor:
-    """``atan2(side, along)`` of numbers ``(..., 1)``, without the last dimension; 0 with gradient 0
-    where both are 0."""
+    """Return ``atan2(side, along)`` of numbers ``(..., 1)``, without the last dimension; 0 with
+    gradient 0 where both are 0."""
     same = (side == 0) & (along == 0)
     return torch.atan2(side, along.masked_fill(same, 1.0)).squeeze(-1)
 
 
 def tiny(x: Tensor) -> float:
-    """A divisor in place of 0. Its square is a float64 number, and no length of float32 vectors is
-    less than that."""
+    """Return a divisor to take in place of 0. Its square is a float64 number, and no length of
+    float32 vectors but 0 is less."""
     return 1e-150 if x.dtype == torch.float64 else max(1e-18, torch.finfo(x.dtype).tiny)
 
 
 def inverse(c: float | Tensor) -> float | Tensor:
-    """``1 / c``, of a tensor in one operation."""
+    """Return ``1 / c``; a tensor is inverted in one operation."""
     return c.reciprocal() if isinstance(c, Tensor) else 1 / c
 
 
@@ -271,57 +286,57 @@ def square_root(c: Tensor) -> Tensor: ...
 @overload
 def square_root(c: float | Tensor) -> float | Tensor: ...
 def square_root(c: float | Tensor) -> float | Tensor:
-    """``sqrt(c)``; the gradient of ``c**0.5`` takes one operation more."""
+    """Return ``sqrt(c)``; for a tensor by ``torch.sqrt``, because the gradient of ``c**0.5`` takes
+    one operation more."""
     return torch.sqrt(c) if isinstance(c, Tensor) else c**0.5
 
 
 def safe_sqrt(x: Tensor) -> Tensor:
-    """``sqrt(max(x, 0))`` whose gradient is 0, not infinite, where ``x <= 0``."""
-    none = x <= 0  # not x > 0, so that NaN stays NaN
+    """Return ``sqrt(max(x, 0))`` with a gradient of 0, not infinity, where ``x <= 0``."""
+    none = x <= 0  # instead of ``x > 0``, so that NaN stays NaN
     return torch.sqrt(x.masked_fill(none, 1.0)).masked_fill(none, 0.0)
 
 
 def sinhc(z: Tensor) -> Tensor:
-    """``sinh(z) / z``, with its limit 1 (and gradient 0) at 0. Overflows with sinh, at ``|z|``
-    about 89 in float32."""
+    """Return ``sinh(z) / z``, with its limit 1 (and gradient 0) at 0. It overflows as sinh does, at
+    ``|z|`` of about 89 in float32."""
     return sinhc_sqrt(z * z)
 
 
 def tanhc(z: Tensor) -> Tensor:
-    """``tanh(z) / z``, with its limit 1 (and gradient 0) at 0."""
+    """Return ``tanh(z) / z``, with its limit 1 (and gradient 0) at 0."""
     return tanhc_sqrt(z * z)
 
 
 def sinhc_sqrt(q: Tensor) -> Tensor:
-    """``sinh(sqrt(q)) / sqrt(q)`` of ``q >= 0``, with gradient 0 at 0."""
+    """Return ``sinh(sqrt(q)) / sqrt(q)`` of ``q >= 0``, with gradient 0 at 0."""
     root = torch.sqrt(q.clamp_min(tiny(q)))
     return torch.sinh(root) / root
 
 
 def asinhc_sqrt(q: Tensor) -> Tensor:
-    """``asinh(sqrt(q)) / sqrt(q)`` of ``q >= 0``, with gradient 0 at 0."""
+    """Return ``asinh(sqrt(q)) / sqrt(q)`` of ``q >= 0``, with gradient 0 at 0."""
     root = torch.sqrt(q.clamp_min(tiny(q)))
     return torch.asinh(root) / root
 
 
 def tanhc_sqrt(q: Tensor) -> Tensor:
-    """``tanh(sqrt(q)) / sqrt(q)`` of ``q >= 0``, with gradient 0 at 0."""
+    """Return ``tanh(sqrt(q)) / sqrt(q)`` of ``q >= 0``, with gradient 0 at 0."""
     root = torch.sqrt(q.clamp_min(tiny(q)))
     return torch.tanh(root) / root
 
 
 def squash_factor(square: Tensor, limit: float | Tensor, slope: float) -> Tensor:
-    """``D tanh(atanh(0.99) r / (s D)) / r`` of ``r^2``, with ``D = limit`` and ``s = slope``.
-
-    The factor of maximum-distance rescaling (Bdeir et al., NeurIPS 2025); ``limit`` is a number or
-    a tensor.
-    """
+    """Return ``D tanh(atanh(0.99) r / (s D)) / r`` of the squared radius ``square = r^2``, with
+    ``D = limit`` (a number or a tensor) and ``s = slope``: the factor by which maximum-distance
+    rescaling multiplies vectors (Bdeir et al., NeurIPS 2025)."""
     start = math.atanh(0.99) / slope
     return start * tanhc_sqrt(square * (start / limit) ** 2)
 
 
 def log_sinhc_sqrt(q: Tensor) -> Tensor:
-    """``log(sinh(sqrt(q)) / sqrt(q))`` of ``q >= 0`` without overflow: smooth in ``q``."""
+    """Return ``log(sinh(sqrt(q)) / sqrt(q))`` of ``q >= 0``, without overflow and smooth in
+    ``q``."""
     small = q < 1
     root = torch.sqrt(torch.where(small, torch.ones_like(q), q))
     large = root + torch.log1p(-torch.exp(-2 * root)) - torch.log(2 * root)
@@ -333,14 +348,16 @@ def log_sinhc_sqrt(q: Tensor) -> Tensor:
 
 
 def log_beta(n: int) -> float:
-    """``log B(n / 2, 1 / 2)``, by which HNN++ weighs the radii of joined points of the ball."""
+    """Return ``log B(n / 2, 1 / 2)``, by which HNN++ weighs the radii of concatenated points of the
+    ball."""
     return math.lgamma(n / 2) + math.lgamma(0.5) - math.lgamma((n + 1) / 2)
 
 
 def clip_norm(x: Tensor, radius: float = 1.0) -> Tensor:
-    """Scale vectors ``(..., d)`` longer than ``radius`` to that length; others pass unchanged.
+    """Return vectors ``(..., d)``, those longer than ``radius`` scaled to that length, the others
+    unchanged.
 
-    Feature clipping (Guo et al., "Clipped Hyperbolic Classifiers Are Super-Hyperbolic Classifiers",
-    CVPR 2022).
+    This is feature clipping (Guo et al., "Clipped Hyperbolic Classifiers Are Super-Hyperbolic
+    Classifiers", CVPR 2022).
     """
     return x * (radius / length(x).clamp_min(radius))

@@ -30,26 +30,27 @@ class ManifoldParameter(nn.Parameter):
 
     It computes like any tensor. The manifold travels with copies and pickles, and stays when a
     module is cast, moved or loaded; state dicts hold plain tensors. Wrappers that replace
-    parameters by their own (FSDP) lose the class: a layer that names its manifold parameters in
-    ``manifold_parameters`` is found nevertheless, by :func:`named_manifold_parameters`.
+    parameters by their own (FSDP) lose the class, but :func:`named_manifold_parameters` still finds
+    the points if their layer names them in ``manifold_parameters``.
 
-    Optimisers of other packages step through flat space, and points leave the manifold. The first
-    step of one that has been given points warns of it. The points are not projected back: a
-    projected step would be another method than the one that was chosen, with steps of the wrong
-    length, and the Riemannian optimisers have the same interface.
+    Optimisers of other packages step through flat space, so that points leave the manifold. The
+    first step of such an optimiser warns of it. The points are not projected back: a projected step
+    would be another method than the one that was chosen, with steps of the wrong length, and the
+    Riemannian optimisers have the same interface.
 
-    A learned curvature is a parameter of the manifold, which is a module: assign the manifold to a
-    module of the model, too. Else ``state_dict()`` would lose the curvature, and raises.
+    A learned curvature is a parameter of the manifold, which is a module: the manifold must also be
+    assigned to a module of the model. Otherwise ``state_dict()`` would lose the curvature, and
+    raises RuntimeError.
 
     Args:
-        data: points ``(..., d)``; ``manifold.projx`` moves others onto the manifold.
-        manifold: their manifold.
-        requires_grad: whether they are trained.
+        data: points ``(..., d)``; ``manifold.projx`` moves other vectors onto the manifold.
+        manifold: the manifold on which the points lie.
+        requires_grad: whether the points are trained.
 
     Raises:
         TypeError: ``manifold`` is not a manifold, or ``data`` is not a floating point tensor.
-        ValueError: ``data`` does not end in the coordinates of a point; or, with ``check=True`` of
-            the manifold, is not on it.
+        ValueError: ``data`` does not end in the coordinates of a point; or it is not on the
+            manifold, which is checked if the manifold has ``check=True``.
     """
 
     manifold: Manifold
@@ -80,7 +81,8 @@ class ManifoldParameter(nn.Parameter):
         return out
 
     def module_load(self, other: Tensor, assign: bool = False) -> ManifoldParameter:
-        """The parameter that replaces this one when weights are loaded by swapping tensors."""
+        """Return the parameter that replaces this one when weights are loaded by swapping
+        tensors."""
         return _rebuild(super().module_load(other, assign), self.manifold)  # type: ignore[no-untyped-call]
 
     def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
@@ -91,7 +93,7 @@ class ManifoldParameter(nn.Parameter):
 
 
 def _check_coordinates(data: Tensor, manifold: Manifold) -> None:
-    """Refuse data whose last dimension does not hold points of the manifold."""
+    """Raise ValueError if the last dimension of ``data`` cannot hold points of the manifold."""
     product = isinstance(manifold, Product)
     least = sum(manifold.sizes) if isinstance(manifold, Product) else 1 + manifold.extra
     size = data.shape[-1] if data.dim() else 0
@@ -103,15 +105,16 @@ def _check_coordinates(data: Tensor, manifold: Manifold) -> None:
 
 
 def _rebuild(data: Tensor, manifold: Manifold, requires_grad: bool = True) -> ManifoldParameter:
-    """A parameter of points that need no check: a copy, or loaded before its curvature."""
+    """Return a manifold parameter without checking its points: they are a copy, or are loaded
+    before their curvature."""
     _watch()
     out: ManifoldParameter = torch.Tensor._make_subclass(ManifoldParameter, data, requires_grad)
     out.manifold = manifold
     return out
 
 
-# PyTorch calls these hooks for every module, so they are registered with the first manifold
-# parameter.
+# PyTorch calls these hooks for every module, so they are registered only when the first manifold
+# parameter is made.
 
 
 @functools.cache
@@ -122,21 +125,22 @@ def _watch() -> None:
 
 
 def _registered(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    """Called when a module registers a parameter: installs the hooks that keep its points when the
-    module is cast or loaded, and that save its learned curvature."""
+    """Install, when a module registers a manifold parameter, the hooks that keep its points when
+    the module is cast or loaded, and that make sure that its learned curvature is saved."""
     hooks = module._load_state_dict_pre_hooks.values()
     if isinstance(parameter, ManifoldParameter) and not any(
         getattr(hook, "hook", None) is _loading for hook in hooks
     ):
-        # PyTorch has no hook for _apply; this wrapper has a weak reference to its module
+        # PyTorch has no hook for ``_apply``. This wrapper keeps only a weak reference to the
+        # module.
         module._apply = _WrappedHook(_applied, module)  # type: ignore[method-assign]
         module.register_load_state_dict_pre_hook(_loading)
         module.register_state_dict_post_hook(_saved)
 
 
 def _applied(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-    """A module is cast or moved, for which PyTorch may replace parameters by plain ones: mark these
-    anew."""
+    """Run ``_apply`` of a module that is cast or moved, and mark its manifold parameters anew,
+    because PyTorch may have replaced them by plain ones."""
     points = {
         name: p.manifold
         for name, p in module._parameters.items()
@@ -157,13 +161,13 @@ def _loading(
     metadata: dict[str, Any],
     *rest: object,
 ) -> None:
-    """``load_state_dict(assign=True)`` puts new parameters in the place of a module's: make them of
-    the old class."""
+    """Replace tensors of a state dict by manifold parameters before
+    ``load_state_dict(assign=True)`` puts them in the place of a module's manifold parameters."""
     if metadata.get("assign_to_params_buffers"):
         for name, parameter in module._parameters.items():
             value: Any = state_dict.get(prefix + name)
             is_tensor = type(value) in (Tensor, nn.Parameter)
-            # PyTorch raises an error for another shape
+            # Tensors of another shape are left for PyTorch, which raises an error.
             if (
                 isinstance(parameter, ManifoldParameter)
                 and is_tensor
@@ -175,8 +179,8 @@ def _loading(
 def _saved(
     module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any]
 ) -> None:
-    """Raise an error if ``state_dict()`` would lose a learned curvature because only a parameter
-    refers to its manifold."""
+    """Raise RuntimeError if ``state_dict()`` would lose a learned curvature because only a
+    parameter, and no module, refers to its manifold."""
     for name, parameter in module._parameters.items():
         manifold = parameter.manifold if isinstance(parameter, ManifoldParameter) else None
         if (
@@ -187,20 +191,22 @@ def _saved(
             raise RuntimeError(loose(prefix + name, manifold))
 
 
-# Classes that average the weights of their ``module``, and the methods that do.
+# by the class that averages the weights of its ``module``: the name of the method that updates the
+# average
 _AVERAGES = {"AveragedModel": "update_parameters", "ModelEmaV2": "update", "ModelEmaV3": "update"}
 
 
 def _adopted(module: nn.Module, name: str, submodule: nn.Module | None) -> None:
-    """Called when a module gets another: an average of torch's or timm's looks at its first update
-    whether it has points."""
+    """Wrap the update method of torch's and timm's averages of weights, when they take their
+    module, so that the first update looks for points."""
     method = _AVERAGES.get(type(module).__name__)
     if method is not None and name == "module" and submodule is not None:
         setattr(module, method, _WrappedHook(_averaging, module))
 
 
 def _averaging(module: nn.Module, *args: Any, **kwargs: Any) -> None:
-    """The first update of an average: warn if it takes points for coordinates."""
+    """Run the first update of an average of weights; warn if it averages the coordinates of
+    points."""
     method = _AVERAGES[type(module).__name__]
     module.__dict__.pop(method)
     function = getattr(module, "multi_avg_fn", None)
@@ -222,7 +228,8 @@ def _described(manifold: Manifold) -> str:
 
 
 def loose(name: str, manifold: Manifold) -> str:
-    """The error message for a manifold that only the parameter of this name refers to."""
+    """Return the error message for a learned manifold that no module holds, only the parameter
+    called ``name``."""
     return (
         f"The points '{name}' lie on {_described(manifold)}, whose curvature is learned, but no "
         "module of the model holds the manifold, so that the curvature is missing among the "
@@ -231,12 +238,13 @@ def loose(name: str, manifold: Manifold) -> str:
     )
 
 
-# optimisers that were checked, with the number of groups at that time
+# for each optimiser that was checked, the number of its parameter groups at that time
 _seen: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
 
 
 def _stepping(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Called before a step of any optimiser: warn at its first step if it ignores manifolds."""
+    """Warn, before the first step of any optimiser, if it has parameters that hold points and
+    ignores their manifolds."""
     if torch.compiler.is_compiling() or _seen.get(optimizer) == len(optimizer.param_groups):
         return
     _seen[optimizer] = len(optimizer.param_groups)
@@ -258,7 +266,8 @@ def _stepping(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def _points_of(group: dict[str, Any]) -> Iterator[str]:
-    """Descriptions of the parameters of a group that hold points and are trained."""
+    """Yield a description (name, shape, manifold) of each trained parameter of a group that holds
+    points."""
     names = group.get("param_names") or itertools.repeat("one")
     for name, parameter in zip(names, group["params"]):
         manifold = getattr(parameter, "manifold", None)
@@ -269,14 +278,16 @@ def _points_of(group: dict[str, Any]) -> Iterator[str]:
 
 
 def mark(parameter: nn.Parameter, manifold: Manifold) -> None:
-    """Make a parameter one of points, in place; those of wrappers keep their class."""
+    """Turn a plain parameter into a manifold parameter, in place; parameters of other classes (of
+    wrappers) keep their class and get the ``manifold``."""
     if type(parameter) is nn.Parameter:
         parameter.__class__ = ManifoldParameter
     parameter.manifold = manifold  # type: ignore[attr-defined]
 
 
 def named_manifold_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Manifold]]:
-    """Name, parameter and manifold of every parameter that holds points, each once.
+    """Yield the name, the parameter and the manifold of every parameter of a model that holds
+    points, each once.
 
     A parameter holds points if it is a :class:`ManifoldParameter`, or if its layer lists it in
     ``manifold_parameters`` and has a ``manifold``.

@@ -2,13 +2,14 @@ r"""The Poincare ball, as functions of tensors.
 
 With curvature ``c > 0`` (sectional curvature ``-c``) the points are the vectors with
 ``c |x|^2 < 1`` and the metric is :math:`\lambda_x^2 |dx|^2` with :math:`\lambda_x = 2 / X`,
-:math:`X = 1 - c|x|^2`. A tangent vector at the origin is half as long in coordinates as the
-distance it leads to: ``expmap0(u)`` lies at the distance ``2 |u|``.
+:math:`X = 1 - c|x|^2`. The coordinates of a tangent vector at the origin are half as long as the
+distance to which it leads: ``expmap0(u)`` lies at the distance ``2 |u|``.
 
-Every function takes tensors ``(..., n)`` and the curvature last: a float, or a tensor that
-broadcasts with ``(..., 1)``. float32 points are computed in float64, as ``X`` needs it
-(``docs/numerics.md``). Points outside count as points at the largest radius that the dtype holds,
-``sqrt(c) * r = 16.6`` in float32; :func:`project` stays off the boundary.
+Every function takes tensors ``(..., n)``, and the curvature last: a float, or a tensor that
+broadcasts with ``(..., 1)``. float32 points are computed in float64, because ``X`` needs it
+(``docs/numerics.md``). Points outside of the ball count as points at the largest radius that the
+dtype holds, ``sqrt(c) * r = 16.6`` in float32; :func:`project` keeps points further off the
+boundary.
 
 Sources: Ganea et al. "Hyperbolic Neural Networks" (NeurIPS 2018); Ungar (2008); Shimizu et al.
 "HNN++" (ICLR 2021).
@@ -44,15 +45,17 @@ from .numerics import (
 
 P = ParamSpec("P")
 R = TypeVar("R")
-# largest sqrt(c) |x| of a point; in float64 the rounding of |x|^2 must not reach the boundary
+# the largest sqrt(c) |x| of a point by its dtype; in float64 the rounding of |x|^2 must not reach
+# the boundary
 _BOUNDARY = {torch.float32: 1 - 2.0**-23, torch.float64: 1 - 2.0**-42}
-# exponential maps move no further than twice this, in radii of curvature: across all of the ball
+# Exponential maps move points by at most twice this number of radii of curvature, which is across
+# all of the ball.
 _CAP = 40.0
 
 
 def _inside(x: Tensor, c: Curvature, dtype: torch.dtype) -> Tensor:
-    """Points brought inside, to the largest radius that ``dtype`` holds; a constant of
-    differentiation."""
+    """Return points that lie inside the ball: those outside are moved to the largest radius that
+    ``dtype`` holds. The factor counts as a constant of differentiation."""
     with torch.no_grad():
         factor = (_BOUNDARY[dtype] / c**0.5 / length(x)).clamp_max(1.0)
     return x * factor
@@ -61,22 +64,23 @@ def _inside(x: Tensor, c: Curvature, dtype: torch.dtype) -> Tensor:
 def _ball(
     *points: str, inside: tuple[str, ...] | None = None, **options: Any
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """:func:`stable`, with the points named in ``inside`` (default: ``points``) brought inside."""
+    """Return the decorator :func:`stable` that also brings the points named in ``inside`` (None:
+    all ``points``) inside the ball."""
     return stable(
         *points, brought=dict.fromkeys(points if inside is None else inside, _inside), **options
     )
 
 
 def _gap(x: Tensor, c: Curvature) -> Tensor:
-    """``X = 1 - c |x|^2``, shape ``(..., 1)``."""
+    """Return ``X = 1 - c |x|^2``, shape ``(..., 1)``."""
     return 1 - c * square_norm(x)
 
 
 def project(x: Tensor, c: Curvature, eps: float | None = None) -> Tensor:
-    """Points with ``sqrt(c) |x|`` cut at ``1 - eps``.
+    """Return the points ``x`` with ``sqrt(c) |x|`` cut at ``1 - eps``.
 
-    The default is 1e-5 in float32 (a radius of 12.2) and 1e-10 in float64 (23.7); geoopt's is 4e-3
-    in float32 (6.2).
+    By default ``eps`` is 1e-5 in float32 and 1e-10 in float64, for c = 1 a largest radius of 12.2
+    and 23.7; geoopt's is 4e-3 in float32 (6.2).
 
     Raises:
         ValueError: ``eps`` is not at least 0 and below 1.
@@ -105,16 +109,16 @@ def _check_eps(function: str, eps: float) -> None:
 
 @_ball("x", rows=True)
 def conformal_factor(x: Tensor, c: Curvature) -> Tensor:
-    r""":math:`\lambda_x = 2 / (1 - c|x|^2)`, shape ``(..., 1)``."""
+    r"""Return the conformal factor :math:`\lambda_x = 2 / (1 - c|x|^2)`, shape ``(..., 1)``."""
     return 2 / _gap(x, c)
 
 
 @stable("u", rows=True, small=True)
 def expmap0(u: Tensor, c: Curvature, eps: float = 0.0) -> Tensor:
-    r"""Exponential map at the origin, :math:`\tanh(\sqrt c |u|)\, u / (\sqrt c |u|)`; identity
-    gradient at 0.
+    r"""Return the exponential map at the origin, :math:`\tanh(\sqrt c |u|)\, u / (\sqrt c |u|)`;
+    its gradient at 0 is the identity.
 
-    With ``eps`` the point is also projected, ``sqrt(c) |x| <= 1 - eps``.
+    With ``eps`` the points are also projected, to ``sqrt(c) |x| <= 1 - eps``.
 
     Raises:
         ValueError: ``eps`` is not at least 0 and below 1.
@@ -126,9 +130,10 @@ def expmap0(u: Tensor, c: Curvature, eps: float = 0.0) -> Tensor:
 
 @_ball("x", rows=True, small=True)
 def logmap0(x: Tensor, c: Curvature) -> Tensor:
-    r"""Logarithm at the origin, :math:`\mathrm{artanh}(\sqrt c |x|)\, x / (\sqrt c |x|)`.
+    r"""Return the logarithm at the origin,
+    :math:`\mathrm{artanh}(\sqrt c |x|)\, x / (\sqrt c |x|)`.
 
-    Half as long as the distance of ``x`` from the origin.
+    Its length is half of the distance of ``x`` from the origin.
     """
     z = (length(x) * square_root(c)).clamp_min(tiny(x))
     return x * (torch.atanh(z) / z)
@@ -136,8 +141,8 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
 
 @_ball("x", "u", inside=("x",), rows=True, small=True)
 def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
-    r"""Exponential map, :math:`x \oplus \tanh(\sqrt c |u| / X)\, u / (\sqrt c |u|)`, all
-    ``(..., n)``."""
+    r"""Return the exponential map at ``x`` of the tangent vectors ``u``,
+    :math:`x \oplus \tanh(\sqrt c |u| / X)\, u / (\sqrt c |u|)`, all ``(..., n)``."""
     gap = _gap(x, c)
     size = (length(u) * square_root(c)).clamp_min(tiny(u))
     z = (size / gap).clamp_max(_CAP)
@@ -145,7 +150,8 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 
 
 def _add(x: Tensor, y: Tensor, x_gap: Tensor, y_gap: Tensor, c: Curvature) -> Tensor:
-    r"""Moebius addition from ``x``, ``y`` and their gaps ``X``, ``Y``, without cancellation:
+    r"""Return the Moebius sum of ``x`` and ``y`` from their gaps ``X``, ``Y``, without
+    cancellation:
 
     :math:`\frac{X (x + y) + c|x + y|^2 x}{X Y + c |x + y|^2}`.
     """
@@ -156,13 +162,13 @@ def _add(x: Tensor, y: Tensor, x_gap: Tensor, y_gap: Tensor, c: Curvature) -> Te
 
 @_ball("x", "y", rows=True)
 def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    r"""Logarithm: the tangent vector ``(..., n)`` at ``x`` whose geodesic reaches ``y`` after unit
-    time.
+    r"""Return the logarithm of ``y`` at ``x``: the tangent vector ``(..., n)`` at ``x`` whose
+    geodesic reaches ``y`` after unit time.
 
     .. math:: \frac{A}{\sqrt{X Y + c|\Delta|^2}} \frac{X}{\sqrt c |\Delta|}
               (X \Delta - c|\Delta|^2 x),\quad \Delta = y - x
 
-    with ``A`` half of the distance, times ``sqrt(c)``.
+    where ``A`` is half of the distance, times ``sqrt(c)``.
     """
     gap = _gap(x, c)
     delta = y - x
@@ -173,12 +179,12 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 
 # --------------------------------------------------------------------------------------------------
-# Distances
+# Distances of points of the ball
 
 
 @_ball("x", "y", rows=True, small=True)
 def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    r"""Geodesic distance ``(...)``,
+    r"""Return the geodesic distance ``(...)`` between ``x`` and ``y``,
     :math:`\frac{2}{\sqrt c}\mathrm{asinh}(\sqrt c|x - y| / \sqrt{XY})`.
 
     The gradient is 0 where the points coincide.
@@ -190,25 +196,28 @@ def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 @_ball("x", "y", rows=True)
 def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    r"""Squared Lorentz distance ``(...)`` of the points, :math:`4|x - y|^2 / (XY)`.
+    r"""Return the squared Lorentz distance ``(...)`` between ``x`` and ``y``,
+    :math:`4|x - y|^2 / (XY)`.
 
-    Not the square of :func:`dist`: the squared chord on the hyperboloid (Law et al., ICML 2019).
+    It is not the square of :func:`dist` but the squared chord on the hyperboloid (Law et al., ICML
+    2019).
     """
     return (4 * square_norm(y - x) / (_gap(x, c) * _gap(y, c))).squeeze(-1)
 
 
 @_ball("x", rows=True, small=True)
 def dist0(x: Tensor, c: Curvature) -> Tensor:
-    """Hyperbolic radius ``(...)``: the distance from the origin; gradient 0 there."""
+    """Return the hyperbolic radius ``(...)`` of ``x``, its distance from the origin; the gradient
+    is 0 at the origin."""
     root = square_root(c)
     return (torch.atanh(length(x) * root) / (root / 2)).squeeze(-1)
 
 
 @stable("x", "y", sets=("x", "y"), wide=False)
 def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    """Pairwise geodesic distances by one matrix product.
+    """Return all geodesic distances between two sets of points, by one matrix product.
 
-    Nothing of shape ``(N, M, n)`` is built. For the error see
+    No tensor of shape ``(N, M, n)`` is built. For the numerical error see
     :func:`hypvision.geometry.lorentz.cdist`.
 
     Args:
@@ -221,7 +230,7 @@ def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
         Distances ``(..., N, M)``; 0 with gradient 0 on the diagonal of ``cdist(x, x)``.
     """
     root = square_root(widen(c, STEEPEST))
-    # |x - y|^2 / (X Y), the fourth part of the squared chord
+    # The products of rows and columns are |x - y|^2 / (X Y), the fourth part of the squared chord.
     (left, left_square, left_weight), (right, right_square, right_weight) = of_both(
         _weighted, x, y, root
     )
@@ -231,7 +240,8 @@ def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 
 def _weighted(x: Tensor, root: Curvature) -> tuple[Tensor, Tensor, Tensor]:
-    """``sqrt(c) x``, its square and 1, each divided by ``X``."""
+    """Return ``sqrt(c) x``, its squared norm and 1, each divided by ``X``; ``root`` is
+    ``sqrt(c)``."""
     x = _inside(widen(x) * root, 1.0, x.dtype)
     square = square_norm(x)
     weight = (1 - square).reciprocal()
@@ -240,30 +250,33 @@ def _weighted(x: Tensor, root: Curvature) -> tuple[Tensor, Tensor, Tensor]:
 
 
 # --------------------------------------------------------------------------------------------------
-# Tangent vectors
+# Tangent vectors: gradients, inner products, parallel transport
 
 
 @_ball("x", "v", inside=("x",), rows=True)
 def egrad2rgrad(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
-    r"""Riemannian gradient from the Euclidean one: :math:`v X^2 / 4`."""
+    r"""Return the Riemannian gradient :math:`v X^2 / 4` at ``x`` for the Euclidean gradient
+    ``v``."""
     return v * (_gap(x, c) / 2) ** 2
 
 
 @_ball("x", "u", "v", inside=("x",), rows=True)
 def inner(x: Tensor, u: Tensor, v: Tensor, c: Curvature) -> Tensor:
-    r"""Inner product ``(...)`` of tangent vectors at ``x``: :math:`\lambda_x^2\, u \cdot v`."""
+    r"""Return the inner product ``(...)`` of the tangent vectors ``u`` and ``v`` at ``x``,
+    :math:`\lambda_x^2\, u \cdot v`."""
     return (dot(u, v) * (2 / _gap(x, c)) ** 2).squeeze(-1)
 
 
 @_ball("x", "u", inside=("x",), rows=True)
 def norm(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
-    """Length ``(...)`` of tangent vectors at ``x``; gradient 0 where it is 0."""
+    """Return the length ``(...)`` of the tangent vectors ``u`` at ``x``; its gradient is 0 where it
+    is 0."""
     return (length(u) * (2 / _gap(x, c))).squeeze(-1)
 
 
 @_ball("x", "y", "v", inside=("x", "y"), rows=True)
 def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
-    r"""Parallel transport of ``v`` from ``x`` to ``y``:
+    r"""Return the tangent vectors ``v`` at ``x`` after parallel transport to ``y``,
     :math:`\mathrm{gyr}[y, -x] v\; \lambda_x / \lambda_y`."""
     x_gap = _gap(x, c)
     y_gap = _gap(y, c)
@@ -273,7 +286,8 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
 def _gyrate(
     v: Tensor, delta: Tensor, x: Tensor, x_gap: Tensor, y_gap: Tensor, c: Curvature
 ) -> Tensor:
-    r""":math:`\mathrm{gyr}[y, -x] v` from ``delta = y - x``: accurate where that is small.
+    r"""Return :math:`\mathrm{gyr}[y, -x] v` from ``delta = y - x``, accurately where ``delta`` is
+    small.
 
     .. math:: v + 2c \frac{(X\, \Delta \cdot v - c|\Delta|^2\, x \cdot v)\, x
               - ((Y + c|\Delta|^2)\, x \cdot v + c|x|^2 \Delta \cdot v)\, \Delta}
@@ -290,68 +304,74 @@ def _gyrate(
 
 @_ball("x", "u", inside=("x",), rows=True)
 def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
-    """Parallel transport from the origin to ``x``: ``X u``."""
+    """Return the tangent vectors ``u`` at the origin after parallel transport to ``x``: ``X u``."""
     return u * _gap(x, c)
 
 
 @_ball("x", "v", inside=("x",), rows=True)
 def transp0back(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
-    """Parallel transport from ``x`` to the origin: ``v / X``."""
+    """Return the tangent vectors ``v`` at ``x`` after parallel transport to the origin:
+    ``v / X``."""
     return v / _gap(x, c)
 
 
 # --------------------------------------------------------------------------------------------------
-# Gyrovector operations
+# Gyrovector operations: sums, products, rotations and geodesics
 
 
 @_ball("x", "y", rows=True, small=True)
 def mobius_add(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    r"""Moebius addition :math:`x \oplus y`."""
+    r"""Return the Moebius sum :math:`x \oplus y`, ``(..., n)``."""
     return _add(x, y, _gap(x, c), _gap(y, c), c)
 
 
 @_ball("x", "y", rows=True, small=True)
 def mobius_sub(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    r""":math:`(-x) \oplus y`: ``y`` as seen from ``x``; accurate for near points too."""
+    r"""Return ``y`` as seen from ``x``, :math:`(-x) \oplus y`; accurate for near points too."""
     return _add(-x, y, _gap(x, c), _gap(y, c), c)
 
 
 @_ball("x")
 def mobius_scalar_mul(r: float | Tensor, x: Tensor, c: Curvature) -> Tensor:
-    r"""Points on the same rays at ``r`` times the radius, :math:`r \otimes x`; ``r`` a number or
-    ``(..., 1)``."""
+    r"""Return the points :math:`r \otimes x` on the same rays at ``r`` times the radius; ``r`` is a
+    number or ``(..., 1)``."""
     check_factor(r, "mobius_scalar_mul: r")
     return expmap0(r * logmap0(x, c), c)
 
 
 @_ball("x", fits=("matrix",), wide=False)
 def rotate(x: Tensor, matrix: Tensor, c: Curvature) -> Tensor:
-    """Points ``R x`` ``(..., m)``, for ``R`` ``(m, n)`` with orthonormal columns: an isometry."""
+    """Return the points ``R x`` ``(..., m)`` for a ``matrix`` ``R`` ``(m, n)``: an isometry if its
+    columns are orthonormal."""
     return torch.matmul(x, matrix.transpose(-1, -2))
 
 
 @_ball("x", fits=("matrix",), wide=False)
 def mobius_matvec(matrix: Tensor, x: Tensor, c: Curvature) -> Tensor:
-    r""":math:`M \otimes x = \exp_0(M \log_0 x)`; ``matrix`` ``(m, n)``, ``x`` ``(..., n)``."""
+    r"""Return the Moebius product :math:`M \otimes x = \exp_0(M \log_0 x)` ``(..., m)`` of the
+    ``matrix`` ``M`` ``(m, n)`` and ``x`` ``(..., n)``."""
     return expmap0(torch.matmul(logmap0(x, c), matrix.transpose(-1, -2)), c)
 
 
 @_ball("u", "v", "w", inside=("u", "v"), rows=True)
 def gyration(u: Tensor, v: Tensor, w: Tensor, c: Curvature) -> Tensor:
-    r""":math:`\mathrm{gyr}[u, v] w = -(u \oplus v) \oplus (u \oplus (v \oplus w))`, a rotation."""
+    r"""Return the vectors ``w`` rotated by the gyration of ``u`` and ``v``,
+    :math:`\mathrm{gyr}[u, v] w = -(u \oplus v) \oplus (u \oplus (v \oplus w))`."""
     return _gyrate(w, u + v, -v, _gap(v, c), _gap(u, c), c)
 
 
 @_ball("x", "y")
 def geodesic(t: float | Tensor, x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    """The point at the fraction ``t``, a number or ``(..., 1)``, of the way from ``x`` to ``y``."""
+    """Return the point at the fraction ``t``, a number or ``(..., 1)``, of the way from ``x`` to
+    ``y``."""
     check_factor(t, "geodesic: t")
     return expmap(x, t * logmap(x, y, c), c)
 
 
 @_ball("x", "u", inside=("x",))
 def geodesic_unit(t: float | Tensor, x: Tensor, u: Tensor, c: Curvature) -> Tensor:
-    """The point at distance ``t``, a number or ``(..., 1)``, from ``x`` along ``u``."""
+    """Return the point at the distance ``t``, a number or ``(..., 1)``, from ``x`` in the direction
+    of the tangent vector ``u``."""
     check_factor(t, "geodesic_unit: t")
     size = norm(x, u, c).unsqueeze(-1)
     none = size == 0
@@ -359,7 +379,7 @@ def geodesic_unit(t: float | Tensor, x: Tensor, u: Tensor, c: Curvature) -> Tens
 
 
 def retr(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
-    """Retraction ``project(x + u)``: the cheap first-order step of geoopt's ball."""
+    """Return the retraction ``project(x + u)``: the cheap first-order step of geoopt's ball."""
     return _retr(x, u, c, _default_eps(x))
 
 
@@ -369,12 +389,12 @@ def _retr(x: Tensor, u: Tensor, c: Curvature, eps: float) -> Tensor:
 
 
 # --------------------------------------------------------------------------------------------------
-# Through the Lorentz model
+# The Lorentz model, and functions that are computed in it
 
 
 @_ball("x", rows=True)
 def to_lorentz(x: Tensor, c: Curvature) -> Tensor:
-    r"""The point ``(..., n + 1)`` of the hyperboloid: ``s = 2 x / X``,
+    r"""Return the points ``(..., n + 1)`` of the hyperboloid for ``x``: ``s = 2 x / X``,
     ``t = (2 - X) / (sqrt(c) X)``."""
     gap = _gap(x, c)
     return torch.cat([(2 - gap) / (square_root(c) * gap), x * (2 / gap)], -1)
@@ -382,16 +402,18 @@ def to_lorentz(x: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", rows=True, small=True)
 def from_lorentz(x: Tensor, c: Curvature) -> Tensor:
-    """The point ``(..., n)`` of the ball for ``x`` ``(..., n + 1)``: ``s / (1 + sqrt(c) t)``."""
+    """Return the points ``s / (1 + sqrt(c) t)`` ``(..., n)`` of the ball for points ``x``
+    ``(..., n + 1)`` of the hyperboloid."""
     space = x[..., 1:]
     return space / (1 + torch.sqrt(1 + c * square_norm(space)))
 
 
 @_ball("x", sets=("x",))
 def midpoint(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Tensor:
-    """Weighted Moebius gyromidpoint ``(..., n)`` of ``x`` ``(..., N, n)``: the Lorentz centroid.
+    """Return the weighted Moebius gyromidpoint ``(..., n)`` of ``x`` ``(..., N, n)``, which is the
+    Lorentz centroid.
 
-    Args as for :func:`hypvision.geometry.lorentz.centroid`.
+    The arguments are those of :func:`hypvision.geometry.lorentz.centroid`.
     """
     if weights is not None:
         one_each("midpoint", "weights", weights, x.shape[-2])
@@ -400,9 +422,10 @@ def midpoint(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Te
 
 @_ball("x", sets=("x",), wide=False)
 def weighted_centroids(weights: Tensor, x: Tensor, c: Curvature) -> Tensor:
-    """Many midpoints ``(..., M, n)`` of the same points by one matrix product.
+    """Return M midpoints ``(..., M, n)`` of the same points ``x`` ``(..., N, n)`` by one matrix
+    product.
 
-    Args as for :func:`hypvision.geometry.lorentz.weighted_centroids`.
+    The arguments are those of :func:`hypvision.geometry.lorentz.weighted_centroids`.
     """
     return from_lorentz(lorentz.weighted_centroids(weights, to_lorentz(x, c), c), c)
 
@@ -411,29 +434,31 @@ def weighted_centroids(weights: Tensor, x: Tensor, c: Curvature) -> Tensor:
 def frechet_mean(
     x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, steps: int = 30
 ) -> Tensor:
-    """Weighted Frechet mean ``(..., n)`` of ``x`` ``(..., N, n)``.
+    """Return the weighted Frechet mean ``(..., n)`` of ``x`` ``(..., N, n)``.
 
-    Args as for :func:`hypvision.geometry.lorentz.frechet_mean`.
+    The arguments are those of :func:`hypvision.geometry.lorentz.frechet_mean`.
     """
     return from_lorentz(lorentz.frechet_mean(to_lorentz(x, c), weights, c, steps), c)
 
 
 def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
-    r"""Half-aperture ``(...)`` of the entailment cone at ``x``,
+    r"""Return the half-aperture ``(...)`` of the entailment cone at ``x``,
     :math:`\arcsin(K X / (\sqrt c |x|))`, in radians.
 
-    ``min_radius`` is ``K``, not negative (Ganea et al., ICML 2018).
+    ``min_radius`` is ``K``, at least 0 (Ganea et al., ICML 2018).
     """
     return lorentz.half_aperture(to_lorentz(x, c), c, min_radius)
 
 
 @_ball("x", "y", rows=True, small=True)
 def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    """Angle ``(...)`` (radians) at ``x`` between the ray from the origin and the geodesic to ``y``.
+    """Return the angle ``(...)`` at ``x`` between the ray from the origin and the geodesic to
+    ``y``, in radians.
 
-    0 where ``y`` lies behind ``x`` on its ray, and where the points coincide.
+    It is 0 where ``y`` lies behind ``x`` on its ray, and where the points coincide.
     """
-    # -x + y has the direction of X delta - c |delta|^2 x
+    # The geodesic to y starts in the direction of the Moebius sum (-x) + y, which is that of X
+    # delta - c |delta|^2 x.
     gap = _gap(x, c)
     delta = y - x
     ray, size = heading(x)
@@ -445,8 +470,8 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 def entailment_loss(
     x: Tensor, y: Tensor, c: Curvature, min_radius: float = 0.1, aperture_scale: float = 1.0
 ) -> Tensor:
-    """``max(0, exterior angle - aperture_scale * half-aperture)`` ``(...)``: 0 where ``x`` entails
-    ``y``."""
+    """Return ``max(0, exterior angle - aperture_scale * half-aperture)`` ``(...)``, in radians: 0
+    where ``x`` entails ``y``."""
     return torch.relu(exterior_angle(x, y, c) - aperture_scale * half_aperture(x, c, min_radius))
 
 
@@ -458,16 +483,18 @@ def wrapped_normal(
     size: tuple[int, ...] = (),
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Samples ``(*size, ..., n)`` of the wrapped normal distribution around ``mean`` ``(..., n)``.
+    """Return samples ``(*size, ..., n)`` of the wrapped normal distribution around ``mean``
+    ``(..., n)``.
 
-    ``std`` measures distances, as in the Lorentz model, not ball coordinates.
+    ``std`` is measured in distances, as in the Lorentz model, not in ball coordinates.
     """
     return from_lorentz(lorentz.wrapped_normal(to_lorentz(mean, c), std, c, size, generator), c)
 
 
 @stable("x", "mean")
 def wrapped_normal_log_prob(x: Tensor, mean: Tensor, std: Tensor | float, c: Curvature) -> Tensor:
-    """Log density ``(...)`` at ``x`` of :func:`wrapped_normal`, for the Riemannian volume."""
+    """Return the log density ``(...)`` of :func:`wrapped_normal` at ``x``, for the Riemannian
+    volume."""
     return lorentz.wrapped_normal_log_prob(to_lorentz(x, c), to_lorentz(mean, c), std, c)
 
 
@@ -475,7 +502,8 @@ def wrapped_normal_log_prob(x: Tensor, mean: Tensor, std: Tensor | float, c: Cur
 def rescale(
     x: Tensor, c: Curvature, limit: float | Tensor | None = None, slope: float = 2.0
 ) -> Tensor:
-    """Maximum-distance rescaling of the radii; see :func:`hypvision.geometry.lorentz.rescale`."""
+    """Return the points with their radii squashed below ``limit``: maximum-distance rescaling; see
+    :func:`hypvision.geometry.lorentz.rescale`."""
     limit = lorentz.max_distance(c) if limit is None else limit
     positive("rescale", "limit", limit)
     positive("rescale", "slope", slope)
@@ -483,19 +511,20 @@ def rescale(
 
 
 # --------------------------------------------------------------------------------------------------
-# Hyperplanes and horospheres
+# Distances from hyperplanes and horospheres, logits
 
 
 @_ball("x", "p", "a", inside=("x", "p"), rows=True, small=True)
 def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = True) -> Tensor:
-    r"""Distance ``(...)`` of ``x`` from the hyperplane through ``p`` with the normal ``a``, all
-    ``(..., n)``.
+    r"""Return the distance ``(...)`` of ``x`` from the hyperplane through ``p`` with the normal
+    ``a``, all ``(..., n)``; with ``signed`` positive on the side that ``a`` points to.
 
     .. math:: \tfrac{1}{\sqrt c}\,\mathrm{asinh}
               \frac{2 \sqrt c\, (P\, \Delta \cdot \hat a - c|\Delta|^2\, p \cdot \hat a)}{X P},
               \quad \Delta = x - p
 
-    which is Ganea et al.'s (NeurIPS 2018, eq. 25) from terms that do not cancel near the boundary.
+    This is Ganea et al.'s distance (NeurIPS 2018, eq. 25), written in terms that do not cancel near
+    the boundary.
     """
     gap = _gap(p, c)
     delta = x - p
@@ -508,12 +537,14 @@ def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = Tru
 
 @stable("x", fits=("p", "a"), wide=False)
 def ganea_logits(x: Tensor, p: Tensor, a: Tensor, c: Curvature) -> Tensor:
-    r"""Logits :math:`\lambda_p |a|\, d(x, H_{p,a})` of logistic regression (Ganea et al., eq. 25).
+    r"""Return the logits :math:`\lambda_p |a|\, d(x, H_{p,a})` of logistic regression (Ganea et
+    al., eq. 25).
 
     Args:
         x: points ``(..., n)``.
         p: points ``(K, n)`` of the hyperplanes.
-        a: normals ``(K, n)`` in ball coordinates at the origin (they are transported to ``p``).
+        a: normals ``(K, n)`` in ball coordinates at the origin, from where they are transported to
+            ``p``.
         c: curvature, a float or a tensor without dimensions.
 
     Returns:
@@ -533,7 +564,7 @@ def ganea_logits(x: Tensor, p: Tensor, a: Tensor, c: Curvature) -> Tensor:
     root = square_root(c)
     p = _inside(widen(p), c, p.dtype)
     away, size = heading(widen(a))
-    # With a normal of length 1, sinh(distance) is the inner product <x, normal>_L.
+    # With a normal of length 1, sinh(distance) is the Lorentz product <x, normal>_L.
     time = 2 * root * dot(p, away) / _gap(p, c)
     planes = torch.cat([-time, away + root * time * p], -1)
     points = to_lorentz(widen(x), c) * root
@@ -545,7 +576,7 @@ def ganea_logits(x: Tensor, p: Tensor, a: Tensor, c: Curvature) -> Tensor:
 def hyperplane_logits(
     x: Tensor, v: Tensor, r: Tensor, c: Curvature, g: Tensor | None = None
 ) -> Tensor:
-    r"""Unidirectional logits of HNN++ (Shimizu et al., ICLR 2021, eq. 6).
+    r"""Return the unidirectional logits of HNN++ (Shimizu et al., ICLR 2021, eq. 6).
 
     .. math:: \tfrac{2 g}{\sqrt c}\,\mathrm{asinh}\left(
               \lambda_x\langle \sqrt c x, \hat v\rangle\cosh(2\sqrt c r)
@@ -556,7 +587,7 @@ def hyperplane_logits(
         v: normals ``(K, n)``.
         r: offsets ``(K,)``.
         c: curvature, a float or a tensor without dimensions.
-        g: factors ``(K,)``; the lengths of the normals if left out.
+        g: factors ``(K,)``; None: the lengths of the normals.
 
     Returns:
         Logits ``(..., K)``, by one matrix product.
@@ -582,38 +613,37 @@ def hyperplane_logits(
 
 @stable("x", "p")
 def busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
-    r"""Busemann function :math:`\tfrac{1}{\sqrt c}\log(|p - \sqrt c x|^2 / X)`, ``(...)``.
-
-    ``p`` are ideal points, unit vectors ``(..., n)``.
-    """
+    r"""Return the Busemann function :math:`\tfrac{1}{\sqrt c}\log(|p - \sqrt c x|^2 / X)`,
+    ``(...)``, of ``x`` for the ideal points ``p``, unit vectors ``(..., n)``."""
     return lorentz.busemann(to_lorentz(x, c), p, c)
 
 
 def horosphere_dist(x: Tensor, p: Tensor, tau: float | Tensor, c: Curvature) -> Tensor:
-    """Distance ``(...)`` of ``x`` from the horosphere around ``p``: the points whose
+    """Return the distance ``(...)`` of ``x`` from the horosphere around ``p``, on which
     :func:`busemann` is ``tau``."""
     return (busemann(x, p, c) - tau).abs()
 
 
 # --------------------------------------------------------------------------------------------------
-# Curvatures, concatenation
+# Changes of curvature, concatenation
 
 
 def change_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
-    r"""Points of curvature ``c_new`` with the same tangent vector at the origin,
+    r"""Return the points of curvature ``c_new`` with the same tangent vectors at the origin,
     :math:`\exp_0^{c'}(\log_0^{c} x)`."""
     return expmap0(logmap0(x, c_old), c_new)
 
 
 @stable("x")
 def scale_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
-    """Points ``x * sqrt(c_old / c_new)``: all distances scale by that factor, angles stay."""
+    """Return the points ``x * sqrt(c_old / c_new)``: all distances are multiplied by that root,
+    angles stay."""
     return x * (c_old / c_new) ** 0.5
 
 
 def beta_concat(points: list[Tensor], c: Curvature) -> Tensor:
-    """Beta-concatenation ``(..., sum n_i)`` of HNN++: keeps the expected radius of random
-    points."""
+    """Return the beta-concatenation ``(..., sum n_i)`` of ``points`` ``(..., n_i)`` (HNN++), which
+    keeps the expected radius of random points."""
     same_list("beta_concat", points)
     n = sum(x.shape[-1] for x in points)
     parts = [logmap0(x, c) * math.exp(log_beta(n) - log_beta(x.shape[-1])) for x in points]
@@ -622,10 +652,11 @@ def beta_concat(points: list[Tensor], c: Curvature) -> Tensor:
 
 @stable("x")
 def beta_split(x: Tensor, sizes: list[int], c: Curvature) -> list[Tensor]:
-    """Beta-split of HNN++, the inverse of :func:`beta_concat`; ``sizes`` must add up to ``n``.
+    """Return points of the dimensions ``sizes``, the beta-split of ``x`` (HNN++) and inverse of
+    :func:`beta_concat`; ``sizes`` must add up to ``n``.
 
     Raises:
-        ValueError: they do not.
+        ValueError: ``sizes`` do not add up to ``n``.
     """
     n = x.shape[-1]
     if sum(sizes) != n:

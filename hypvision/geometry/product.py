@@ -1,4 +1,4 @@
-"""Products of manifolds."""
+"""The product of several manifolds."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from .manifold import Manifold, whose
 from .manifolds import Hyperbolic
 from .numerics import safe_sqrt
 
-# methods that give a length, and numbers that are added up; the others give coordinates
+# Methods whose results are lengths, of which squares are added up, and methods whose results are
+# added up themselves; all other methods return coordinates.
 _LENGTHS = ("dist", "dist0", "cdist")
 _SUMS = ("inner", "sqdist", "wrapped_normal_log_prob")
 
 
 def _check_pair(factor: Any) -> None:
-    """Refuse what is no pair of a manifold and a dimension, and products of products."""
+    """Raise an error if a factor is not a pair of a manifold and a dimension, or is itself a
+    product."""
     pair = isinstance(factor, (tuple, list)) and len(factor) == 2
     if not pair or not isinstance(factor[0], Manifold):
         found = whose(factor[0]) if pair else repr(factor)
@@ -33,13 +35,13 @@ def _check_pair(factor: Any) -> None:
 
 
 class Product(Manifold):
-    """The product of manifolds: points are the factors' points side by side,
-    ``(..., sum of their coordinates)``. Squared lengths and distances, inner products and log
-    densities are sums of the factors'.
+    """The product of manifolds. A point is the points of the factors side by side,
+    ``(..., sum of their coordinates)``; squared lengths and distances, inner products and log
+    densities are the sums of the factors' values.
 
     Args:
-        factors: pairs of a manifold and the dimension ``n_i`` of the space (a Lorentz factor takes
-            ``n_i + 1`` coordinates).
+        factors: pairs of a manifold and the dimension ``n_i`` of its space (the points of a Lorentz
+            factor have ``n_i + 1`` coordinates).
 
     Raises:
         TypeError: an argument is not a pair of a manifold and a dimension.
@@ -61,7 +63,7 @@ class Product(Manifold):
 
     @property
     def c(self) -> tuple[Curvature, ...]:  # type: ignore[override]
-        """The curvatures of the factors."""
+        """The curvatures of the factors, in their order."""
         return tuple(manifold.c for manifold in self.manifolds)
 
     def clamp_(self) -> None:
@@ -72,7 +74,7 @@ class Product(Manifold):
         return f"dims={tuple(self.dims)}"
 
     def split(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The factors' coordinates."""
+        """Return the coordinates of ``x`` in each factor."""
         if x.shape[-1] != sum(self.sizes):
             raise ValueError(
                 f"Points of this product have {sum(self.sizes)} coordinates, got {x.shape[-1]}."
@@ -80,7 +82,8 @@ class Product(Manifold):
         return torch.split(x, self.sizes, -1)
 
     def _each(self, name: str, **arguments: Any) -> list[Tensor]:
-        """The results of every factor's method for its parts of the arguments."""
+        """Return the result of the method ``name`` for each factor, called with the factor's parts
+        of the arguments."""
         self._check_arguments(arguments)
         parts = [dict(arguments) for _ in self.dims]
         for argument, value in arguments.items():
@@ -103,8 +106,8 @@ class Product(Manifold):
         return torch.stack(found).sum(0) if name in _SUMS else torch.cat(found, -1)
 
     def by_factor(self, name: str, **arguments: Any) -> Tensor:
-        """The factors' numbers ``(..., k)`` by a method of theirs, such as ``"cdist"``; those of
-        equal factors in one pass."""
+        """Return the numbers ``(..., k)`` that the k factors' method ``name``, such as ``"cdist"``,
+        returns; equal hyperbolic factors are computed in one pass."""
         first = self.manifolds[0]
         equal = len({(type(m), n) for m, n in zip(self.manifolds, self.dims)}) == 1
         if not equal or not isinstance(first, Hyperbolic):
@@ -121,12 +124,13 @@ class Product(Manifold):
         return numbers.movedim(0, -1)
 
     def half_aperture(self, x: Tensor, min_radius: float = 0.1) -> Tensor:
-        """Half-apertures ``(..., k)`` of the entailment cones at ``x`` in the factors."""
+        """Return the half-apertures ``(..., k)`` of the entailment cones at ``x`` in the factors,
+        in radians."""
         return self.by_factor("half_aperture", x=x, min_radius=min_radius)
 
     def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
-        """Angles ``(..., k)`` at ``x`` in the factors, as
-        :meth:`~hypvision.geometry.Lorentz.exterior_angle` of each."""
+        """Return the exterior angles ``(..., k)`` at ``x`` in the factors, in radians; see
+        :meth:`~hypvision.geometry.Lorentz.exterior_angle`."""
         return self.by_factor("exterior_angle", x=x, y=y)
 
     def _tangent0(self, u: Tensor) -> tuple[Tensor, ...]:
@@ -144,28 +148,27 @@ class Product(Manifold):
         return torch.split(std, self.dims, -1)
 
     def norm(self, x: Tensor, u: Tensor, *, keepdim: bool = False) -> Tensor:
-        """Length ``(...)``."""
         return safe_sqrt(self.inner(x, u, u, keepdim=keepdim))
 
     def projx(self, x: Tensor) -> Tensor:
-        """``projx`` of every factor."""
+        """Return the points whose factors are the factors of ``x``, each by its ``projx``."""
         return torch.cat([m.projx(part) for m, part in zip(self.manifolds, self.split(x))], -1)
 
     def retr(self, x: Tensor, u: Tensor) -> Tensor:
-        """Retraction of every factor."""
+        """Return the point that the factors' retractions reach from ``x`` along ``u``."""
         return self._call("retr", x=x, u=u)
 
     def from_tangent0(self, u: Tensor) -> Tensor:
-        """Points whose factors lie at the distances ``|u_i|`` from the origin; ``u``
+        """Return the points whose factors lie at the distances ``|u_i|`` from the origin; ``u`` is
         ``(..., sum of dims)``."""
         return self._call("from_tangent0", u=u)
 
     def to_tangent0(self, x: Tensor) -> Tensor:
-        """Inverse of :meth:`from_tangent0`."""
+        """Return the vectors ``(..., sum of dims)`` from which :meth:`from_tangent0` makes
+        ``x``."""
         return self._call("to_tangent0", x=x)
 
     def geodesic_unit(self, t: float | Tensor, x: Tensor, u: Tensor) -> Tensor:
-        """The point at the distance ``t`` from ``x`` in the direction of ``u``."""
         check_factor(t, "geodesic_unit: t")
         length = self.norm(x, u).unsqueeze(-1)
         return self.expmap(x, u * (t / torch.where(length > 0, length, torch.ones_like(length))))
@@ -176,8 +179,8 @@ class Product(Manifold):
         dtype: torch.dtype | None = None,
         device: torch.device | str | int | None = None,
     ) -> Tensor:
-        """The origin, of the shape ``size``, which ends in the dimension of the space; without, the
-        one point."""
+        """Return the origin, repeated to the shape ``size``, which ends in the dimension of the
+        space; without a size, one point."""
         if size and size[-1] != sum(self.dims):
             raise ValueError(
                 f"This product has the dimension {sum(self.dims)}, got a size that ends in "

@@ -1,8 +1,8 @@
-"""Functions of rows, block by block: their temporaries stay in the cache.
+"""Computation of functions of rows block by block, so that their temporaries stay in the cache.
 
 On a CPU the system provides new memory page by page, and a formula on whole tensors spends most of
-its time on that. On other devices, and for compilers, which fuse the temporaries away, there is one
-block.
+its time waiting for it. On other devices, and for compilers, which fuse the temporaries away, all
+rows form one block.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from torch import Tensor
 
 from .numerics import Function, backward_of, needs_grad
 
-# In coordinates. For twice as many, malloc returns the float64 temporaries (2 MiB each) to the
-# system at every call.
+# The number of coordinates in a block. For twice as many, malloc would return the float64
+# temporaries (2 MiB each) to the system at every call.
 BLOCK = 2**17
 
 
 def blocks(rows: int, columns: int, device: torch.device, size: int = BLOCK) -> list[slice]:
-    """Slices of the rows of a tensor; one slice on a GPU."""
+    """Return slices that divide ``rows`` rows of ``columns`` numbers into blocks of about ``size``
+    numbers; one slice of all rows on a GPU."""
     step = max(64, size // max(columns, 1)) if device.type == "cpu" else rows
     return [slice(i, i + step) for i in range(0, rows, step)] if rows > step else [slice(None)]
 
@@ -29,15 +30,16 @@ def blocks(rows: int, columns: int, device: torch.device, size: int = BLOCK) -> 
 def in_blocks(
     function: Callable[..., Tensor], rows: dict[str, Tensor], shared: dict[str, Any]
 ) -> Tensor:
-    """``function(**rows, **shared)``, block by block where that is faster.
+    """Return ``function(**rows, **shared)``, computed block by block where that is faster.
 
     The backward recomputes each block, so that only the arguments are stored.
 
     Args:
-        function: of tensors ``(..., k)``, whose result has a row, or a number, for each of theirs.
-        rows: these tensors by name.
-        shared: further arguments by name, the same for all rows; one with dimensions, such as a
-            curvature for each row, forbids blocks.
+        function: a function of tensors ``(..., k)`` whose result has one row, or one number, for
+            each of their rows.
+        rows: the tensors ``(..., k)`` by their names.
+        shared: further arguments by their names, the same for all rows; a tensor with dimensions,
+            such as a curvature for each row, prevents blocks.
     """
     if not _worth_it(list(rows.values()), list(shared.values())):
         return function(**rows, **shared)
@@ -64,7 +66,8 @@ def _one(results: list[Tensor | None]) -> Tensor:
 
 def _worth_it(rows: list[Tensor], shared: list[Any]) -> bool:
     first = rows[0]
-    # Asked first: a comparison of a free size would bind an exported program to small batches.
+    # This is asked first, because a comparison of a free size would bind an exported program to
+    # small batches.
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
     if first.device.type != "cpu" or first.numel() <= BLOCK:
@@ -77,10 +80,9 @@ def _worth_it(rows: list[Tensor], shared: list[Any]) -> bool:
 def _each_block(
     function: Callable[..., Sequence[Tensor | None]], tensors: list[Tensor], count: int
 ) -> list[Tensor | None]:
-    """Results of a function of ``count`` tensors of rows, and further ones, block by block.
-
-    Results without dimensions are added up, None stays None.
-    """
+    """Return the results of a function of ``count`` tensors of rows and of further tensors,
+    computed block by block: the blocks' rows one after the other, the sums of results without
+    dimensions, and None for None."""
     lead = tensors[0].shape[:-1]
     flat = [rows.reshape(-1, rows.shape[-1]) for rows in tensors[:count]]
     found: list[Tensor | None] = []
@@ -96,7 +98,8 @@ def _each_block(
 
 
 def _put(whole: Tensor | None, part: slice, result: Tensor | None) -> None:
-    """Write the result of a block of rows, or add a number that all rows share."""
+    """Write the result of a block of rows into ``whole``, or add it to ``whole`` if it is a number
+    that all rows share."""
     if whole is None or result is None:
         return
     if result.dim():
@@ -106,14 +109,16 @@ def _put(whole: Tensor | None, part: slice, result: Tensor | None) -> None:
 
 
 def _room(result: Tensor | None, rows: int) -> Tensor | None:
-    """An empty tensor for the results of all rows, or a zero to which results are added."""
+    """Return an empty tensor for the results of all rows, shaped after the ``result`` of a block; a
+    zero, to which results are added, if it has no dimensions."""
     if result is None:
         return None
     return result.new_empty(rows, *result.shape[1:]) if result.dim() else torch.zeros_like(result)
 
 
 class _InBlocks(Function):
-    """``function(*tensors)``, of which the first ``count`` are rows."""
+    """Compute ``function(*tensors)`` block by block; the first ``count`` tensors are divided into
+    rows."""
 
     @staticmethod
     def forward(ctx: Any, function: Callable[..., Tensor], count: int, *tensors: Tensor) -> Tensor:
@@ -138,7 +143,7 @@ class _InBlocks(Function):
             found = iter(torch.autograd.grad(out, wanted, of_block.reshape(out.shape)))
             return [next(found) if need else None for need in needed]
 
-        # the gradient of the result is one more tensor of rows
+        # The gradient of the result is divided into blocks as one more tensor of rows.
         rows = tensors[: ctx.count]
         rest = tensors[ctx.count :]
         columns = grad if grad.shape[:-1] == rows[0].shape[:-1] else grad.unsqueeze(-1)

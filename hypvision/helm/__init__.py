@@ -1,7 +1,7 @@
 """HELM: hyperbolic decoder language models (He et al., NeurIPS 2025), and their Euclidean
 counterparts.
 
-No vision model needs this package. :class:`Helm` is plain PyTorch;
+No vision model needs this package. :class:`Helm` is written in plain PyTorch;
 :mod:`hypvision.helm.huggingface` makes it a model of the transformers library.
 """
 

@@ -1,10 +1,10 @@
 r"""Attention by squared Lorentz distances: full (HELM-D) and latent (HELM-MiCE's HMLA).
 
-The logits are :math:`(2 + 2\langle q, k\rangle_L)/f` with a learned ``f``, the results centroids.
-The softmax ignores constants, so :math:`Q = [q_s, -q_t], K = [k_s, k_t], V = [v_s, v_t]` go through
-``scaled_dot_product_attention`` with the scale ``2/f``. The cache holds space parts; of latent
-attention the latent vector, the rotated key and two times a head, from which keys and values are
-never built again.
+The logits are :math:`(2 + 2\langle q, k\rangle_L)/f` with a learned ``f``, the results are
+centroids. The softmax ignores constants, so :math:`Q = [q_s, -q_t], K = [k_s, k_t], V = [v_s, v_t]`
+go through ``scaled_dot_product_attention`` with the scale ``2/f``. The cache holds space parts; for
+latent attention it holds the latent vectors, the rotated keys and the times of keys and values of
+each head, and keys and values are never computed again.
 """
 
 from __future__ import annotations
@@ -25,24 +25,23 @@ from .config import Architecture
 from .layers import Layout, RowLinear, RowNorm, apply_linear, rounded_up
 from .rope import Rotary
 
-# fused attention on a GPU takes heads whose length is a multiple of this
+# Fused attention on a GPU takes heads whose length is a multiple of this number.
 FUSED = 8
 
 
 class Context(NamedTuple):
-    """Which tokens may attend to which.
+    """The context of attention: which tokens may attend to which, and the cache of earlier tokens.
 
     Attributes:
-        start: position of the first token; so many are in the cache.
+        start: position of the first token, which is the number of tokens in the cache.
         mask: ``(B, 1, L, start + L)``, True where a token attends; None for a causal mask.
-        lengths: of the documents, over all rows; None for one document per row.
-        cache: of earlier tokens, or None.
-        documents: numbers ``(B, L)`` of the documents that ``lengths`` are of, -1 for padding; or
-            None.
-        broken: ``(B, L)``, True for tokens whose embeddings are not finite and were replaced; None
+        lengths: lengths of the documents, over all rows; None if every row is one document.
+        cache: the cache of earlier tokens, or None.
+        documents: for each token ``(B, L)`` the number of its document, -1 for padding; or None.
+        broken: ``(B, L)``, True for tokens whose embeddings were not finite and were replaced; None
             if there are none.
-        places: ``(B, L)`` or ``(1, L)``, the places of the tokens in their documents; None with the
-            RoPE, to which only differences of columns matter.
+        places: positions ``(B, L)`` or ``(1, L)`` of the tokens in their documents; None with RoPE,
+            to which only differences of columns matter.
     """
 
     start: int = 0
@@ -54,12 +53,13 @@ class Context(NamedTuple):
     places: Tensor | None = None
 
     def remember(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Add keys ``(B, H, L, d)`` to the cache; returns all."""
+        """Add keys and values ``(B, H, L, d)`` to the cache, if there is one, and return those of
+        all tokens."""
         return (keys, values) if self.cache is None else self.cache.update(keys, values, layer)
 
     def seeing(self, broken: Tensor) -> Tensor:
-        """Which tokens ``(B, L)`` attend to one of the given ones ``(B, L)``, themselves
-        included."""
+        """Return which tokens ``(B, L)`` attend to one of the ``broken`` tokens ``(B, L)``,
+        themselves included."""
         if self.mask is not None:
             return (self.mask[:, 0, :, self.start :] & broken[:, None]).any(-1)
         count = broken.long().cumsum(1)
@@ -68,8 +68,8 @@ class Context(NamedTuple):
         return count > 0
 
     def marked(self, keys: Tensor) -> Tensor:
-        """Keys ``(B, ..., L, d)`` for a cache, NaN for broken tokens: every token that attends to
-        one becomes NaN."""
+        """Return keys ``(B, ..., L, d)`` for a cache, with NaN for broken tokens, so that every
+        token that attends to one becomes NaN."""
         if self.broken is None:
             return keys
         return keys.masked_fill(
@@ -77,14 +77,14 @@ class Context(NamedTuple):
         )
 
     def weighed(self, values: Tensor) -> Tensor:
-        """Values from a cache, with NaN removed if there is a mask, because a weight of 0 times NaN
-        is NaN."""
+        """Return values from a cache with NaN replaced by 0 if there is a mask, because a weight of
+        0 times NaN is NaN."""
         return values if self.mask is None else values.masked_fill(values.isnan(), 0.0)
 
 
 def first_columns(documents: Tensor) -> Tensor:
-    """The column ``(B, L)`` where the document of each token begins, by the numbers ``(B, L)`` of
-    the documents."""
+    """Return for each token the column ``(B, L)`` where its document begins; ``documents``
+    ``(B, L)`` holds the numbers of the documents."""
     length = documents.shape[1]
     begins = F.pad(documents[:, 1:] != documents[:, :-1], (min(1, length), 0))
     column = torch.arange(length, device=documents.device)
@@ -92,15 +92,15 @@ def first_columns(documents: Tensor) -> Tensor:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, context: Context) -> Tensor:
-    """``scaled_dot_product_attention`` of ``(B, H, L, d)`` within documents; no (L, L) mask for
-    them.
+    """Return the ``scaled_dot_product_attention`` of queries, keys and values ``(B, H, L, d)``
+    within documents, without an (L, L) mask for them.
 
     One call per document is less work than one masked call.
     """
     if context.lengths is not None and len(context.lengths) > q.shape[0]:
         whole = q.shape
         lengths = list(context.lengths)
-        # flattened rows and lengths have the same order of documents
+        # Flattened rows and ``lengths`` have the documents in the same order.
         parts = zip(*(x.transpose(1, 2).flatten(0, 1).split(lengths) for x in (q, k, v)))
         found = []
         for part in parts:
@@ -118,11 +118,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, context: Context) -> T
 def _attend_half(
     q: Tensor, k: Tensor, v: Tensor, n: int, m: int, scale: float, context: Context, dtype
 ) -> Tensor:
-    """:func:`attend` in half precision, of points whose times, in slots ``n`` and ``m``, are far
-    above 1.
+    """Return :func:`attend` of points in half precision, whose times, in slots ``n`` of keys and
+    ``m`` of values, are far above 1.
 
     The softmax ignores a shift of all key times, and a mean shifts with all value times;
-    subtracting the shifts saves digits for the differences.
+    subtracting the mean times leaves more digits for the differences.
     """
     place = torch.arange(k.shape[-1], device=k.device)
     shift_k, shift_v = (
@@ -140,7 +140,8 @@ def _time(space: Tensor) -> Tensor:
 
 
 class _Heads(Function):
-    """Computes the heads of full attention in place from one product: rotated, with times."""
+    """Compute the heads of full attention in place from the product with all their weights: rotate
+    queries and keys and write the times."""
 
     @staticmethod
     def forward(ctx, product, cos, sin, heads, size, n):
@@ -173,7 +174,8 @@ class _Heads(Function):
 
 
 def _through_time(grad: Tensor, x: Tensor, slot: int | None, out: Tensor) -> None:
-    """The gradient of points ``x`` to that of the rows that were lifted to them."""
+    """Write the gradient with respect to the rows from which the points ``x`` were lifted into
+    ``out``, from the gradient with respect to the points."""
     if slot is None:
         out.copy_(grad)
     else:
@@ -182,13 +184,14 @@ def _through_time(grad: Tensor, x: Tensor, slot: int | None, out: Tensor) -> Non
 
 
 def _interleaved(d: int, first: int = 0) -> list[int]:
-    """Places of ``d`` coordinates whose pairs are side by side in published weights; in rows the
-    second of all follow the first of all."""
+    """Return where in our rows the ``d`` coordinates of a published head lie: published pairs are
+    side by side, in our rows the second of all pairs follow the first of all."""
     return [first + i // 2 + i % 2 * (d // 2) for i in range(d)]
 
 
 class _Attention(nn.Module):
-    """Base of both kinds: the temperature, centroids and the output projection."""
+    """The base of full and latent attention: the temperature, the centroids and the output
+    projection."""
 
     bias: Tensor
 
@@ -213,7 +216,7 @@ class _Attention(nn.Module):
         self.joined = rounded_up(self.heads * value, config.pad)
         if self.lorentz:
             self.scale = nn.Parameter(torch.full((1,), temperature))
-            # published weights have this bias of the logits, which the softmax ignores
+            # Published weights have this bias of the logits, which the softmax ignores.
             self.register_buffer("bias", torch.zeros(()))
         last = value - 1
         inside = [last, *range(last)] if self.lorentz else range(value)
@@ -223,12 +226,12 @@ class _Attention(nn.Module):
         self.out = RowLinear(self.joined, outer.width, live, outer.space, self.lorentz, init)
 
     def reset_parameters(self) -> None:
-        """Initialise the temperature; the maps initialise themselves."""
+        """Initialise the temperature; the linear maps initialise themselves."""
         if self.lorentz:
             nn.init.constant_(self.scale, self.temperature)
 
     def scales(self) -> tuple[float, Tensor | None]:
-        """The factor of the logits, and what queries are divided by or None."""
+        """Return the factor of the logits, and the number by which queries are divided or None."""
         factor = self.rotary.attention_factor
         if not self.lorentz:
             return factor * self.head**-0.5, None
@@ -238,7 +241,8 @@ class _Attention(nn.Module):
         return rows.by_hand(self.config.fused, x)
 
     def core(self, q: Tensor, k: Tensor, v: Tensor, context: Context, scale: float) -> Tensor:
-        """Points ``(B, L, H, d)`` to joined rows ``(B, L, width)``."""
+        """Return the output rows without time ``(B, L, width)`` for queries, keys and values
+        ``(B, L, H, d)``."""
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         half = self._half_type(q)
         if half is None:
@@ -257,7 +261,8 @@ class _Attention(nn.Module):
         return dtype if dtype in rows.HALF else None
 
     def finish(self, heads: Tensor) -> Tensor:
-        """Weighted sums ``(B, L, H, value or more)`` to rows without time ``(B, L, width)``."""
+        """Return the output rows without time ``(B, L, width)`` for weighted sums
+        ``(B, L, H, value or more)`` of the values of each head."""
         if self.lorentz:
             joined = rows.centroid(heads, self.value, self.joined, self.config.safe_clamp)
         else:
@@ -265,7 +270,8 @@ class _Attention(nn.Module):
         return apply_linear(self.out, joined)
 
     def weights(self, logits: Tensor, context: Context) -> Tensor:
-        """Softmax of the logits ``(B, H, L, all)`` over the tokens that a token may attend to."""
+        """Return the softmax of the logits ``(B, H, L, all)`` over the tokens to which a token may
+        attend."""
         if context.mask is not None:
             logits = logits.masked_fill(~context.mask, float("-inf"))
         return logits.softmax(-1)
@@ -277,7 +283,7 @@ class FullAttention(_Attention):
     def __init__(self, config: Architecture, layer: int):
         size = config.dim // config.n_heads
         h = config.n_heads
-        self.d = size - 1  # coordinates that RoPE turns, also in Euclidean heads
+        self.d = size - 1  # the coordinates that RoPE turns, also in Euclidean heads
         super().__init__(config, layer, size, size, config.dim**0.5, self.d)
         outer = Layout(config.dim, config)
         space = size - 1 if self.lorentz else size
@@ -292,8 +298,8 @@ class FullAttention(_Attention):
         self.qkv = RowLinear(outer.width, width, outer.ambient, live, self.lorentz, "torch")
 
     def project(self, x: Tensor, start: int) -> tuple[Tensor, Tensor, Tensor, float]:
-        """Queries, keys and values ``(B, L, H, d)``, rotated and with times, and the factor of the
-        logits."""
+        """Return queries, keys and values ``(B, L, H, d)``, rotated and with times, and the factor
+        of the logits."""
         product = rows.upcast(apply_linear(self.qkv, x))
         cos, sin = (t[:, None, None] for t in self.rotary(start, x.shape[1], x.device))
         scale, divisor = self.scales()
@@ -314,7 +320,7 @@ class FullAttention(_Attention):
         return (q if divisor is None else q / divisor), k, v, scale
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        """Points ``(B, L, width)`` to rows without time."""
+        """Return output rows without time ``(B, L, width)`` for points ``x`` of that shape."""
         q, k, v, scale = self.project(x, context.start)
         if context.cache is not None:
             space = self.head - 1 if self.lorentz else self.head
@@ -333,8 +339,8 @@ class FullAttention(_Attention):
     def _decode(
         self, q: Tensor, keys: Tensor, values: Tensor, context: Context, scale: float
     ) -> Tensor:
-        """New queries ``(B, H, L, d)`` and all space parts ``(B, H, all, d - 1)`` to means
-        ``(B, L, H, d)``."""
+        """Return the means ``(B, L, H, d)`` of the values of all tokens for new queries
+        ``(B, H, L, d)``; keys and values are space parts ``(B, H, all, d - 1)``."""
         space = keys.shape[-1]
         values = context.weighed(values)
         logits = q[..., :space] @ keys.mT
@@ -345,8 +351,8 @@ class FullAttention(_Attention):
 
 
 class _LatentHeads(Function):
-    """The heads of latent attention: writes the rotated key and the times into free slots of the
-    product."""
+    """Compute the heads of latent attention in place: write the rotated key and the times into free
+    slots of the products."""
 
     @staticmethod
     def forward(ctx, query, pair, k_pe, cos, sin, heads, nope, value, timed):
@@ -396,8 +402,8 @@ class _LatentHeads(Function):
 
 
 class LatentAttention(_Attention):
-    """HMLA: keys and values of all heads are maps of one latent point, and one rotated key serves
-    them all."""
+    """HMLA: keys and values of all heads are linear maps of one latent point, and one rotated key
+    serves all heads."""
 
     def __init__(self, config: Architecture, layer: int):
         h = config.n_heads
@@ -419,7 +425,8 @@ class LatentAttention(_Attention):
             i * self.head + j for i in range(h) for j in (*range(nope), *_interleaved(d, nope))
         ]
         self.query_width = rounded_up(h * self.head, pad)
-        # wq (or its first half) and wkv_a as one matrix: queries, latent row, rotated key
+        # The published matrices wq (or wq_a) and wkv_a are one matrix here, whose output is queries
+        # (or their latent row), latent row and rotated key.
         asked = queries if self.q_latent is None else self.q_latent.space
         first = self.query_width if self.q_latent is None else self.q_latent.width
         begin = first + self.latent.width
@@ -431,7 +438,7 @@ class LatentAttention(_Attention):
             outer.width, width, outer.ambient, down, config.lorentz, joined=joined
         )
         self.kv_norm = RowNorm(self.latent, config.rms_eps)
-        # published order: keys and values of one head, then those of the next
+        # In the published order keys and values of one head come before those of the next.
         pairs: list[int] = []
         for key in range(0, h * self.head, self.head):
             value = h * self.head + key
@@ -454,15 +461,15 @@ class LatentAttention(_Attention):
             )
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries ``(B, L, query_width)``, latent points, and rotary keys ``(B, L, d)``, none of
-        them rotated."""
+        """Return queries ``(B, L, query_width)``, latent points, and keys ``(B, L, d)`` for RoPE,
+        none of them rotated."""
         query, latent, k_pe, _ = rows.upcast(apply_linear(self.down, x)).split(self.splits, -1)
         if self.q_latent is not None:
             query = rows.upcast(apply_linear(self.q_up, self.q_norm(query)))
         return query, self.kv_norm(latent), k_pe
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        """Points ``(B, L, width)`` to rows without time."""
+        """Return output rows without time ``(B, L, width)`` for points ``x`` of that shape."""
         query, latent, k_pe = self.project(x)
         cos, sin = (t[:, None] for t in self.rotary(context.start, x.shape[1], x.device))
         scale, divisor = self.scales()
@@ -479,8 +486,8 @@ class LatentAttention(_Attention):
         return self.core(q, k, v, context, scale)
 
     def _parted(self, pair: Tensor) -> Tensor:
-        """The output of :attr:`up`, as keys without their rotated part, and values:
-        ``(B, L, 2, H, head)``."""
+        """Return the output ``pair`` of :attr:`up` as ``(B, L, 2, H, head)``: keys without their
+        rotated part, and values."""
         return pair[..., : 2 * self.heads * self.head].unflatten(-1, (2, self.heads, self.head))
 
     def expand(
@@ -491,10 +498,10 @@ class LatentAttention(_Attention):
         cos: Tensor,
         sin: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values ``(B, L, H, head)``, rotated and with times."""
+        """Return queries, keys and values ``(B, L, H, head)``, rotated and with times."""
         pair = rows.upcast(apply_linear(self.up, latent))
         if self._by_hand(pair):
-            # a copy, because each head overwrites its part
+            # The query is copied, because each head overwrites its part.
             query = query.clone(memory_format=torch.contiguous_format)
             return _LatentHeads.apply(
                 query, pair, k_pe, cos, sin, self.heads, self.nope, self.value, self.timed
@@ -516,18 +523,19 @@ class LatentAttention(_Attention):
         return q, k, v
 
     def _rotated(self, query: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Queries ``(B, L, H, head)`` with their second part rotated, without times."""
+        """Return queries ``(B, L, H, head)`` with their second part rotated, without times."""
         q = query[..., : self.heads * self.head].unflatten(-1, (self.heads, self.head))
         n = self.nope + self.d
         turned = rows.turn(q[..., self.nope : n], cos, sin).to(q.dtype)
         return torch.cat([q[..., : self.nope], turned, q[..., n:]], -1)
 
-    # With a cache
+    # Latent attention with a cache
 
     def _remember(
         self, latent: Tensor, k_pe: Tensor, times: list[Tensor], context: Context
     ) -> tuple[Tensor, Tensor]:
-        """Latent space parts ``(B, 1, all, rank)``; rotated keys with the heads' times
+        """Add new tokens to the cache; return for all tokens the latent space parts
+        ``(B, 1, all, rank)``, and the rotated keys with the heads' times
         ``(B, 1, all, d + 2 H)``."""
         second = torch.cat([context.marked(k_pe), *times], -1)[:, None]
         return context.remember(
@@ -535,8 +543,8 @@ class LatentAttention(_Attention):
         )
 
     def _up_map(self, latent: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias of :attr:`up`; those of an adapter in its place are read off its
-        outputs."""
+        """Return the weight and the bias of :attr:`up`; those of an adapter in its place are found
+        by its outputs for the unit vectors."""
         if isinstance(self.up, RowLinear):
             return rows.upcast(self.up.weight), None if self.up.bias is None else rows.upcast(
                 self.up.bias
@@ -558,8 +566,8 @@ class LatentAttention(_Attention):
         divisor: Tensor | None,
         context: Context,
     ) -> Tensor:
-        """Means ``(B, L, H, value)`` without building keys and values: their maps are applied to
-        the query and to the mean.
+        """Return the means ``(B, L, H, value)`` of the values without computing keys and values:
+        their linear maps are applied to the query and to the mean.
 
         The times are not linear in the latent point, so the cache stores them.
         """
@@ -571,7 +579,7 @@ class LatentAttention(_Attention):
         q = self._rotated(query, cos, sin)
         rotated = rows.turn(k_pe, cos[:, 0], sin[:, 0])
         times = []
-        if self.timed:  # times of the new keys and values
+        if self.timed:  # the times of the new keys and values
             k, v = self._parted(F.linear(latent, weight, bias)).unbind(2)
             key_space = torch.cat(
                 [k[..., :nope], rotated[:, :, None].expand(-1, -1, self.heads, -1)], -1
@@ -613,5 +621,6 @@ class LatentAttention(_Attention):
 
 
 def _shared(q: Tensor, keys: Tensor) -> Tensor:
-    """Products of queries ``(B, H, L, d)`` with keys ``(B, all, d)`` that all heads share."""
+    """Return the products ``(B, H, L, all)`` of queries ``(B, H, L, d)`` with keys ``(B, all, d)``
+    that all heads share."""
     return (q.flatten(1, 2) @ keys.mT).unflatten(1, q.shape[1:3])

@@ -1,4 +1,4 @@
-"""A cache for generation without the transformers library, whose caches work as well."""
+"""A cache for generating text without the transformers library, whose caches work as well."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from torch import Tensor
 
 
 class Cache(Protocol):
-    """The interface of a cache."""
+    """The methods that a cache of keys and values must have."""
 
     def update(self, keys: Tensor, values: Tensor, layer: int, /) -> tuple[Tensor, Tensor]:
-        """Add tokens ``(B, H, L, d)`` of a layer; returns those of all tokens."""
+        """Add keys and values ``(B, H, L, d)`` of tokens of a layer; return those of all tokens."""
 
     def get_seq_length(self) -> int:
-        """Tokens in the cache."""
+        """Return the number of tokens in the cache."""
 
 
 class _Layer:
-    """Keys and values ``(B, H, all, d)``, in memory that doubles when it is full."""
+    """Keys and values ``(B, H, all, d)`` of one layer, in memory that doubles when it is full."""
 
     def __init__(self, keys: Tensor, values: Tensor):
         self.stored = [keys, values]
@@ -46,7 +46,7 @@ class _Layer:
 
 
 class LatentCache:
-    """Keys and values of earlier tokens.
+    """Cache of the keys and values of earlier tokens, for all layers.
 
     >>> cache = LatentCache()
     >>> logits = model(prompt, cache=cache, logits_to_keep=1).logits
@@ -57,7 +57,7 @@ class LatentCache:
         self.layers: list[_Layer] = []
 
     def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Add tokens ``(B, H, L, d)`` of a layer; returns those of all tokens."""
+        """Add keys and values ``(B, H, L, d)`` of tokens of a layer; return those of all tokens."""
         if layer == len(self.layers):
             self.layers.append(_Layer(keys, values))
         else:
@@ -65,15 +65,15 @@ class LatentCache:
         return self.layers[layer].keys, self.layers[layer].values
 
     def get_seq_length(self) -> int:
-        """Tokens in the cache."""
+        """Return the number of tokens in the cache."""
         return self.layers[0].length if self.layers else 0
 
     def crop(self, length: int) -> None:
-        """Forget all but the first tokens."""
+        """Forget all tokens but the first ``length``."""
         for layer in self.layers:
             layer.length = min(layer.length, length)
 
     def reorder(self, index: Tensor) -> None:
-        """Select rows of the batch, for beam search."""
+        """Select the rows ``index`` of the batch, as beam search needs it."""
         for layer in self.layers:
             layer.stored = [torch.index_select(stored, 0, index) for stored in layer.stored]

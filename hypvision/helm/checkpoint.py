@@ -1,7 +1,7 @@
-"""Convert official HELM checkpoints to :class:`hypvision.helm.Helm`'s names, and back.
+"""Translation of official HELM checkpoints to the names of :class:`hypvision.helm.Helm`, and back.
 
-The published state dict repeats the number of every manifold under each layer that uses it, and
-holds an (L, L) mask; ours has one entry per tensor, joins matrices with the same input, and pads
+The published state dict repeats the curvature of every manifold under each layer that uses it, and
+holds an (L, L) mask. Ours has one entry per tensor, joins matrices with the same input, and pads
 rows with zeros.
 """
 
@@ -28,12 +28,13 @@ _EXPERT = re.compile(
 )
 _BUFFERS = ("attn_mask", "freqs_complex", "freqs_cis")
 _POSITIONS = "positions.weight"
-# prefix of the decoder in a training's checkpoint and in one of save_pretrained()
+# the prefixes of the decoder's weights in a training's checkpoint and in one of save_pretrained()
 _DECODER = re.compile(r"(?:decoder|model)\.(.+)")
 
 
 def decoder_weights(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of :class:`Helm` from a training's or transformers' state dict."""
+    """Return the weights of :class:`Helm` in the state dict of a training or of transformers, by
+    Helm's names."""
     inside = {
         match[1]: value for name, value in state_dict.items() if (match := _DECODER.fullmatch(name))
     }
@@ -41,8 +42,8 @@ def decoder_weights(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def untold(config: Architecture) -> dict[str, Any]:
-    """The options that change a model's outputs but cannot be inferred from its weights, with their
-    values.
+    """Return the options that change a model's outputs but cannot be inferred from its weights,
+    with their values.
 
     Options for training or storage are not included.
     """
@@ -67,21 +68,23 @@ def untold(config: Architecture) -> dict[str, Any]:
 
 
 def helm_arguments(state_dict: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Options that an official state dict implies: the context length, by its mask."""
+    """Return the options that an official state dict implies besides its sizes: the length of the
+    context, from its mask."""
     mask = next((v for name, v in state_dict.items() if name.endswith("attn_mask")), None)
     return {} if mask is None else {"max_seq_len": mask.shape[-1]}
 
 
 class _Entry(NamedTuple):
-    """One of our tensors (or a module with ``weight`` and ``bias``) and its published parts."""
+    """The name of one of our tensors (or of a module with ``weight`` and ``bias``), and the names
+    of its published parts."""
 
     ours: str
     official: tuple[str, ...]
 
 
 def _tensors(config: Architecture) -> Iterator[tuple[_Entry, nn.Module | None]]:
-    """The tensors of a model, and the module that each is the weight or bias of, if
-    :func:`_entries` names one."""
+    """Yield an entry for each tensor of a model, and the module to which the tensor belongs, or
+    None if :func:`_entries` names the tensor itself."""
     with torch.device("meta"):
         modules = dict(Helm(config).named_modules())
     for entry in _entries(config):
@@ -100,7 +103,7 @@ def _tensors(config: Architecture) -> Iterator[tuple[_Entry, nn.Module | None]]:
 
 
 def _entries(config: Architecture) -> Iterator[_Entry]:
-    """The parts of a model of these sizes."""
+    """Yield the entries of a model of these sizes, for tensors or whole modules."""
     if config.mixed or config.attention == "latent":
         yield _Entry("embed.weight", ("embed.weight" if config.project_emb else "embed.embedding",))
         yield from (
@@ -162,7 +165,8 @@ def _experts(config: Architecture, ours: str, theirs: str) -> Iterator[_Entry]:
     for i in range(config.n_routed_experts):
         yield from _feed_forward(f"{ours}experts.{i}.", f"{theirs}experts.{i}.")
         yield _Entry(f"{ours}experts.{i}.c", (f"{theirs}experts.{i}.expert_manifold.k",))
-    # the published code lacks these; the names follow those of its other experts
+    # The published code lacks shared experts with curvatures of their own; the names follow those
+    # of its other experts.
     if config.moe_combine == "centroid":
         for i in range(config.n_shared_experts):
             yield from _feed_forward(f"{ours}shared.{i}.", f"{theirs}shared_experts.{i}.")
@@ -183,7 +187,7 @@ def _find(weights: Mapping[str, Tensor], name: str) -> Tensor:
 
 
 def is_official_helm(state_dict: Mapping[str, Tensor]) -> bool:
-    """Whether names are those of the published code."""
+    """Return whether the names of a state dict are those of the published code."""
     names = {name.removeprefix("module.") for name in state_dict}
     return any(name.startswith("resblocks.0.attn.Wq") for name in names) or any(
         name.startswith("layers.0.attn.wkv_a.linear") for name in names
@@ -191,7 +195,8 @@ def is_official_helm(state_dict: Mapping[str, Tensor]) -> bool:
 
 
 def _clean(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights: no wrapper's prefix, no buffers, no repeated manifolds, which are checked."""
+    """Return the weights without a wrapper's prefix, without buffers and without repeated
+    curvatures; raise HypvisionError if curvatures contradict each other."""
     weights: dict[str, Tensor] = {}
     manifolds: dict[str, Tensor] = {}
     for name, value in state_dict.items():
@@ -201,7 +206,7 @@ def _clean(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         elif name.rpartition(".")[2] not in _BUFFERS and ".add_pos." not in name:
             weights[name] = value
     for name, value in manifolds.items():
-        # the same curvature is stored under the names c and k
+        # The same curvature is stored under the names c and k.
         alias = manifolds.get(f"{name[:-1]}{'ck'[name[-1] == 'c']}", value)
         same = bool((value == alias).all())
         if not same or not any(bool((value == one).all()) for one in _allowed(name, manifolds)):
@@ -216,17 +221,17 @@ def _clean(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _allowed(name: str, manifolds: Mapping[str, Tensor]) -> list[Tensor]:
-    """The numbers that a manifold may have."""
+    """Return the curvatures that the manifold of this name may have."""
     expert = _EXPERT.match(name)
     own = manifolds.get(f"{expert[1]}.expert_manifold.k") if expert else None
     if expert is None or own is None:
         return [torch.ones(())]
-    # projections into and out of an expert may use the model's manifold
+    # Projections into and out of an expert may use the model's manifold.
     return [own] if expert[2] else [own, torch.ones(())]
 
 
 def official_architecture(state_dict: Mapping[str, Tensor], **changes: Any) -> Architecture:
-    """The sizes of an official checkpoint.
+    """Return the architecture of an official checkpoint, inferred from its shapes.
 
     Options that cannot be inferred from the weights are as published (two active experts, a
     softmax, no groups) unless in ``changes``.
@@ -272,7 +277,7 @@ def official_architecture(state_dict: Mapping[str, Tensor], **changes: Any) -> A
     )  # fmt: skip
 
     def inner(name: str) -> int:
-        """Width of a feed-forward layer, 0 if there is none."""
+        """Return the width of the feed-forward layer of this name, 0 if there is none."""
         bias = weights.get(f"{name}w1.linear.bias")
         return 0 if bias is None else len(bias) + 1
 
@@ -284,8 +289,8 @@ def official_architecture(state_dict: Mapping[str, Tensor], **changes: Any) -> A
 def _feed_forward_sizes(
     weights: Mapping[str, Tensor], inner: Callable[[str], int], shared: str
 ) -> dict[str, Any]:
-    """The sizes of dense layers and of experts, by the width of each feed-forward layer and the
-    name of shared ones."""
+    """Return the sizes of dense layers and of experts. ``inner`` gives the width of a feed-forward
+    layer by its name, ``shared`` is the name of shared experts."""
     found: dict[str, Any] = {"inter_dim": inner("layers.0.ffn.")} if inner("layers.0.ffn.") else {}
     for i in range(len(weights)):
         gate = weights.get(f"layers.{i}.ffn.gate.weight")
@@ -306,12 +311,12 @@ def _feed_forward_sizes(
 def helm_from_official(
     state_dict: Mapping[str, Tensor], config: Architecture | None = None
 ) -> dict[str, Tensor]:
-    """An official state dict as ours; a wrapper's ``module.`` and repeated manifolds do not matter.
-    The sizes are by default inferred from the shapes of the weights.
+    """Return our state dict for an official one. A wrapper's prefix ``module.`` and repeated
+    curvatures are ignored; without ``config`` the sizes are inferred from the shapes.
 
     Raises:
-        HypvisionError: an entry is missing, unknown, or a constant of another value than the
-            model's.
+        HypvisionError: an entry is missing or unknown, or a constant has another value than in our
+            model.
     """
     config = official_architecture(state_dict) if config is None else config
     for name, value in state_dict.items():
@@ -332,8 +337,8 @@ def helm_from_official(
 
 
 def _check_buffer(name: str, value: Tensor, config: Architecture) -> None:
-    """Raise an error for a causal mask (L, L) or RoPE (L, d/2) that is not what our model
-    computes."""
+    """Raise HypvisionError if a causal mask (L, L) or RoPE table (L, d/2) does not have the values
+    that our model computes."""
     if name.endswith("attn_mask"):
         if torch.equal(value.bool(), torch.ones_like(value, dtype=torch.bool).triu(1)):
             return
@@ -347,7 +352,7 @@ def _check_buffer(name: str, value: Tensor, config: Architecture) -> None:
         value, torch.polar(torch.ones_like(angle), angle), atol=1e-3
     ):
         raise HypvisionError(
-            f"The checkpoint's '{name}' is another RoPE than that of "
+            f"The checkpoint's '{name}' does not hold the RoPE of "
             f"rope_theta={config.rope_theta:g}. Load the file by "
             "HelmForCausalLM.from_official(FILE, rope_theta=...), with the base that it was "
             "trained with."
@@ -367,11 +372,11 @@ def _packed(name: str, module: nn.Module | None, value: Tensor) -> Tensor:
 def helm_to_official(
     state_dict: Mapping[str, Tensor], config: Architecture | None = None
 ) -> dict[str, Tensor]:
-    """The inverse of :func:`helm_from_official`, of a training's weights and of transformers' too;
-    the published code loads it with ``strict=False``.
+    """Return the official state dict for ours (of a training or of transformers, too), the inverse
+    of :func:`helm_from_official`; the published code loads it with ``strict=False``.
 
     Raises:
-        HypvisionError: an entry is missing or has no published form, as learned positions.
+        HypvisionError: an entry is missing, or has no published form, like learned positions.
     """
     state_dict = decoder_weights(state_dict)
     if _POSITIONS in state_dict:
@@ -412,7 +417,7 @@ def _unpacked(name: str, module: nn.Module | None, value: Tensor) -> Tensor:
 
 
 def _parts(config: Architecture, entry: _Entry, rows: int) -> list[int]:
-    """Rows of the published matrices in one of ours."""
+    """Return the numbers of rows of the published matrices that one of ours joins."""
     if ".attn.down." in entry.ours:
         second = config.kv_lora_rank + config.qk_rope_head_dim - 1
         return [rows - second, second]
@@ -420,14 +425,16 @@ def _parts(config: Architecture, entry: _Entry, rows: int) -> list[int]:
 
 
 def _live(weight: Tensor) -> int:
-    """Rows that are not zero. Columns are ignored, because LoRA fills those without input."""
+    """Return the number of rows that are not zero. Zero columns are not looked for, because LoRA
+    fills them."""
     return (
         int((weight != 0).flatten(1).any(1).sum()) if weight.dim() > 1 else int((weight != 0).sum())
     )
 
 
 def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
-    """Infer the sizes of weights with our names from the zeros that pad their rows."""
+    """Return the architecture of weights with our names, inferred from the zeros that pad their
+    rows."""
     try:
         weights = dict(state_dict)
         dim = _live(weights["final_proj.weight"]) + 1
@@ -458,7 +465,7 @@ def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
             )  # fmt: skip
 
         def inner(name: str) -> int:
-            """Width of a feed-forward layer, 0 if there is none."""
+            """Return the width of the feed-forward layer of this name, 0 if there is none."""
             rows = weights.get(f"{name}gate_up.weight")
             return 0 if rows is None else _live(rows) // 2 + 1
 
@@ -472,9 +479,10 @@ def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
 
 
 def helm_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
-    """The preset of converted weights, and the options that differ from it."""
+    """Return the preset closest to converted weights, and the options in which they differ from
+    it."""
     found = helm_architecture(state_dict).to_dict()
-    # the weights do not determine this field
+    # Without learned positions the weights do not determine the length of the context.
     ignored = {"max_seq_len"} if found["positions"] == "rotary" else set()
     if not found["n_routed_experts"]:
         ignored |= {

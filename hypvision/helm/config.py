@@ -1,10 +1,9 @@
 """The sizes and options of HELM's language models, and the published ones.
 
-*HELM: Hyperbolic Large Language Models via Mixture-of-Curvature Experts* (He et al., NeurIPS 2025).
-Sizes have the
-names and meanings of the official configs: ``dim``, ``inter_dim``, ``v_head_dim``,
-``qk_rope_head_dim`` and the size of a head of HELM-D count the time coordinate; ``kv_lora_rank``
-and ``qk_nope_head_dim`` do not.
+The paper is *HELM: Hyperbolic Large Language Models via Mixture-of-Curvature Experts* (He et al.,
+NeurIPS 2025). Sizes have the names and meanings of the official configs: ``dim``, ``inter_dim``,
+``v_head_dim``, ``qk_rope_head_dim`` and the size of a head of HELM-D count the time coordinate;
+``kv_lora_rank`` and ``qk_nope_head_dim`` do not.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from hypvision.io.checks import at_least, between, more_than, one_of
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.records import check_types
 
-_MOST = 1000  # largest number of layers and of experts per layer: building more takes hours
+_MOST = 1000  # the largest number of layers, and of experts per layer: building more takes hours
 
 
 @dataclasses.dataclass
@@ -28,48 +27,54 @@ class Architecture:
     ``n_dense_layers`` have experts (HELM-MiCE).
 
     Attributes:
-        vocab_size: tokens.
+        vocab_size: number of tokens in the vocabulary.
         dim: width of a token.
-        n_layers, n_heads: their numbers.
+        n_layers, n_heads: numbers of layers and of heads.
         inter_dim: width of the dense feed-forward layers.
-        max_seq_len: tokens of context.
+        max_seq_len: length of the context in tokens.
         geometry: ``"lorentz"``, or ``"euclidean"`` for the LLaMA-like or DeepSeek-like network of
             the same sizes.
         attention: ``"full"`` (HELM-D) or ``"latent"`` (HELM-MiCE's HMLA).
-        project_emb: the embedding is a Euclidean table that is lifted, instead of points.
-        residual_scale: factor of the space part after each residual connection; 4 sqrt(dim) in
-            HELM-D and sqrt(dim) in HELM-MiCE, taken for dense and for mixed models if None.
-        rms_eps: below the root of RMSNorm; HELM's 1e-8, later code has 1e-4.
-        safe_clamp: clamp Minkowski norms at the smallest value that means of points can have, which
-            affects only round-off; False for the published floors (1e-4, 1e-6).
-        positions: ``"rotary"``, or ``"learned"``: a vector for each place in a document, added to
-            the space part of its token. The paper compares with learned relative positions, which
-            it does not describe.
+        project_emb: whether the embedding is a Euclidean table whose rows are lifted, instead of a
+            table of points.
+        residual_scale: factor of the space part after each residual connection; None: 4 sqrt(dim)
+            for dense models, as in HELM-D, and sqrt(dim) for mixed ones, as in HELM-MiCE.
+        rms_eps: number added below the root of RMSNorm; HELM has 1e-8, later code 1e-4.
+        safe_clamp: whether Minkowski norms are clamped at the smallest value that means of points
+            can have, which affects only round-off; False for the published floors (1e-4, 1e-6).
+        positions: ``"rotary"`` (RoPE), or ``"learned"``: a vector for each position in a document,
+            added to the space part of its token. The paper compares with learned relative
+            positions, which it does not describe.
         rope_theta: base of RoPE.
-        original_seq_len, rope_factor, beta_fast, beta_slow, mscale: YaRN, used where max_seq_len >
-            original_seq_len.
-        kv_lora_rank, q_lora_rank: sizes of the latent keys with values, and of latent queries (0:
-            none).
-        qk_nope_head_dim, qk_rope_head_dim, v_head_dim: sizes of a head of latent attention.
-        n_dense_layers: dense layers at the beginning of a mixed model. n_routed_experts,
-        n_shared_experts, n_activated_experts, mice_inter_dim: the experts. n_expert_groups,
-        n_limited_groups: groups of experts, and how many of them a token may use. score_func:
-        ``"softmax"`` or ``"sigmoid"``. route_scale: factor of the weights of the experts. router:
-        ``"linear"`` in the space part, or ``"lorentz"``, minus the squared distance from a learned
-        point. renorm_topk: whether the weights of the selected experts are made to sum to 1; None:
-        for the sigmoid alone. moe_combine: ``"released"``, one residual connection after the other,
-        shared experts joined in one of the
-            model's curvature; or ``"centroid"``, the paper's, with shared experts that have
-            curvatures of their own.
-        train_curv: learn the curvatures of the experts.
-        expert_c_init: initial ``c = -1/K`` of the experts, one for all or a list; ``"ones"`` is 1,
-            as released.
+        original_seq_len, rope_factor, beta_fast, beta_slow, mscale: the options of YaRN, which is
+            used where max_seq_len > original_seq_len.
+        kv_lora_rank, q_lora_rank: sizes of the latent vectors of keys and values, and of queries
+            (0: queries have none).
+        qk_nope_head_dim, qk_rope_head_dim, v_head_dim: sizes of a head of latent attention: of the
+            parts of queries and keys without and with RoPE, and of values.
+        n_dense_layers: number of dense layers at the beginning of a mixed model.
+        n_routed_experts, n_shared_experts, n_activated_experts, mice_inter_dim: numbers of routed
+            and of shared experts, number of routed experts for each token, and width of an expert.
+        n_expert_groups, n_limited_groups: number of groups of experts, and how many of them a token
+            may use.
+        score_func: function of the router's logits, ``"softmax"`` or ``"sigmoid"``.
+        route_scale: factor of the weights of the experts.
+        router: logits of the router: ``"linear"`` in the space part, or ``"lorentz"``, minus the
+            squared distance from a learned point.
+        renorm_topk: whether the weights of the selected experts are made to sum to 1; None: for the
+            sigmoid alone.
+        moe_combine: how outputs of experts are combined: ``"released"``, by one residual connection
+            after the other, with shared experts joined to one of the model's curvature; or
+            ``"centroid"``, as in the paper, with shared experts that have curvatures of their own.
+        train_curv: whether the curvatures of the experts are learned.
+        expert_c_init: initial ``c = -1/K`` of the experts, one number for all or a list; ``"ones"``
+            is 1, as released.
         bias_rule: how the load bias of the router follows the loads: ``"proportional"`` or
             DeepSeek's ``"sign"``.
-        bias_rate: its step.
+        bias_rate: step of the load bias.
         aux_alpha: weight of the loss on uneven loads.
-        pad: rows are stored in multiples of this many numbers, which matrix products are faster
-            with. 1 for none.
+        pad: the widths of rows are multiples of this number, with which matrix products are faster;
+            1 for no padding.
         fused: whether row operations use a backward written by hand.
     """
 
@@ -178,13 +183,13 @@ class Architecture:
             )
         if groups < 1 or e % groups or not 1 <= self.n_limited_groups <= groups:
             raise HypvisionError(
-                f"n_expert_groups must divide n_routed_experts = {e} and n_limited_groups lie "
-                f"within it, got {groups} and {self.n_limited_groups}."
+                f"n_expert_groups must divide n_routed_experts = {e}, and n_limited_groups must be "
+                f"from 1 to n_expert_groups, got {groups} and {self.n_limited_groups}."
             )
         if self.n_limited_groups * (e // groups) < k:
             raise HypvisionError(
-                f"{self.n_limited_groups} groups of {e // groups} experts are fewer than the {k} "
-                "that a token uses."
+                f"n_limited_groups = {self.n_limited_groups} groups of {e // groups} experts must "
+                f"hold at least n_activated_experts = {k} experts."
             )
         more_than(0, route_scale=self.route_scale)
         if len(self.curvatures) != e or not all(
@@ -197,12 +202,12 @@ class Architecture:
 
     @property
     def mixed(self) -> bool:
-        """Whether there are experts."""
+        """Whether the model has experts."""
         return self.n_routed_experts > 0
 
     @property
     def curvatures(self) -> list[float]:
-        """Initial ``c`` of each expert."""
+        """The initial ``c`` of each expert."""
         given: Any = self.expert_c_init
         values = list(given) if isinstance(given, Sequence) else [given]
         return values * self.n_routed_experts if len(values) == 1 else values
@@ -213,7 +218,7 @@ class Architecture:
 
     @property
     def scale(self) -> float:
-        """Factor of the space part after each residual connection."""
+        """The factor of the space part after each residual connection."""
         if self.residual_scale is not None:
             return self.residual_scale
         return (1.0 if self.mixed else 4.0) * self.dim**0.5
@@ -223,7 +228,7 @@ class Architecture:
         return self.score_func == "sigmoid" if self.renorm_topk is None else self.renorm_topk
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values by name."""
+        """Return the options as plain values by their names."""
         return dataclasses.asdict(self)
 
 
@@ -233,7 +238,8 @@ _BIG = dict(
 )
 _TINY = dict(vocab_size=259, dim=66, n_layers=2, n_heads=2, inter_dim=264, max_seq_len=256)
 
-# The published sizes. For the two of 1B the official training script and evaluation disagree.
+# The published sizes, by the name of the preset. For the two models of 1B the official training
+# script and evaluation disagree.
 PRESETS: dict[str, dict[str, Any]] = {
     "helm_d_115m": dict(),
     "helm_mice_120m": dict(_MICE),
@@ -254,7 +260,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset(name: str, **changes: Any) -> Architecture:
-    """A published or tiny architecture, with changes."""
+    """Return the architecture of a preset, with changed options."""
     if name not in PRESETS:
         known = ", ".join(PRESETS)
         raise HypvisionError(
@@ -277,7 +283,8 @@ def _own_names(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def architecture(options: dict[str, Any]) -> Architecture:
-    """An architecture from options by name."""
+    """Return the architecture with these options, given by their names or by later official
+    names."""
     options = _own_names(options)
     fields = {field.name for field in dataclasses.fields(Architecture)}
     for name in options:

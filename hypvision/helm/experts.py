@@ -17,21 +17,21 @@ from . import rows
 from .config import Architecture
 from .layers import FeedForward, Layout, RowLinear, compute_dtype
 
-# up to so many products of numbers with weights of experts that a token did not choose are cheaper
-# for a GPU than a wait: an estimate, about a millisecond of float32
+# Up to this number of multiplications with weights of experts that a token did not choose are
+# cheaper for a GPU than a wait: an estimate, about a millisecond of float32.
 _IN_VAIN = 2**33
 
 
 class Routing(NamedTuple):
-    """The routing of a layer's tokens to experts: tokens of each expert ``(E,)``, and the loss on
-    uneven loads, :math:`\\sum_e f_e P_e`."""
+    """The routing of a layer's tokens to experts: the number of tokens of each expert ``(E,)``, and
+    the loss on uneven loads, :math:`\\sum_e f_e P_e`."""
 
     counts: Tensor
     balance: Tensor
 
 
 class Gate(nn.Module):
-    """Which experts a token goes to, and with which weights."""
+    """The router: it chooses the experts of a token and their weights."""
 
     bias: Tensor
 
@@ -40,24 +40,25 @@ class Gate(nn.Module):
         self.config = config
         self.size = Layout(config.dim, config).size
         self.weight = nn.Parameter(torch.empty(config.n_routed_experts, self.size))
-        # added to the scores only to select experts; updated from their loads, not by gradients
+        # The bias is added to the scores only to select experts; it follows their loads, not
+        # gradients.
         self.register_buffer("bias", torch.zeros(config.n_routed_experts))
         self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Xavier over the space part."""
+        """Initialise the weight by Xavier's rule for the space part, and the bias with 0."""
         nn.init.xavier_uniform_(self.weight)
         self.bias.zero_()
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Points ``(N, width)`` to weights ``(N, k)`` and experts ``(N, k)``, ascending, and all
-        scores ``(N, E)``."""
+        """Return, for points ``(N, width)``, the weights ``(N, k)`` of their experts, the experts'
+        numbers ``(N, k)``, ascending, and all scores ``(N, E)``."""
         config = self.config
         x = rows.upcast(x)
         with exact(x.device):
             weight = self.weight.to(x.dtype)
-            # without the time, whose weight would be one more coordinate to learn
+            # The time is not read, because its weight would be one more coordinate to learn.
             logits = x[:, : self.size] @ weight.T
             if config.router == "lorentz" and config.lorentz:
                 time = torch.sqrt(weight.square().sum(-1) + 1)
@@ -87,8 +88,8 @@ class Gate(nn.Module):
 
     @torch.no_grad()
     def follow(self, counts: Tensor) -> None:
-        """Shift the bias towards even loads; ``counts`` ``(E,)`` of all tokens of an optimiser
-        step."""
+        """Shift the bias towards even loads; ``counts`` ``(E,)`` are the experts' numbers of tokens
+        in one optimiser step."""
         share = counts / counts.sum().clamp(min=1)
         gap = share.mean() - share
         self.bias += self.config.bias_rate * (
@@ -97,7 +98,8 @@ class Gate(nn.Module):
 
 
 class MixtureOfCurvatures(nn.Module):
-    """Routed experts on their own hyperboloids and shared experts, combined to one point."""
+    """Layer of routed experts, each on a hyperboloid of its own, and shared experts, whose outputs
+    are combined to one point."""
 
     shared: nn.ModuleList | FeedForward | None
 
@@ -113,7 +115,7 @@ class MixtureOfCurvatures(nn.Module):
         )
         count = config.n_shared_experts
         connected = False
-        # experts in the paper have their own curvatures
+        # In the paper shared experts have curvatures of their own.
         if config.lorentz and config.moe_combine == "centroid":
             self.shared = nn.ModuleList(
                 FeedForward(config, config.mice_inter_dim, 1.0, config.train_curv)
@@ -127,19 +129,20 @@ class MixtureOfCurvatures(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The connection with the shared experts."""
+        """Initialise the residual connection with the shared experts."""
         if self.w_y is not None and self.scale is not None:
             nn.init.constant_(self.w_y, 1.0)
             nn.init.constant_(self.scale, 0.6931471805599453)  # log 2: exp(scale) is 2
 
     def forward(self, x: Tensor) -> tuple[Tensor, Routing]:
-        """Points ``(B, L, width)`` to rows without time, and where the tokens went."""
+        """Return output rows without time for points ``(B, L, width)``, and the routing of the
+        tokens."""
         flat = x.flatten(0, -2)
         config = self.config
         weights, chosen, scores = self.gate(flat)
         count, k = chosen.shape
         every = chosen.flatten()
-        # not bincount, because its output size makes the CPU wait for a GPU
+        # bincount is not used, because its output size makes the CPU wait for a GPU.
         counts = every.new_zeros(config.n_routed_experts).scatter_add_(
             0, every, torch.ones_like(every)
         )
@@ -158,8 +161,8 @@ class MixtureOfCurvatures(nn.Module):
         return out, Routing(counts, (load * share.sum(0)).sum() / max(count, 1))
 
     def _routed(self, x: Tensor, chosen: Tensor, counts: Tensor) -> list[Tensor]:
-        """Of each token ``(N, width)`` the outputs of its experts ``(N, k)``: k tensors
-        ``(N, width)``."""
+        """Return the outputs of the k experts ``chosen`` ``(N, k)`` for each token ``(N, width)``,
+        as k tensors ``(N, width)``."""
         own = [e for e in self.experts if isinstance(e, FeedForward) and e.is_plain]
         whole = len(own) == len(self.experts)
         if whole and not torch.compiler.is_compiling() and _is_small(x, own, chosen.shape[1]):
@@ -180,9 +183,10 @@ class MixtureOfCurvatures(nn.Module):
         return [rows.upcast(done).index_select(0, place) for place in back.unbind(1)]
 
     def _one_by_one(self, x: Tensor, counts: Tensor) -> Tensor:
-        """The outputs of the experts for points ``(N, width)`` that are sorted by expert."""
+        """Return the outputs ``(N, width)`` of the experts for points ``(N, width)`` that are
+        sorted by expert."""
         parts = zip(self.experts, x.split(_sizes(counts, len(x))))
-        # An expert without tokens gets no gradient, because an optimiser would still move it with a
+        # An expert without tokens gets no gradient, because an optimiser would move it even by a
         # zero gradient. Distributed training needs a gradient from every process, so there the
         # expert gets zeros.
         everyone = not len(x) or (
@@ -203,14 +207,14 @@ class MixtureOfCurvatures(nn.Module):
 
 
 def _is_small(x: Tensor, experts: list[FeedForward], k: int) -> bool:
-    """Whether a GPU, which computes many rows at once, does better to compute all experts for all
-    tokens than to wait for the number of tokens of each."""
+    """Return whether it is faster to compute all experts for all tokens than to wait for the number
+    of tokens of each, as on a GPU, which computes many rows at once."""
     weights = sum(layer.weight.numel() for layer in (experts[0].gate_up, experts[0].down))
     return x.device.type != "cpu" and len(x) * (len(experts) - k) * weights <= _IN_VAIN
 
 
 def _all_experts(experts: list[FeedForward], x: Tensor) -> Tensor:
-    """The outputs ``(E, N, width)`` of all experts for the same points ``(N, width)``."""
+    """Return the outputs ``(E, N, width)`` of all experts for the same points ``(N, width)``."""
     first = experts[0]
     c: float | Tensor = 1.0
     h = x.expand(len(experts), -1, -1)
@@ -223,7 +227,8 @@ def _all_experts(experts: list[FeedForward], x: Tensor) -> Tensor:
 
 
 def _each(x: Tensor, layers: list[RowLinear]) -> Tensor:
-    """Rows ``(E, N, in)`` through E linear layers, one each."""
+    """Return rows ``(E, N, out)`` for rows ``(E, N, in)`` through E linear layers, one layer for
+    each group."""
     dtype = compute_dtype(x, layers[0].weight)
     weights = torch.stack([layer.weight for layer in layers]).to(dtype)
     out = torch.matmul(x.to(dtype), weights.mT)
@@ -233,8 +238,8 @@ def _each(x: Tensor, layers: list[RowLinear]) -> Tensor:
 
 
 def _sizes(counts: Tensor, total: int) -> list[int]:
-    """The counts ``(E,)`` of ``total`` rows as numbers, for which the host waits; without data all
-    are alike."""
+    """Return the counts ``(E,)`` of ``total`` rows as numbers, for which the host waits; on the
+    meta device, without data, ``total`` divided evenly."""
     if not counts.is_meta:
         return counts.tolist()
     first = total // len(counts)
@@ -242,8 +247,8 @@ def _sizes(counts: Tensor, total: int) -> list[int]:
 
 
 def _in_one_graph(experts: list[FeedForward], x: Tensor, counts: Tensor, own: Tensor) -> Tensor:
-    """Output rows ``(N, width)`` of the experts ``own`` for gathered points, without reading row
-    counts."""
+    """Return the output rows ``(N, width)`` of the experts for points that are sorted by expert,
+    without reading the counts; ``own`` ``(N,)`` holds the number of each point's expert."""
     first = experts[0]
     c: float | Tensor = 1.0
     if first.initial_c is not None:
@@ -257,7 +262,8 @@ def _in_one_graph(experts: list[FeedForward], x: Tensor, counts: Tensor, own: Te
 
 
 def _grouped(x: Tensor, counts: Tensor, layers: list[RowLinear]) -> Tensor:
-    """Groups of rows through linear layers, one each."""
+    """Return rows ``(N, out)`` for groups of rows ``(N, in)`` through linear layers, one layer for
+    each group."""
     dtype = compute_dtype(x, layers[0].weight)
     weights = [layer.weight.to(dtype) for layer in layers]
     biases = [layer.bias.to(dtype) for layer in layers if layer.bias is not None]
@@ -265,7 +271,7 @@ def _grouped(x: Tensor, counts: Tensor, layers: list[RowLinear]) -> Tensor:
 
 
 # The gate decides at run time how many rows a group has. Compilers break their graphs there, unless
-# a single operation with a known output size uses the counts.
+# the counts are used inside a single operation with a known output size.
 
 
 @torch.library.custom_op(
@@ -276,9 +282,9 @@ def _grouped(x: Tensor, counts: Tensor, layers: list[RowLinear]) -> Tensor:
 def grouped_linear(
     x: Tensor, counts: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]
 ) -> Tensor:
-    """Rows ``(N, out)`` of rows ``(N, in)``, group after group, each through the map of its group:
-    E weights ``(out, in)`` and as many biases ``(out,)``, or none. The counts ``(E,)`` of the
-    groups are whole numbers with the sum N."""
+    """Return rows ``(N, out)`` for rows ``(N, in)``, group after group, each through the linear map
+    of its group: E weights ``(out, in)`` and as many biases ``(out,)``, or none. The counts
+    ``(E,)`` of rows in the groups are integers with the sum N."""
     parts = x.split(counts.tolist())
     return torch.cat(
         [F.linear(*mapped) for mapped in zip(parts, weights, *([biases] if biases else []))]
@@ -296,7 +302,7 @@ def _(x: Tensor, counts: Tensor, weights: Sequence[Tensor], biases: Sequence[Ten
     schema="(Tensor grad, Tensor x, Tensor counts, Tensor[] weights) -> Tensor[]",
 )
 def _backward(grad: Tensor, x: Tensor, counts: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
-    """Gradients of x, of the weights, and of the biases."""
+    """Return the gradients of x, of each weight, and of each bias, in one list."""
     sizes = counts.tolist()
     grads = grad.split(sizes)
     by_x = torch.cat([g @ w for g, w in zip(grads, weights)])

@@ -1,6 +1,6 @@
 """The cross entropy of a large vocabulary, without a tensor of all logits.
 
-Rows are taken in blocks, on a CPU those with a label alone; the gradient is made in the forward,
+Rows are taken in blocks, on a CPU only those with a label. The gradient is computed in the forward,
 from the same logits in place, so that the largest matrix product is computed three times per step
 instead of four.
 """
@@ -43,8 +43,8 @@ class _CrossEntropy(Function):
             total += (mass.log() - chosen).masked_fill(skipped, 0.0).sum()
             if not differentiate:
                 continue
-            # Do not divide by the count here: gradients of tokens that do not occur would underflow
-            # in float16.
+            # The division by the count comes later: here the gradients of tokens that do not occur
+            # would underflow in float16.
             p.div_(mass)
             p.scatter_add_(1, label, p.new_full(label.shape, -1.0))
             p = p.to(dtype)
@@ -80,19 +80,20 @@ def _add_product_(total: Tensor, x: Tensor, y: Tensor) -> None:
 
 
 def token_losses(head: nn.Module, hidden: Tensor, target: Tensor, block: int = BLOCK) -> Tensor:
-    """Mean cross entropy of the labelled positions of ``hidden`` ``(B, L, width)``, ``block`` rows
-    at a time, through a head, the linear map to the vocabulary or an adapter in its place;
-    ``target`` ``(B, L)`` is -100 for none."""
+    """Return the mean cross entropy of the labelled positions of ``hidden`` ``(B, L, width)``,
+    computed ``block`` rows at a time. ``head`` is the linear map to the vocabulary or an adapter in
+    its place; ``target`` ``(B, L)`` is -100 where there is no label."""
     flat = hidden.flatten(0, -2)
     target = target.flatten()
     if plain(hidden) or not isinstance(head, RowLinear):
         total = F.cross_entropy(rows.upcast(apply_linear(head, flat)), target, reduction="sum")
         return total / (target != -100).sum().clamp(min=1)
-    if target.device.type == "cpu":  # a GPU computes all rows: their number would make it wait
+    if target.device.type == "cpu":  # a GPU would wait for the number of labelled rows
         kept = (target != -100).nonzero().flatten()
         flat = flat.index_select(0, kept) if kept.numel() < target.numel() else flat
         target = target[kept]
     dtype = compute_dtype(hidden, head.weight)
     with exact(hidden.device):
-        # needs_input_grad is true for parameters even under no_grad()
+        # Whether gradients are enabled is passed on, because needs_input_grad is true for
+        # parameters even under no_grad().
         return _CrossEntropy.apply(flat, head.weight, target, dtype, block, torch.is_grad_enabled())

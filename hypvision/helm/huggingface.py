@@ -6,8 +6,8 @@ Importing this module registers ``HelmConfig`` and ``HelmForCausalLM`` with the 
     >>> model = AutoModelForCausalLM.from_pretrained("folder")
     >>> model.generate(**tokenizer("The sea", return_tensors="pt"), max_new_tokens=40)
 
-The cache is the stock one. It holds space parts of keys and values, or for latent attention the
-latent vectors, the rotated keys and two times a head.
+The cache is one of transformers' own. It holds the space parts of keys and values, or for latent
+attention the latent vectors, the rotated keys and the times of keys and values of each head.
 """
 
 from __future__ import annotations
@@ -51,15 +51,16 @@ from transformers import (  # noqa: E402
 )
 from transformers.modeling_outputs import CausalLMOutputWithPast  # noqa: E402
 
-# The name of the cache in arguments and outputs of transformers: "past_key_values" before 5.24.
+# The name of the cache among the arguments and outputs of transformers; before version 5.24 it is
+# "past_key_values".
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
-_REAL = ("F64", "F32", "F16", "BF16")  # kinds of weights in safetensors
+_REAL = ("F64", "F32", "F16", "BF16")  # the types of real numbers in safetensors
 _FIELDS = {field.name: field.default for field in dataclasses.fields(Architecture)}
 
 
 class HelmConfig(PretrainedConfig):
-    """The options of :class:`hypvision.helm.Architecture`, and those of every configuration of
-    transformers."""
+    """Configuration of a HELM model in transformers: the options of
+    :class:`hypvision.helm.Architecture`, and those that every configuration of transformers has."""
 
     model_type = "helm"
     keys_to_ignore_at_inference = ["cache", "past_key_values"]
@@ -84,18 +85,19 @@ class HelmConfig(PretrainedConfig):
         super().__init__(**unset | options)
 
     def architecture(self) -> Architecture:
-        """The sizes and options of the network."""
+        """Return the sizes and options of the network."""
         return architecture({name: getattr(self, name) for name in _FIELDS})
 
     @classmethod
     def of(cls, config: Architecture | str, **options: Any) -> HelmConfig:
-        """The configuration of an architecture, or of a preset by its name."""
+        """Return the configuration of an architecture, or of a preset by its name."""
         config = preset(config) if isinstance(config, str) else config
         return cls(**config.to_dict(), **options)
 
 
 def _one_cache(cache: Cache | None, past: Cache | None, keep: bool) -> Cache | None:
-    """The cache that is given under one of its names, or a new one to keep."""
+    """Return the cache that was given by one of its two names; a new one if none was given and
+    ``keep`` is true."""
     if cache is not None and past is not None and cache is not past:
         raise HypvisionError("cache and past_key_values are two names of one argument. Give one.")
     given = past if cache is None else cache
@@ -112,7 +114,8 @@ def _check_columns(columns: Tensor | None, cache: Cache | None, length: int) -> 
 
 
 def _of_items(found: Output, count: Tensor | int | None) -> Tensor | None:
-    """The loss, a sum divided by a count of labels if there is one."""
+    """Return the loss as a sum over labels divided by ``count``; without a count, the mean over the
+    labels."""
     if found.loss is None or found.labelled is None or count is None:
         return found.loss
     return found.loss * (found.labelled / count)
@@ -123,7 +126,8 @@ def _first(names: list[str]) -> str:
 
 
 def _check_file(path: Path) -> None:
-    """A file of weights is whole, and holds real numbers: transformers makes such of any others."""
+    """Raise HypvisionError if a file of weights is not whole, or does not hold real numbers, to
+    which transformers would convert any others."""
     check_bounds(path)
     with safe_open(path, "pt") as file:
         kinds = {name: file.get_slice(name).get_dtype() for name in tuple(file.keys())}
@@ -136,7 +140,8 @@ def _check_file(path: Path) -> None:
 
 
 def _check_weights(model: torch.nn.Module, report: Mapping[str, Any], source: object) -> None:
-    """Every weight of a model was there and is finite, and no other was."""
+    """Raise HypvisionError if a weight of a model was missing, is not finite, or if a weight was
+    there that the model does not have."""
     own = model.state_dict()
     lost = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
     if lost:
@@ -148,8 +153,9 @@ def _check_weights(model: torch.nn.Module, report: Mapping[str, Any], source: ob
     unknown = sorted(map(str, report["unexpected_keys"]))
     if unknown:
         raise HypvisionError(
-            f"The weights in '{source}' have {len(unknown)} that the model of its config.json does "
-            f"not know: {_first(unknown)}. Without them it would compute something else."
+            f"The weights in '{source}' have {len(unknown)} entries that the model of its "
+            f"config.json does not know: {_first(unknown)}. Without them it would compute "
+            "something else."
         )
     wrong = nonfinite_names({name: value for name, value in own.items() if not value.is_meta})
     if wrong:
@@ -163,8 +169,8 @@ def _check_weights(model: torch.nn.Module, report: Mapping[str, Any], source: ob
 class HelmForCausalLM(PreTrainedModel, GenerationMixin):
     """A HELM language model, or its Euclidean counterpart.
 
-    With labels the loss is computed without a tensor of all logits; evaluation mode returns them
-    too.
+    With labels the loss is computed without a tensor of all logits; in evaluation mode the logits
+    are returned too.
     """
 
     config_class = HelmConfig
@@ -194,15 +200,16 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         return self.model.head
 
     def resize_token_embeddings(self, *args: Any, **options: Any) -> NoReturn:
-        """Not supported: new rows would have to be points, but transformers draws them from a
-        normal distribution."""
+        """Raise HypvisionError, because new rows would have to be points, but transformers draws
+        them from a normal distribution."""
         raise HypvisionError(
             "The vocabulary of a HELM model is fixed when it is built. Build one with the "
             "vocab_size of the tokenizer."
         )
 
     def generate(self, inputs: Tensor | None = None, *args: Any, **options: Any) -> Any:
-        """As every model of transformers; an error if there are no prompts."""
+        """Return generated tokens, as every model of transformers does; raise HypvisionError if
+        there are no prompts."""
         prompts = options.get("input_ids", inputs)
         if prompts is not None and not prompts.numel():
             raise HypvisionError(
@@ -210,7 +217,8 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
                 f"{tuple(prompts.shape)}. Let prompts begin with a token of your own (such as the "
                 "end of a text), and leave out empty batches."
             )
-        # transformers types self with a protocol that its own models do not satisfy
+        # The type checker is silenced, because transformers types ``self`` with a protocol that
+        # its own models do not satisfy.
         return super().generate(inputs, *args, **options)  # type: ignore[misc]
 
     def forward(
@@ -232,26 +240,28 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
-        """One pass; see :meth:`hypvision.helm.Helm.forward`. Other arguments are a TypeError.
+        """Run the model; see :meth:`hypvision.helm.Helm.forward`. Unknown arguments are a
+        TypeError.
 
         Args:
-            input_ids, attention_mask, position_ids, sequence_id, labels, logits_to_keep: as there.
-            num_items_in_batch: labels of all the batches that one step of an optimiser sums the
-            gradients of, as the
-                Trainer counts them: the loss is a sum divided by it, rather than the mean of this
-                    batch.
-            cache, past_key_values: of earlier tokens; transformers calls it ``cache`` since 5.24.
-            cache_position: columns of the tokens, which must follow on those in the cache.
-            use_cache: give a cache back; by default in evaluation without labels, if the
+            input_ids, attention_mask, position_ids, sequence_id, labels, logits_to_keep: see
+                :meth:`hypvision.helm.Helm.forward`.
+            num_items_in_batch: number of labels in all the batches whose gradients one step of an
+                optimiser sums, as the Trainer counts them. The loss is then a sum divided by this
+                number instead of the mean of this batch.
+            cache, past_key_values: cache of earlier tokens; transformers calls it ``cache`` since
+                5.24.
+            cache_position: columns of the tokens, which must follow those in the cache.
+            use_cache: whether a cache is returned; by default in evaluation without labels, if the
                 configuration says so.
-            inputs_embeds, output_attentions: refused.
-            output_hidden_states: give the points that the head reads.
-            return_dict: False for a tuple.
+            inputs_embeds, output_attentions: not supported; they raise HypvisionError.
+            output_hidden_states: whether the points that the head reads are returned.
+            return_dict: False for a tuple instead of an output object.
         """
         if input_ids is None or inputs_embeds is not None:
             raise HypvisionError(
-                "HELM models take input_ids; inputs_embeds would have to be points of the "
-                "hyperboloid."
+                "HELM models do not take inputs_embeds, which would have to be points of the "
+                "hyperboloid. Give input_ids."
             )
         if self._asked("output_attentions", output_attentions):
             raise HypvisionError(
@@ -283,14 +293,14 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         return self.config.use_cache and labels is None and not self.training
 
     def _asked(self, option: str, given: bool | None) -> bool:
-        """What is given, or what the configuration says."""
+        """Return the option's value if it was given, else the configuration's."""
         return bool(getattr(self.config, option) if given is None else given)
 
     @classmethod
     def from_pretrained(cls, *args: Any, **options: Any) -> Any:
-        """As every model of transformers, but every weight must be there and finite. transformers
-        replaces parameters by its own; points are marked as such again, which the optimisers of
-        :mod:`hypvision.optim` go by."""
+        """Return a saved model, as every model of transformers does, but raise HypvisionError
+        unless every weight is there and finite. transformers replaces parameters by its own, so
+        points are marked as such again for the optimisers of :mod:`hypvision.optim`."""
         source = options.get("pretrained_model_name_or_path", args[0] if args else None)
         folder = Path(str(source))
         for table in folder.glob("*.index.json"):
@@ -305,7 +315,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         model, report = loaded
         _check_weights(model, report, source)
         for _, parameter, manifold in named_manifold_parameters(model):
-            # skip sharded parameters and those offloaded to disk
+            # Sharded parameters and those offloaded to disk are skipped.
             if type(parameter) is torch.nn.Parameter and not parameter.is_meta:
                 mark(parameter, manifold)
         return loaded if reported else model
@@ -314,10 +324,11 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
     def from_official(
         cls, source: str | Path | Mapping[str, Tensor], **options: Any
     ) -> HelmForCausalLM:
-        """A model with the weights of an official checkpoint, of one that ``hypvision zoo convert``
-        wrote, or of a training: a file, another name of a checkpoint
-        (:func:`hypvision.checkpoints.sources.fetch`), or a state dict. ``options`` are settings
-        that the weights do not tell, such as ``max_seq_len`` or ``n_activated_experts``."""
+        """Return a model with the weights of an official checkpoint, of one that
+        ``hypvision zoo convert`` wrote, or of a training. ``source`` is a file, another name of a
+        checkpoint (:func:`hypvision.checkpoints.sources.fetch`), or a state dict; ``options`` are
+        settings that cannot be read off the weights, such as ``max_seq_len`` or
+        ``n_activated_experts``."""
         weights = decoder_weights(
             source if isinstance(source, Mapping) else network_weights(read(source), None)
         )

@@ -18,18 +18,20 @@ from .config import Architecture
 
 
 def rounded_up(count: int, multiple: int) -> int:
-    """The least multiple that is not below ``count``."""
+    """Return the least multiple of ``multiple`` that is not below ``count``."""
     return -(-count // multiple) * multiple
 
 
 class Layout:
-    """The positions of coordinates in a row of a point with ``ambient`` coordinates, its time
+    """The positions of coordinates in the row of a point that has ``ambient`` coordinates, its time
     included; all of them are space if the geometry is Euclidean.
 
     Attributes:
-        n: slot of the time, or None.
+        n: position of the time in a row; None without time.
         size: number of space coordinates.
-        space, ambient: places of the space coordinates; of all in the published order, time first.
+        width: width of a row, with the zeros behind the coordinates.
+        space, ambient: positions of the space coordinates; of all coordinates in the published
+            order, time first.
     """
 
     def __init__(self, ambient: int, config: Architecture):
@@ -41,14 +43,14 @@ class Layout:
 
 
 class RowLinear(nn.Linear):
-    """A linear map between rows, with zeros where a row has no coordinates: ``live_in`` and
-    ``live_out`` are the places of the coordinates, in the published order. Zero rows and columns of
-    the weight get zero gradients, and so stay.
+    """A linear map between rows, with zeros where a row has no coordinates. ``live_in`` and
+    ``live_out`` are the positions of the coordinates, in the published order. Zero rows and columns
+    of the weight get zero gradients, so they stay zero.
 
     Args:
-        init: ``"xavier"``, uniform with gain sqrt(2) and zero bias, or ``"torch"``, that of
+        init: ``"xavier"``, uniform with gain sqrt(2) and zero bias, or ``"torch"``, as
             ``nn.Linear``.
-        joined: numbers of outputs of the published matrices that this one joins; each is
+        joined: numbers of outputs of the published matrices that this layer joins; each is
             initialised by its own shape.
     """
 
@@ -70,7 +72,7 @@ class RowLinear(nn.Linear):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialise as the published code."""
+        """Initialise the coordinates' weights as the published code does, all others with 0."""
         if self.weight.is_meta:
             return
         weight = self.weight.new_empty(len(self.live_out), len(self.live_in))
@@ -87,7 +89,8 @@ class RowLinear(nn.Linear):
 
     @torch.no_grad()
     def set_dense(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Take a weight ``(out, in)`` and bias ``(out,)`` without zeros, in the published order."""
+        """Copy a weight ``(out, in)`` and a bias ``(out,)``, both without zeros and in the
+        published order."""
         self.weight.copy_(pack(weight, self.live_out, self.live_in, self.weight.shape))
         if bias is not None:
             self.bias.copy_(pack(bias, self.live_out, None, self.bias.shape))
@@ -96,7 +99,8 @@ class RowLinear(nn.Linear):
 def pack(
     value: Tensor, live_out: Sequence[int], live_in: Sequence[int] | None, shape: Sequence[int]
 ) -> Tensor:
-    """A tensor of zeros with ``value`` in the given rows, and columns if there are."""
+    """Return a tensor of zeros of the given shape with ``value`` in the rows ``live_out``, and the
+    columns ``live_in`` if it is a matrix."""
     packed = value.new_zeros(*shape)
     place = torch.as_tensor(live_out, device=value.device)
     if live_in is None:
@@ -107,19 +111,21 @@ def pack(
 
 
 def unpack(packed: Tensor, live_out: Sequence[int], live_in: Sequence[int] | None) -> Tensor:
-    """The inverse of :func:`pack`."""
+    """Return the value from which :func:`pack` made a tensor: its rows ``live_out`` and columns
+    ``live_in``."""
     picked = packed[torch.as_tensor(live_out, device=packed.device)]
     return picked if live_in is None else picked[:, torch.as_tensor(live_in, device=packed.device)]
 
 
 def compute_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
-    """The type in which products of ``x`` with a weight are computed: autocast's, else the
+    """Return the dtype in which products of ``x`` with a weight are computed: autocast's, else the
     weight's."""
     return torch.get_autocast_dtype(x.device.type) if is_autocast(x.device) else weight.dtype
 
 
 def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
-    """Apply a linear layer, or its adapter, to rows of at least float32."""
+    """Return the output of a linear layer, or of an adapter in its place, for rows of at least
+    float32."""
     weight = layer.weight
     if isinstance(weight, Tensor) and not is_autocast(x.device):
         x = x.to(weight.dtype)
@@ -127,8 +133,7 @@ def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 class RowNorm(nn.Module):
-    """The gain of an RMSNorm over space parts, applied by functions of
-    :mod:`hypvision.helm.rows`."""
+    """An RMSNorm over the space parts of rows, computed by :mod:`hypvision.helm.rows`."""
 
     def __init__(self, layout: Layout, eps: float):
         super().__init__()
@@ -139,7 +144,7 @@ class RowNorm(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Ones, and zeros where there is no space."""
+        """Initialise the gain with 1, and with 0 where a row has no space coordinates."""
         self.weight.zero_()
         self.weight[: self.layout.size] = 1
 
@@ -151,8 +156,8 @@ class PointEmbedding(nn.Embedding):
     """A table of points of the unit hyperboloid, time first, as the optimisers of
     :mod:`hypvision.optim` expect them.
 
-    They start as published: directions evenly spread, the Euclidean length of a tangent vector at
-    the origin 1.
+    Points start as published: in evenly spread directions, as exponential maps of tangent vectors
+    at the origin whose Euclidean length is 1.
     """
 
     manifold_parameters = ("weight",)
@@ -164,12 +169,13 @@ class PointEmbedding(nn.Embedding):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Gaussian vectors of length 1 in all coordinates through the exponential map at the
-        origin."""
+        """Initialise the points as exponential maps at the origin of Gaussian vectors that are
+        scaled to the length 1 in all coordinates."""
         if self.weight.is_meta:
             return
         u = F.normalize(torch.randn_like(self.weight), dim=-1)
-        # the published map takes the Minkowski norm as length; the time coordinate makes it smaller
+        # The published map takes the Minkowski norm as length, which the time coordinate makes
+        # smaller.
         length = torch.sqrt(
             (u[:, 1:].square().sum(-1, keepdim=True) - u[:, :1].square()).clamp(min=1e-8)
         )
@@ -179,8 +185,9 @@ class PointEmbedding(nn.Embedding):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU: ``down(silu(gate(x)) * up(x))``, of an expert on a hyperboloid of its own with ``c``
-    = ``-1/K``, which may be learned; None: on the model's, 1. ``ambient`` is the inner width."""
+    """Feed-forward layer SwiGLU, ``down(silu(gate(x)) * up(x))``, with the inner width ``ambient``.
+    With ``c`` = ``-1/K`` it is an expert on a hyperboloid of its own, whose curvature may be
+    ``learned``; with None it is on the model's, c = 1."""
 
     c: nn.Parameter
 
@@ -204,22 +211,22 @@ class FeedForward(nn.Module):
             self.c = nn.Parameter(torch.full((1,), float(c)), requires_grad=learned)
 
     def reset_parameters(self) -> None:
-        """The curvature; the maps have their own."""
+        """Initialise the curvature; the linear maps initialise themselves."""
         if self.initial_c is not None:
             nn.init.constant_(self.c, self.initial_c)
 
     @property
     def is_plain(self) -> bool:
-        """Whether no adapter replaces a map."""
+        """Whether the linear maps are plain, with no adapter in their places."""
         return isinstance(self.gate_up, RowLinear) and isinstance(self.down, RowLinear)
 
     def curvature(self) -> Tensor:
-        """``c`` of an expert, ``(1,)``; weight decay may make the number itself, which published
-        code stores, negative."""
+        """Return ``c`` of an expert, ``(1,)``, at least 1e-3: weight decay may make the stored
+        number, which has the published form, negative."""
         return rows.upcast(self.c).clamp(min=1e-3)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Points to rows without time."""
+        """Return rows without time for points ``x``."""
         if self.initial_c is None:
             h = rows.swiglu(apply_linear(self.gate_up, x), self.inner.n, 1.0, self.fused)
             return apply_linear(self.down, h)

@@ -1,4 +1,4 @@
-"""HELM-D and HELM-MiCE in plain PyTorch, and their Euclidean counterparts."""
+"""The language models HELM-D and HELM-MiCE in plain PyTorch, and their Euclidean counterparts."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Output(NamedTuple):
     """The output of a forward pass.
 
     Attributes:
-        logits: ``(B, L or logits_to_keep, V)``; None where labels are given.
-        loss: mean cross entropy of the labels, with the loss on uneven loads; None without labels.
-        cross_entropy: the first part alone.
-        labelled: how many labels they are the mean of; None without labels.
-        routing: of every layer with experts.
+        logits: ``(B, L or logits_to_keep, V)``; None if labels are given.
+        loss: mean cross entropy of the labels plus the loss on uneven loads; None without labels.
+        cross_entropy: the mean cross entropy alone; None without labels.
+        labelled: number of labels of which the loss is the mean; None without labels.
+        routing: routing of the tokens in every layer with experts.
         hidden: the points that the head reads, ``(B, L, width)``.
     """
 
@@ -42,10 +42,10 @@ class Output(NamedTuple):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward layer, each with its residual connection and the norm that follows
-    it.
+    """One layer of a decoder: attention and a feed-forward layer, each with its residual connection
+    and the norm that follows it.
 
-    The norm before the attention is computed in the previous block, though published names assign
+    The norm before the attention is computed in the previous block, although published names count
     it to this one.
     """
 
@@ -68,7 +68,7 @@ class Block(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The weights of the residual connections."""
+        """Initialise the weights of the residual connections with 1."""
         if self.config.lorentz:
             nn.init.ones_(self.attn_w_y)
             nn.init.ones_(self.ffn_w_y)
@@ -76,8 +76,8 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, h: Tensor, context: Context
     ) -> tuple[Tensor, Tensor | None, Routing | None]:
-        """Points and normalised points ``(B, L, width)`` to those of the next block, and where
-        tokens went."""
+        """Return points and normalised points ``(B, L, width)`` for the next block, and the routing
+        of tokens, from the points ``x`` and the normalised points ``h``."""
         w_attn, w_ffn = (self.attn_w_y, self.ffn_w_y) if self.config.lorentz else (None, None)
         x, normed = self._residual(x, self.attn(h, context), w_attn, self.ffn_norm)
         u = self.ffn(normed)
@@ -107,7 +107,7 @@ class Block(nn.Module):
 
 
 class Helm(nn.Module):
-    """A decoder: tokens in, next-token logits or a loss out.
+    """A decoder language model: it takes tokens and returns logits of the next tokens, or a loss.
 
     >>> model = Helm(preset("helm_d_tiny"))
     >>> loss = model(tokens, labels=tokens).loss
@@ -145,11 +145,11 @@ class Helm(nn.Module):
         self._gradient_checkpointing_func: Callable[..., Any] | None = None
 
     def no_weight_decay(self) -> set[str]:
-        """Names of the parameters without weight decay: the points."""
+        """Return the names of the parameters without weight decay: the points."""
         return {"embed.weight"}
 
     def num_parameters(self) -> int:
-        """Number of learned values, without the zeros that pad rows."""
+        """Return the number of learned values, without the zeros that pad rows."""
         total = 0
         for module in self.modules():
             if isinstance(module, RowLinear):
@@ -161,14 +161,15 @@ class Helm(nn.Module):
         return total
 
     def points(self, input_ids: Tensor, places: Tensor | None = None) -> Tensor:
-        """Embeddings of tokens ``(B, L)`` as rows ``(B, L, width)``.
+        """Return the embeddings of tokens ``(B, L)`` as rows ``(B, L, width)``.
 
-        Learned positions are those of ``places``, ``(B, L)`` or ``(1, L)``; by default the columns.
+        Learned positions are read at ``places``, ``(B, L)`` or ``(1, L)``; by default at the
+        columns.
         """
         e = rows.upcast(self.embed(input_ids))
         layout = self.layout
         if isinstance(self.embed, PointEmbedding):
-            # a cast to half precision has lost the time coordinate
+            # Half precision is too coarse for the time, which is then computed anew.
             half = self.embed.weight.dtype in rows.HALF
             if not half and self.positions is None:
                 return F.pad(
@@ -182,7 +183,8 @@ class Helm(nn.Module):
         return rows.lift(F.pad(e, (0, layout.width - layout.size)), layout.n)
 
     def hidden(self, input_ids: Tensor, context: Context) -> tuple[Tensor, tuple[Routing, ...]]:
-        """The points that the head reads, ``(B, L, width)``, and where tokens went.
+        """Return the points that the head reads, ``(B, L, width)``, and the routing of the tokens
+        in each layer with experts.
 
         An embedding that is not finite would reach all tokens through attention, whose weight of 0
         times NaN is NaN. It is replaced by zeros, and tokens that attend to it become NaN at the
@@ -190,7 +192,7 @@ class Helm(nn.Module):
         """
         x = self.points(input_ids, context.places)
         broken = ~x.detach().sum(-1).isfinite()
-        # on a GPU skip any(), which would make the CPU wait
+        # On a GPU any() is not asked, because it would make the CPU wait.
         if not _on_host(x) or bool(broken.any()):
             x = x.masked_fill(broken[..., None], 0.0)
             context = context._replace(broken=broken)
@@ -208,7 +210,7 @@ class Helm(nn.Module):
         return x, tuple(routing)
 
     def _run(self, block: nn.Module, *args: Any) -> Any:
-        # with a cache, recomputation would add its tokens twice
+        # With a cache blocks are not recomputed, because their tokens would enter it twice.
         if not (self.gradient_checkpointing and self.training and args[-1].cache is None):
             return block(*args)
         if self._gradient_checkpointing_func is not None:
@@ -223,10 +225,11 @@ class Helm(nn.Module):
         cache: Cache | None = None,
         position_ids: Tensor | None = None,
     ) -> Context:
-        """The attention context of the tokens."""
+        """Return the attention context of the tokens; the arguments are those of
+        :meth:`forward`."""
         start = 0 if cache is None else _filled(cache, len(input_ids))
-        # On a GPU check only prompts, because the CPU waits for the result; while compiling there
-        # are no values to check.
+        # On a GPU only prompts are checked, because the CPU waits for the result; while compiling
+        # there are no values to check.
         prompt = cache is not None and not start
         if not torch.compiler.is_compiling() and (prompt or input_ids.device.type == "cpu"):
             check_tokens(input_ids, self.config.vocab_size)
@@ -243,7 +246,8 @@ class Helm(nn.Module):
         if _on_host(input_ids):
             lengths = document_lengths(sequence_id)
             return Context(0, None, lengths, cache, sequence_id, places=places)
-        # their lengths would make the CPU wait for a GPU
+        # On a GPU a mask is used, because asking for the lengths of documents would make the CPU
+        # wait.
         return Context(0, document_mask(sequence_id), None, cache, sequence_id, places=places)
 
     def _check_shapes(
@@ -263,9 +267,9 @@ class Helm(nn.Module):
             )
         if attention_mask is not None and attention_mask.shape != (b, total):
             raise HypvisionError(
-                f"attention_mask must be (batch, tokens) = ({b}, {total}), with the tokens in the "
-                f"cache, got {tuple(attention_mask.shape)}. Packed documents are told apart by "
-                "sequence_id."
+                f"attention_mask must be (batch, tokens) = ({b}, {total}), including the tokens "
+                f"in the cache, got {tuple(attention_mask.shape)}. Packed documents are told apart "
+                "by sequence_id."
             )
         if sequence_id is not None and (start or sequence_id.shape != input_ids.shape):
             raise HypvisionError(
@@ -282,8 +286,8 @@ class Helm(nn.Module):
         sequence_id: Tensor | None,
         position_ids: Tensor | None,
     ) -> Tensor:
-        """Places ``(B, L)`` or ``(1, L)`` of tokens in their documents; those of padding are of no
-        consequence."""
+        """Return the positions ``(B, L)`` or ``(1, L)`` of tokens in their documents; those of
+        padding do not matter."""
         length = input_ids.shape[1]
         limit = self.config.max_seq_len
         column = torch.arange(start, start + length, device=input_ids.device)
@@ -317,25 +321,25 @@ class Helm(nn.Module):
         logits_to_keep: int | Tensor = 0,
         position_ids: Tensor | None = None,
     ) -> Output:
-        """One pass.
+        """Run the model: return logits, or with labels the loss.
 
         Args:
             input_ids: tokens ``(B, L)``.
             labels: ``(B, L)``, the tokens themselves: each is compared with the prediction at the
                 position before it; -100 for no label. With packed documents the first token of each
                 is left out.
-            attention_mask: ``(B, L)``, or with a cache ``(B, all)``: 0 for padding.
-            sequence_id: ``(B, L)``, numbers of the documents in a row, -1 for padding: none sees
-                another.
-            cache: stores keys and values for later tokens; needs the methods ``update`` and
-                ``get_seq_length``.
-            logits_to_keep: how many of the last positions to compute logits of; 0: all; or which,
-                ``(count,)``.
+            attention_mask: ``(B, L)``, or with a cache ``(B, all)``: 0 for padding, else 1.
+            sequence_id: ``(B, L)``, for each token the number of its document, -1 for padding: no
+                document sees another.
+            cache: cache that stores keys and values for later tokens; it needs the methods
+                ``update`` and ``get_seq_length``.
+            logits_to_keep: the number of last positions whose logits are computed, 0 for all; or
+                the positions themselves, ``(count,)``.
             position_ids: ``(B, L)`` or ``(1, L)``. They must go up by one within a document;
-                without a mask, numbers or a filled cache each jump begins another document, as
-                transformers has it. To RoPE only differences matter. Learned positions
-                are read at these places, by default counted from the first token of each document,
-                behind the padding.
+                without a mask, ``sequence_id`` or a filled cache each jump begins another document,
+                as in transformers. To RoPE only differences matter. Learned positions are read at
+                these numbers, by default counted from the first token of each document, after the
+                padding.
         """
         context = self.context(input_ids, attention_mask, sequence_id, cache, position_ids)
         if labels is not None:
@@ -361,18 +365,19 @@ class Helm(nn.Module):
             check_tokens(labels[labels != -100], self.config.vocab_size)
 
     def logits(self, hidden: Tensor, logits_to_keep: int | Tensor = 0) -> Tensor:
-        """Logits ``(B, kept, V)`` of points ``(B, L, width)``."""
+        """Return the logits ``(B, kept, V)`` of points ``(B, L, width)``."""
         which = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         return rows.upcast(apply_linear(self.head, hidden[:, which]))
 
 
 def _on_host(x: Tensor) -> bool:
-    """Whether the values of a tensor can be read without waiting."""
+    """Return whether the values of a tensor can be read without waiting for a device."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def check_tokens(ids: Tensor, vocab_size: int) -> None:
-    """Raise an error for tokens outside the vocabulary, which would crash the process on a GPU."""
+    """Raise HypvisionError for tokens outside the vocabulary, which would crash the process on a
+    GPU."""
     lowest, highest = (int(bound) for bound in ids.aminmax()) if ids.numel() else (0, 0)
     if lowest < 0 or highest >= vocab_size:
         raise HypvisionError(
@@ -383,20 +388,20 @@ def check_tokens(ids: Tensor, vocab_size: int) -> None:
 
 
 def shifted(labels: Tensor, attention_mask: Tensor | None, sequence_id: Tensor | None) -> Tensor:
-    """For each position the next token, -100 where the document has none."""
+    """Return for each position the next token, -100 where its document has none."""
     target = F.pad(labels[:, 1:], (0, 1), value=-100)
     if sequence_id is not None:
         following = F.pad(sequence_id[:, 1:], (0, 1), value=-1)
         target = target.masked_fill((sequence_id != following) | (sequence_id < 0), -100)
     if attention_mask is not None:
         there = attention_mask.bool()
-        # labels exclude padding
+        # Neither padding nor the token before it has a label.
         target = target.masked_fill(~(there & F.pad(there[:, 1:], (0, 1))), -100)
     return target
 
 
 def document_lengths(sequence_id: Tensor) -> list[int]:
-    """Lengths of the runs of equal numbers, row after row; a run ends with its row."""
+    """Return the lengths of runs of equal numbers, row after row; a run ends with its row."""
     change = torch.ones_like(sequence_id, dtype=torch.bool)
     change[:, 1:] = sequence_id[:, 1:] != sequence_id[:, :-1]
     begin = change.flatten().nonzero().flatten()
@@ -405,7 +410,8 @@ def document_lengths(sequence_id: Tensor) -> list[int]:
 
 
 def document_mask(sequence_id: Tensor) -> Tensor:
-    """Which tokens ``(B, 1, L, L)`` a token attends to: those before it in its document."""
+    """Return the mask ``(B, 1, L, L)`` of the tokens to which a token attends: itself and those
+    before it in its document."""
     place = torch.arange(sequence_id.shape[1], device=sequence_id.device)
     first = first_columns(sequence_id)[..., None]
     return ((place >= first) & (place <= place[:, None]))[:, None]
@@ -418,7 +424,8 @@ def _documents(
     start: int,
     input_ids: Tensor,
 ) -> Tensor | None:
-    """The numbers of documents that positions tell."""
+    """Return for each token the number of its document, as ``position_ids`` tell it; raise
+    HypvisionError if they contradict the other arguments."""
     b, length = input_ids.shape
     if position_ids.shape not in ((b, length), (1, length)):
         raise HypvisionError(
@@ -437,7 +444,7 @@ def _documents(
         wrong = (offset[:, 1:] != offset[:, :-1]) & inside
     elif attention_mask is not None:
         there = attention_mask.bool()
-        # as in transformers, positions start at the first token after the padding
+        # As in transformers, positions start at the first token after the padding.
         first = there.int().argmax(1, keepdim=True)
         wrong = (offset != (-first if start else offset.gather(1, first))) & there[:, start:]
     elif start:
@@ -456,14 +463,15 @@ def _documents(
 
 
 def _without_padding(sequence_id: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
-    """Numbers of documents, -1 for padding."""
+    """Return the numbers of documents with -1 for padding."""
     if sequence_id is None or attention_mask is None:
         return sequence_id
     return sequence_id.masked_fill(~attention_mask.bool(), -1)
 
 
 def _mask(attention_mask: Tensor | None, start: int, input_ids: Tensor) -> Tensor | None:
-    """A mask of padding or of several tokens behind those of a cache; None for a causal one."""
+    """Return a mask for padding, or for several new tokens after those of a cache; None if a causal
+    mask is right."""
     if attention_mask is not None and not bool(attention_mask.all()):
         return _padding_mask(attention_mask.bool(), start)
     b, length = input_ids.shape
@@ -473,8 +481,8 @@ def _mask(attention_mask: Tensor | None, start: int, input_ids: Tensor) -> Tenso
 
 
 def _padding_mask(there: Tensor, start: int) -> Tensor:
-    """Causal mask ``(B, 1, L, all)`` of ``(B, all)`` without padding, which sees itself so that no
-    row is empty."""
+    """Return the causal mask ``(B, 1, L, all)`` without padding; ``there`` ``(B, all)`` is False
+    for padding, which sees itself so that no row is empty."""
     total = there.shape[1]
     place = torch.arange(total, device=there.device)
     query = place[start:, None]
@@ -482,8 +490,10 @@ def _padding_mask(there: Tensor, start: int) -> Tensor:
 
 
 def _filled(cache: Cache, batch: int) -> int:
-    """How many tokens a cache holds, if it is one that HELM can use."""
-    # such a cache is allocated in advance, filled with zeros, which attention would take for points
+    """Return the number of tokens that a cache holds; raise HypvisionError for a cache that HELM
+    cannot use."""
+    # A cache for compiling is allocated in advance and filled with zeros, which attention would
+    # take for points.
     if getattr(cache, "is_compileable", False):
         raise HypvisionError(
             f"A {type(cache).__name__} has empty places for future tokens, and HELM's attention "

@@ -1,7 +1,7 @@
 """RoPE, with YaRN for contexts longer than those of the training.
 
-The paper calls it HoPE: RoPE on the space part of a point, whose time it leaves as
-it is. (It is not the code of that name that boosts.)
+The paper calls it HoPE: RoPE on the space part of a point, whose time stays unchanged. (It is not
+the published method of that name that boosts points.)
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from .config import Architecture
 def yarn(
     theta: Tensor, base: float, original: int, factor: float, beta_fast: float, beta_slow: float
 ) -> Tensor:
-    """Frequencies ``(d/2,)`` for longer contexts (Peng et al., ICLR 2024): slow ones are divided by
-    ``factor``."""
+    """Return the frequencies ``(d/2,)`` for longer contexts (Peng et al., ICLR 2024), from the
+    frequencies ``theta``: slow ones are divided by ``factor``."""
     d = 2 * theta.shape[0]
 
     def dimension(turns: float) -> float:
-        """The pair of coordinates that makes this many turns within the original context."""
+        """Return the number of the pair of coordinates that makes this many turns within the
+        original context."""
         return d * math.log(original / (2 * math.pi * turns)) / (2 * math.log(base))
 
     low = max(math.floor(dimension(beta_fast)), 0)
@@ -33,14 +34,14 @@ def yarn(
 
 
 def extended(config: Architecture) -> bool:
-    """Whether YaRN stretches the code: that of HELM-MiCE beyond its original context. HELM-D's
-    never is."""
+    """Return whether YaRN changes the frequencies: those of HELM-MiCE for contexts longer than the
+    original one; HELM-D's never change."""
     rotary = config.positions == "rotary"
     return rotary and config.mixed and config.max_seq_len > config.original_seq_len
 
 
 def angles(config: Architecture, d: int, device: torch.device | None = None) -> Tensor:
-    """Frequencies of the pairs of ``d`` space coordinates, ``(d/2,)`` float32."""
+    """Return the frequencies of the pairs of ``d`` space coordinates, ``(d/2,)`` float32."""
     if config.positions == "learned":
         return torch.zeros(d // 2, device=device)
     theta = config.rope_theta ** (-torch.arange(0, d, 2, device=device, dtype=torch.float32) / d)
@@ -57,7 +58,8 @@ def angles(config: Architecture, d: int, device: torch.device | None = None) -> 
 
 
 class Rotary:
-    """Tables of cosines and sines, grown as they are needed; no part of any state dict."""
+    """Tables of RoPE's cosines and sines, which grow as they are needed and are in no state
+    dict."""
 
     def __init__(self, config: Architecture, d: int):
         self.config = config
@@ -66,22 +68,24 @@ class Rotary:
 
     @property
     def attention_factor(self) -> float:
-        """YaRN's factor of the logits."""
+        """The factor by which YaRN multiplies the logits; 1 without YaRN."""
         config = self.config
         if not extended(config) or config.rope_factor <= 1:
             return 1.0
         return (0.1 * config.mscale * math.log(config.rope_factor) + 1.0) ** 2
 
     def __call__(self, start: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Cosines and sines ``(length, d)`` of the positions from ``start``, those of the first of
-        a pair negated: what :func:`hypvision.helm.rows.turn` multiplies by."""
+        """Return the cosines and sines ``(length, d)`` of the positions from ``start`` on, as
+        :func:`hypvision.helm.rows.turn` takes them: the sines of the first coordinate of each pair
+        are negated."""
         if torch.compiler.is_compiling():  # the graph owns its tensors, so they must not be cached
             return self._table(
                 torch.arange(start, start + length, device=device, dtype=torch.float32)
             )
         table = self._tables.get(device)
         if table is None or table[0].shape[0] < start + length:
-            # a power of two, so that token-by-token generation rarely computes a new table
+            # The length is a power of two, so that token-by-token generation rarely computes a new
+            # table.
             count = 1 << max(start + length - 1, 1).bit_length()
             table = self._table(torch.arange(count, device=device, dtype=torch.float32))
             self._tables[device] = table

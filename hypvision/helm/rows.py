@@ -1,15 +1,15 @@
 """Points of the unit hyperboloid as rows of a matrix, and the row operations of a decoder.
 
-A row is ``[space | time | zeros]``: ``n`` space coordinates, the time in slot ``n``, zeros up to a
-width that suits matrix products. Weights have a zero row where the time goes, so a product leaves
-that slot free, and the time is written into it without a concatenation. A row *without time* has a
-zero there. With ``n`` None rows are Euclidean: all space, no time.
+A row is ``[space | time | zeros]``: ``n`` space coordinates, the time at position ``n``, and zeros
+up to a width that suits matrix products. Weights have a zero row where the time goes, so a product
+leaves that place free, and the time is written into it without a concatenation. A row *without
+time* has a zero there. With ``n`` None rows are Euclidean: all space, no time.
 
-The curvature is -1 everywhere but in an expert, whose points satisfy ``<x, x> = -c`` with HELM's
-``c``.
+The sectional curvature is -1 everywhere but in an expert, whose points satisfy ``<x, x> = -c`` with
+HELM's ``c``.
 
-With ``fused`` the times are written in place, by :class:`_Lift`, whose backward is by hand;
-compilers, which fuse by themselves, take plain operations always.
+With ``fused`` the times are written in place by :class:`_Lift`, which has a backward written by
+hand; compilers, which fuse by themselves, always get plain operations.
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ _ONE = torch.tensor(1.0)
 
 
 def upcast(x: Tensor) -> Tensor:
-    """At least float32: half precision is too coarse for times and norms."""
+    """Return ``x`` in at least float32, because half precision is too coarse for times and
+    norms."""
     return x.float() if x.dtype in HALF else x
 
 
 def by_hand(fused: bool, x: Tensor) -> bool:
-    """Whether an operation takes its backward written by hand, rather than plain operations."""
+    """Return whether an operation uses its backward written by hand instead of plain operations."""
     return fused and not plain(x)
 
 
 def lift(rows: Tensor, n: int | None, c: float | Tensor = 1.0, fresh: bool = False) -> Tensor:
-    """Rows with any number in the slot of the time to points with :math:`<x, x> = -c`; those of
-    ``fresh`` rows, which nothing else reads, are the same memory."""
+    """Return points with :math:`<x, x> = -c` for rows with any number in the place of the time. If
+    rows are ``fresh``, which means that nothing else reads them, the points have the same
+    memory."""
     rows = upcast(rows)
     if n is None:
         return rows
@@ -50,7 +52,7 @@ def lift(rows: Tensor, n: int | None, c: float | Tensor = 1.0, fresh: bool = Fal
 
 
 class _Lift(Function):
-    """:func:`lift` in place."""
+    """Compute :func:`lift` in place."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, n: int, radius: Tensor) -> Tensor:
@@ -72,20 +74,21 @@ class _Lift(Function):
 
 
 def lift_(rows: Tensor, n: int, radius: Tensor = _ONE) -> None:
-    """Write the times of space parts for a radius of curvature into the slot ``n``."""
+    """Write the times of the space parts of ``rows``, for a radius of curvature, to the position
+    ``n``."""
     length = torch.linalg.vector_norm(rows[..., :n], dim=-1, keepdim=True)
     torch.hypot(length, radius, out=rows[..., n : n + 1])
 
 
 # --------------------------------------------------------------------------------------------------
-# Norm and residual
+# Norm and residual connection
 
 
 def norm(
     rows: Tensor, gain: Tensor, n: int | None, size: int, eps: float, fused: bool = True
 ) -> Tensor:
-    """RMSNorm of the space parts, ``size`` coordinates, and their time; ``gain`` is as wide as
-    rows."""
+    """Return the RMSNorm of the space parts, ``size`` coordinates, and their time; ``gain`` is as
+    wide as rows."""
     space = upcast(rows)[..., :size]
     out = F.rms_norm(space, (size,), gain[:size].to(space.dtype), eps=eps)
     return lift(F.pad(out, (0, rows.shape[-1] - size)), n, fresh=fused)
@@ -103,10 +106,13 @@ def residual_norm(
     safe: bool = True,
     fused: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
-    r"""HELM's residual connection, the normalised sum :math:`x + w y` of points ``x`` and the
-    branch ``u``, rows without time ``(..., width)``, with its space part times ``scale``; and, if
-    there is a ``gain`` ``(width,)``, the RMSNorm behind it over ``size`` coordinates. For Euclidean
-    rows ``weight`` and ``n`` are None."""
+    r"""Return HELM's residual connection, and the RMSNorm after it.
+
+    The residual connection is the normalised sum :math:`x + w y` of points ``x`` and of the points
+    ``y`` of the branch ``u``, rows without time ``(..., width)``, with its space part times
+    ``scale``. The norm is over ``size`` coordinates, and None without a ``gain`` ``(width,)``. For
+    Euclidean rows ``weight`` and ``n`` are None.
+    """
     u = upcast(u)
     x = x.to(u.dtype)
     if n is None or weight is None:
@@ -116,16 +122,18 @@ def residual_norm(
         y = lift(u, n, fresh=fused)
         square = _sum_square(x, y, weight, n, safe)
         moved = sized(x + weight * y, 1.0, 1e-4, scale, n, square)
-        # the norm reads the space part as it is
+        # The norm reads the space part as it is in ``moved``, so the time is written into a copy.
         out = lift(moved.clone(), n, fresh=fused)
     return out, None if gain is None else norm(moved, gain, n, size, eps, fused)
 
 
 @torch.no_grad()
 def _sum_square(x: Tensor, y: Tensor, weight: Tensor, n: int, safe: bool) -> Tensor:
-    r""":math:`-\langle x + w y, x + w y\rangle = 1 + w^2 - 2 w \langle x, y\rangle` of points.
+    r"""Return :math:`-\langle x + w y, x + w y\rangle = 1 + w^2 - 2 w \langle x, y\rangle` of
+    points.
 
-    Where ``x`` is far from the origin, the difference of squares has no correct digit.
+    In this form digits are kept also where ``x`` is so far from the origin that the difference of
+    squares has no correct digit.
     """
     times = x[..., n : n + 1] * y[..., n : n + 1]
     inner = torch.sub((x * y).sum(-1, keepdim=True), times, alpha=2)
@@ -139,19 +147,20 @@ def _sum_square(x: Tensor, y: Tensor, weight: Tensor, n: int, safe: bool) -> Ten
 
 
 def swiglu(z: Tensor, n: int | None, c: float | Tensor = 1.0, fused: bool = True) -> Tensor:
-    """``silu(gate) * up`` of rows ``[gate | up]`` without time, lifted: ``(..., 2 width)`` to
-    ``(..., width)``."""
+    """Return the points ``(..., width)`` with the space part ``silu(gate) * up`` of rows
+    ``[gate | up]`` without time, ``(..., 2 width)``."""
     gate, up = upcast(z).chunk(2, -1)
     return lift(F.silu(gate) * up, n, c, fresh=fused)
 
 
 # --------------------------------------------------------------------------------------------------
-# Rotary code, and the means of attention
+# RoPE's rotation, and the means of attention
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate pairs ``(j, j + d/2)`` of the last dimension; the tables of
-    :class:`hypvision.helm.rope.Rotary` broadcast. The inverse has ``-sin``.
+    """Return ``x`` with the pairs ``(j, j + d/2)`` of its last dimension rotated. ``cos`` and
+    ``sin`` are tables of :class:`hypvision.helm.rope.Rotary` and broadcast; ``-sin`` gives the
+    inverse.
 
     Official weights have the pairs side by side; the converter permutes their rows once.
     """
@@ -159,28 +168,28 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def turn_(x: Tensor, cos: Tensor, sin: Tensor, sign: int = 1) -> None:
-    """:func:`turn` in place; back with the sign -1."""
+    """Rotate ``x`` in place as :func:`turn` does; with the sign -1 rotate it back."""
     rolled = x.roll(x.shape[-1] // 2, -1)
     x.mul_(cos).addcmul_(rolled, sin, value=sign)
 
 
 def centroid(heads: Tensor, size: int, width: int, safe: bool = True) -> Tensor:
-    """Sums of weighted points, one a head, to their centroids side by side: rows ``(B, L, width)``,
-    filled with zeros, of heads ``(B, L, H, size or more)``, space first and time in ``size - 1``;
-    coordinates after that are dropped. ``safe``: see
+    """Return the centroids of heads side by side, rows ``(B, L, width)`` filled with zeros, from
+    sums of weighted points ``(B, L, H, size or more)``, with space first and the time at
+    ``size - 1``; coordinates after the time are dropped. For ``safe`` see ``safe_clamp`` of
     :class:`hypvision.helm.config.Architecture`."""
     points = upcast(heads)[..., :size]
     return join(sized(points, 1.0, 1.0 if safe else 1e-6, slot=size - 1), width)
 
 
 def join(heads: Tensor, width: int) -> Tensor:
-    """Heads ``(B, L, H, size)`` side by side, filled with zeros up to ``width``."""
+    """Return heads ``(B, L, H, size)`` side by side, filled with zeros up to ``width``."""
     flat = heads.flatten(-2)
     return F.pad(flat, (0, width - flat.shape[-1])) if width > flat.shape[-1] else flat
 
 
 # --------------------------------------------------------------------------------------------------
-# Experts
+# Combination of experts
 
 
 def combine(
@@ -192,20 +201,21 @@ def combine(
     released: bool,
     safe: bool = True,
 ) -> Tensor:
-    r"""The points of the experts of a token, and of the shared one, to one.
+    r"""Return one point for each token, combined from the points of its experts and of shared ones.
 
-    The result lies in the span of the given rows ``(N, width)`` without time: one linear
+    The result lies in the span of the given rows ``(N, width)`` without time, so it is one linear
     combination, whose factors follow from inner products.
 
     Args:
-        shared: of the shared experts; one at most if released.
-        experts: of each of the k experts of a token, in ascending order of the expert.
-        weights: ``(N, k)``, of the experts, none below 0.
-        w_y, scale: of the released connection with the shared one, scalars; None where there is
-            none.
-        released: the connections one after the other, each scaled by 2, and the shared one by
-            ``exp(scale)``; or the paper's centroid of all, in which shared ones weigh 1.
-        safe: see :class:`hypvision.helm.config.Architecture`.
+        shared: rows of the shared experts, at most one tensor if ``released``.
+        experts: rows of each of the k experts of a token, in ascending order of the expert.
+        weights: weights ``(N, k)`` of the experts, none below 0.
+        w_y, scale: weight and scale of the released connection with the shared expert, scalars;
+            None where there is none.
+        released: whether experts are connected one after the other as in the released code, each
+            connection scaled by 2 and the shared one by ``exp(scale)``; else the result is the
+            paper's centroid of all, in which shared experts have the weight 1.
+        safe: see ``safe_clamp`` of :class:`hypvision.helm.config.Architecture`.
     """
     rows = [*experts, *shared]
     dots = [[_dot(x, y) for y in rows[: i + 1]] for i, x in enumerate(rows)]
@@ -236,35 +246,39 @@ def _one_by_one(
     scale: Tensor | None,
     safe: bool,
 ) -> Tensor:
-    """Factors ``(rows, N)`` of the released sum: connections one after the other."""
-    # the sum begins with the origin, whose space part is 0
+    """Return the factors ``(rows, N)`` of the released sum, which connects one row after the
+    other."""
+    # The sum begins with the origin, whose space part is 0.
     factors = weights[:0]
     time = torch.ones_like(times[0])
     for i, w in enumerate(weights):
         inner = time * times[i]
         if i:
             inner = inner - (factors * gram[i, :i]).sum(0)
-        # minus the Minkowski square of y + w e, with <y, y> = <e, e> = -1
+        # m is minus the Minkowski square of y + w e, with <y, y> = <e, e> = -1
         m = torch.addcmul(1 + w * w, w, inner, value=2).clamp(min=1.0 if safe else 1e-4)
         step = 2 * torch.rsqrt(m)
         factors = torch.cat([factors * step, (w * step)[None]])
-        # the space part of the result is twice as long as needed for <y, y> = -1
+        # The space part of the result is twice as long as that of a point with <y, y> = -1, which
+        # the time accounts for.
         time = torch.sqrt((step * torch.addcmul(time, w, times[i])).square() - 3)
     if w_y is None or scale is None:
         return factors
     k = len(weights)
     inner = times[k] * time - (factors * gram[k, :k]).sum(0)
     m = 1 + w_y * w_y + 2 * w_y * inner
-    # at least 1 for points and a weight from 0 on, else as published
+    # For points and weights of at least 0 the square is at least 1; for negative weights the clamp
+    # is as published.
     least = torch.where(w_y >= 0, 1.0, 1e-4) if safe else 1e-4
     step = torch.exp(scale) * torch.rsqrt(torch.where(w_y >= 0, m, m.abs()).clamp(min=least))
     return torch.cat([factors * (w_y * step), step[None]])
 
 
 def _at_once(gram: Tensor, times: Tensor, weights: Tensor, safe: bool) -> Tensor:
-    """Factors ``(rows, N)`` of the paper's centroid of all."""
+    """Return the factors ``(rows, N)`` of the paper's centroid of all rows."""
     factors = torch.cat([weights, torch.ones_like(times[len(weights) :])])
-    # -<a, a> of the sum; use -<x, x> = 1 for each point instead of a difference of squares
+    # m is -<a, a> of the sum a. For each point itself -<x, x> = 1 is used instead of a difference
+    # of squares.
     own = torch.eye(len(gram), dtype=torch.bool, device=gram.device)[..., None]
     inner = torch.where(own, 1.0, times[:, None] * times - gram)
     m = (factors * (factors * inner).sum(1)).sum(0)

@@ -1,7 +1,7 @@
 """Base classes of the networks: timm's interface for stages, and loading of any checkpoint.
 
-timm gives ``create_model(..., checkpoint_path=FILE)`` the names in the file as they are.
-:class:`AnyCheckpoint` lets ``load_state_dict`` itself translate them, so that official files, files
+``timm.create_model(..., checkpoint_path=FILE)`` passes on the names of weights as they are in the
+file. :class:`AnyCheckpoint` lets ``load_state_dict`` translate them, so that official files, files
 of trainings and the zoo's small files load however a model is created.
 """
 
@@ -21,10 +21,10 @@ from hypvision.io.checks import one_of
 from hypvision.io.errors import ArgumentError
 from hypvision.models.timm_models import forget_weights, read_overlay
 
-# timm's poolings that keep the number of channels.
+# the names of timm's poolings that keep the number of channels
 POOLS = ("avg", "max", "avgmax", "fast", "fastavg", "fastmax", "fastavgmax", "")
 
-# Entries of timm's pretrained configs that are the same for all networks of hypvision.
+# the entries of timm's pretrained configs that are the same for all networks of hypvision
 COMMON_CFG = dict(
     url="", num_classes=1000, min_input_size=(3, 32, 32), interpolation="bicubic",
     classifier="head", mean=IMAGENET_DEFAULT_MEAN, std=IMAGENET_DEFAULT_STD,
@@ -34,8 +34,8 @@ allow_training_files()  # timm reads the file of checkpoint_path before any code
 
 
 def build_model(cls: type[nn.Module], variant: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    """:func:`timm.models.build_model_with_cfg`, with the file of ``pretrained_cfg_overlay`` read by
-    our reader."""
+    """Return the network that :func:`timm.models.build_model_with_cfg` builds; the file of
+    ``pretrained_cfg_overlay`` is read by hypvision's reader."""
     if pretrained:
         kwargs["pretrained_cfg_overlay"] = read_overlay(kwargs.get("pretrained_cfg_overlay"))
     return forget_weights(build_model_with_cfg(cls, variant, pretrained, **kwargs))
@@ -44,9 +44,9 @@ def build_model(cls: type[nn.Module], variant: str, pretrained: bool, **kwargs: 
 def with_zoo(
     variant: str, pretrained: bool, tags: Mapping[str, dict[str, Any]], kwargs: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The network's arguments that weights of the zoo need, from ``tags`` by their name
-    ``VARIANT.TAG``, and those of the caller, with the file of the weights in timm's overlay if they
-    are to be loaded."""
+    """Return the network's arguments that weights of the zoo need (from ``tags``, by the weights'
+    name ``VARIANT.TAG``), and the caller's arguments, in which timm's overlay names the file of the
+    weights if they are to be loaded."""
     tag = kwargs.get("pretrained_cfg")
     if pretrained:
         overlay = pretrained_overlay(variant, tag, kwargs.get("pretrained_cfg_overlay"))
@@ -59,19 +59,20 @@ def check_pool(global_pool: str, num_classes: int, known: Iterable[str] = POOLS)
     one_of(known, global_pool=global_pool)
     if not global_pool and num_classes:
         raise ArgumentError(
-            "global_pool='' leaves maps, which no classifier takes: set num_classes=0 as well, or "
+            "global_pool='' leaves maps, which no classifier takes. Set num_classes=0 as well, or "
             "name a pooling."
         )
 
 
 def level_indices(levels: int, indices: int | Sequence[int] | None) -> list[int]:
-    """The levels that timm's ``out_indices`` mean, each once, in the order of the maps."""
+    """Return the numbers of the levels that timm's ``out_indices`` mean, each once, in the order of
+    the maps."""
     given = indices if indices is None or isinstance(indices, int) else list(indices)
     return sorted(set(feature_take_indices(levels, given)[0]))
 
 
 def head_names(model: nn.Module) -> set[str]:
-    """The names of the parameters of a timm model's classifier, or classifiers."""
+    """Return the names of the parameters of a timm model's classifier or classifiers."""
     get_classifier: Any = model.get_classifier
     classifier = get_classifier()
     heads = classifier if isinstance(classifier, (tuple, list)) else (classifier,)
@@ -83,7 +84,8 @@ class AnyCheckpoint(nn.Module):
     """A network whose ``load_state_dict`` accepts every checkpoint that the
     ``checkpoint_filter_fn`` of its family accepts.
 
-    The class and that function must stand in the same module.
+    The network's class and the function ``checkpoint_filter_fn`` must be defined in the same
+    module.
     """
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
@@ -93,12 +95,14 @@ class AnyCheckpoint(nn.Module):
 
 
 class FeatureMaps(FeatureGetterNet):
-    """timm's network of feature maps, in the order of the network whatever that of ``out_indices``.
+    """timm's wrapper that returns feature maps, always in the order of the network, whatever the
+    order of ``out_indices``.
 
-    It loads checkpoints of the whole network too, leaving out its other parts.
+    It also loads checkpoints of the whole network and leaves out the weights of parts that it
+    dropped.
     """
 
-    _pruned: frozenset[str] = frozenset()  # also of whole pickles from before it was kept
+    _pruned: frozenset[str] = frozenset()  # the default serves older pickles, which lack it
 
     def __init__(self, model: Any, out_indices: int | Sequence[int] = 4, **kwargs: Any):
         whole = frozenset(model.state_dict())
@@ -108,7 +112,8 @@ class FeatureMaps(FeatureGetterNet):
         self._pruned = whole - model.state_dict().keys()
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recompute the network's blocks in backward instead of keeping their activations."""
+        """Switch on or off that blocks are recomputed in backward instead of keeping their
+        activations."""
         model: Any = self.model
         model.set_grad_checkpointing(enable)
 
@@ -116,8 +121,8 @@ class FeatureMaps(FeatureGetterNet):
         expected = self.state_dict()
         if not prefix and not state_dict.keys() <= expected.keys():
             weights = filtered(self.model, network_weights(state_dict))
-            # Parts that the network was created without, as a head, are left out as the pruned ones
-            # are; other unknown names stay for PyTorch to report.
+            # Parts that the network was created without, such as a head, are left out like the
+            # pruned ones; other unknown names stay, so that PyTorch reports them.
             parts = {_part(name) for name in self.model.state_dict()}
             kept = {n: v for n, v in weights.items() if n not in self._pruned and _part(n) in parts}
             _replace(state_dict, {f"model.{name}": value for name, value in kept.items()}, expected)
@@ -125,7 +130,8 @@ class FeatureMaps(FeatureGetterNet):
 
 
 def _part(name: str) -> str:
-    """The module of a network, or of the backbone inside of one, that a weight belongs to."""
+    """Return the name of the module to which a weight belongs, in a network or in the backbone
+    (``trunk``) inside of one."""
     first, _, rest = name.partition(".")
     return f"{first}.{rest.partition('.')[0]}" if first == "trunk" else first
 
@@ -133,15 +139,16 @@ def _part(name: str) -> str:
 def _replace(
     state_dict: dict[str, Any], weights: Mapping[str, Tensor], expected: dict[str, Tensor]
 ) -> None:
-    """Put weights in the place of those in a state dict; numbers of another kind than the model's
-    are an error."""
+    """Replace the content of a state dict by ``weights``; raise an error if their numbers are of
+    another kind (such as integers) than the model ``expected``."""
     check_kinds(expected, weights)
     state_dict.clear()
     state_dict.update(weights)
 
 
 class StagedModel(AnyCheckpoint):
-    """A network of ``stem``, ``stages``, ``norm`` and ``head``, with timm's methods for them."""
+    """A network that consists of ``stem``, ``stages``, ``norm`` and ``head``, with timm's methods
+    for such networks."""
 
     stem: nn.Module
     stages: nn.ModuleList  # each stage has the attribute grad_checkpointing
@@ -155,33 +162,37 @@ class StagedModel(AnyCheckpoint):
     feature_info: list[dict[str, Any]]
 
     def _enter(self, x: Tensor) -> Tensor:
-        """The first map of images."""
+        """Return the map that the stem makes of images."""
         out: Tensor = self.stem(x)
         return out
 
     def _stage_map(self, stage: int, x: Tensor, norm: bool) -> Tensor:
-        """The output map of a stage, with the final norm if ``norm``."""
+        """Return the map of a stage in the form that users get, with the final norm if ``norm``."""
         raise NotImplementedError
 
     def _prune(self, taken: list[int], last: int, prune_norm: bool) -> None:
-        """Drop the modules of stages after the last one, or of stages that are not returned."""
+        """Drop the modules of stages after the stage ``last``, or of stages that are not
+        ``taken``."""
         raise NotImplementedError
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replace the head by one for ``num_classes`` (0: none); optionally change the pooling."""
+        """Replace the head by a new one for ``num_classes`` (0: none), and the pooling if it is
+        given."""
         raise NotImplementedError
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recompute the blocks in backward instead of keeping their activations."""
+        """Switch on or off that blocks are recomputed in backward instead of keeping their
+        activations."""
         for stage in self.stages:
             setattr(stage, "grad_checkpointing", enable)  # noqa: B010 - an attribute that not every module has
 
     def get_classifier(self) -> nn.Module:
-        """The head, or an identity."""
+        """Return the head, or an identity if there is none."""
         return self.head
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """Last map ``(B, C, h, w)`` of images ``(B, in_chans, H, W)``, after the final norm."""
+        """Return the last map ``(B, C, h, w)`` of images ``(B, in_chans, H, W)``, after the final
+        norm."""
         x = self._enter(x)
         for stage in self.stages:
             x = stage(x)
@@ -189,7 +200,8 @@ class StagedModel(AnyCheckpoint):
         return out
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Logits ``(B, num_classes)`` of a last map, or the pooled features ``(B, C)``."""
+        """Return the logits ``(B, num_classes)`` of a last map, or with ``pre_logits`` its pooled
+        features ``(B, C)``."""
         pooled = F.dropout(self.global_pool(x), p=self.drop_rate, training=self.training)
         return pooled if pre_logits else self.head(pooled)
 
@@ -205,18 +217,18 @@ class StagedModel(AnyCheckpoint):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """Maps of stages, and the final features.
+        """Return the maps of stages, and the final features.
 
         Args:
             x: images ``(B, in_chans, H, W)``.
-            indices: the last n stages if int, all if None, else the stages named.
-            norm: apply the final norm, if there is one, to the map of the last stage.
-            stop_early: leave out the stages after the last one asked for.
+            indices: which stages: the last n for an integer n, all for None, else their numbers.
+            norm: whether the final norm, if there is one, is applied to the map of the last stage.
+            stop_early: whether stages after the last one asked for are left out.
             output_fmt: ``"NCHW"`` only.
-            intermediates_only: return the list alone.
+            intermediates_only: whether the list of maps is returned alone.
 
         Returns:
-            List of maps ``(B, C_i, H_i, W_i)``; before it, unless ``intermediates_only``, what
+            The list of maps ``(B, C_i, H_i, W_i)``; before it, unless ``intermediates_only``, what
             :meth:`forward_features` returns, or the last map computed.
         """
         if output_fmt != "NCHW":
@@ -240,7 +252,8 @@ class StagedModel(AnyCheckpoint):
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Drop what the given stages do not need; returns the indices kept."""
+        """Drop the modules that the given stages do not need, and return the numbers of these
+        stages."""
         taken = level_indices(len(self.stages), indices)
         last = taken[-1]
         prune_end = last < len(self.stages) - 1

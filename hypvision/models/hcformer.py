@@ -1,13 +1,13 @@
-"""HCFormer: a backbone whose every token-mixing step is an explicit soft clustering.
+"""HCFormer: a backbone in which every token-mixing step is an explicit soft clustering.
 
 Paper: "Hyperbolic Hierarchical Clustering for Visual Representation Learning", Wei, Chen, Weng,
 Guo, Wang, Wang (ECCV 2026). Official code: weijianan1/HCFormer; it builds on Context Cluster (Ma et
 al., ICLR 2023). The converter (:mod:`hypvision.models.hcformer_checkpoint`) maps official
 checkpoints to this implementation and back, and the outputs agree to float32 round-off.
 
-Maps travel channels-last inside the network (``(B, H, W, C)`` in memory), so that projections and
-MLPs are plain matrix products; every public output is NCHW. Any input of at least 32 x 32 pixels
-works, rectangular ones too, and the size may change from call to call.
+Maps are channels-last inside the network (``(B, H, W, C)`` in memory), so that projections and MLPs
+are plain matrix products; every public output is NCHW. Any input of at least 32 x 32 pixels works,
+also rectangular ones, and the size may change from call to call.
 """
 
 from collections.abc import Iterable, Iterator
@@ -42,16 +42,17 @@ from hypvision.nn.linear import SharedLinear
 from .base import COMMON_CFG, FeatureMaps, StagedModel, build_model, check_pool, with_zoo
 from .hcformer_checkpoint import checkpoint_filter_fn
 
-# torch.fx cannot trace Python control flow on sizes and the region without autocast: these modules
-# stay one node each.
+# torch.fx cannot trace Python control flow that depends on sizes, nor the region without autocast,
+# so each of these modules stays one node.
 register_notrace_module(ClusterMixer)
 
 
 class _GeluLinear(Function):
-    """``linear(gelu(h), weight, bias)`` that keeps only ``h``; the backward recomputes ``gelu(h)``.
+    """Compute ``linear(gelu(h), weight, bias)`` and keep only ``h``; the backward recomputes
+    ``gelu(h)``.
 
-    The hidden maps are the largest tensors of the network; this halves what a training step keeps
-    of them.
+    The hidden maps ``h`` are the largest tensors of the network; a training step keeps half as much
+    of them in this way.
     """
 
     generate_vmap_rule = True
@@ -81,7 +82,7 @@ class _GeluLinear(Function):
 
 
 class StageAssignments(NamedTuple):
-    """The clusters of one block: its place in the network and its
+    """The clusters of one block: the numbers of its stage and of the block, and its
     :class:`~hypvision.nn.ClusterAssignment`."""
 
     stage: int
@@ -96,8 +97,8 @@ class GroupNorm1(nn.GroupNorm):
         super().__init__(1, dim, device=device, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        # Normalise each image as one contiguous row: the layer-norm kernel is about twice as fast
-        # as the group-norm kernel.
+        # Each image is normalised as one contiguous row, because the layer-norm kernel is about
+        # twice as fast as the group-norm kernel.
         shape = x.shape[1:]
         return F.layer_norm(x, shape, self.weight.expand(shape), self.bias.expand(shape), self.eps)
 
@@ -105,8 +106,8 @@ class GroupNorm1(nn.GroupNorm):
 class MapNorm(GroupNorm1):
     """GroupNorm with one group on channels-last maps ``(B, C, H, W)``, as the stages return them.
 
-    ``nn.GroupNorm`` itself would do, but PyTorch 2.11 on CPUs crashes in its backward where such an
-    input needs no gradient, as behind frozen stages.
+    ``nn.GroupNorm`` itself would compute the same, but in PyTorch 2.11 on CPUs it crashes in the
+    backward if such an input needs no gradient, as behind frozen stages.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -114,7 +115,7 @@ class MapNorm(GroupNorm1):
 
 
 class Mlp(nn.Module):
-    """Linear - GELU - Linear on the last dimension."""
+    """Two linear layers with a GELU between them, on the last dimension."""
 
     def __init__(
         self,
@@ -135,7 +136,7 @@ class Mlp(nn.Module):
         bias = self.fc2.bias
         dropping = self.training and self.drop.p > 0
         out: Tensor
-        # a compiler recomputes activations by itself
+        # A compiler recomputes activations by itself.
         if torch.is_grad_enabled() and not dropping and not torch.compiler.is_compiling():
             out = _GeluLinear.apply(x, weight, bias)
         elif dropping:
@@ -149,7 +150,8 @@ register_notrace_module(Mlp)
 
 
 class LocalConv(nn.Module):
-    """Depthwise 3x3 convolution added to a map ``(B, H, W, C)``; zeros at the start."""
+    """Depthwise 3x3 convolution whose result is added to the map ``(B, H, W, C)``; its weights
+    start at 0."""
 
     def __init__(self, dim: int, device: Device = None, dtype: torch.dtype | None = None):
         super().__init__()
@@ -161,7 +163,7 @@ class LocalConv(nn.Module):
 
 
 class HCFormerBlock(nn.Module):
-    """Pre-norm residual block: clustering mixer, then MLP; maps ``(B, H, W, C)``."""
+    """Pre-norm residual block on maps ``(B, H, W, C)``: the clustering mixer, then an MLP."""
 
     def __init__(
         self,
@@ -195,12 +197,13 @@ class HCFormerBlock(nn.Module):
 
 
 def _scaled(x: Tensor, scale: Tensor) -> Tensor:
-    """A map times a factor a channel, in the dtype of the map."""
+    """Return a map times one factor per channel, in the dtype of the map."""
     return x * scale.to(x.dtype)
 
 
 class HCFormerStage(nn.Module):
-    """Optional down-sampling convolution and the blocks of one resolution; NCHW in and out."""
+    """The blocks of one resolution, after an optional down-sampling convolution; maps
+    ``(B, C, H, W)`` in and out."""
 
     def __init__(
         self,
@@ -227,47 +230,50 @@ class HCFormerStage(nn.Module):
         return x.permute(0, 3, 1, 2)
 
     def channels_last(self, x: Tensor) -> Tensor:
-        """The map ``(B, H, W, C)`` that enters the first block."""
+        """Return the map ``(B, H, W, C)`` that enters the first block, for the map ``x``
+        ``(B, C, H, W)`` of the stage before."""
         smaller: Tensor = self.downsample(x)
         return smaller.permute(0, 2, 3, 1).contiguous()
 
 
 class HCFormer(StagedModel):
-    """HCFormer.
+    """HCFormer: an image classifier and backbone of four stages of clustering blocks.
 
     Args:
         in_chans: input channels.
         num_classes: classes of the linear head; 0 for none.
         global_pool: pooling before the head, ``"avg"``, ``"max"``, ``"avgmax"``, or ``""`` for
             none.
-        layers, dims, heads, mlp_ratios: blocks, channels, heads and MLP expansion of the four
-            stages.
+        layers, dims, heads, mlp_ratios: numbers of blocks, channels and heads, and MLP expansion,
+            of each stage.
         head_dim: channels of a head of the mixer, the same in every stage.
-        fold, prop, win: windows per side, patch-level centres per side of a window, window-level
-            centres per side of the map, each per stage.
-        window_level: whether a stage has the Lorentzian window level.
-        img_size: nominal input side; sets the size of the position biases, not the sizes that the
-            model accepts.
+        fold, prop, win: for each stage the numbers of windows per side of the map, of patch-level
+            centres per side of a window, and of window-level centres per side of the map.
+        window_level: for each stage, whether it has the Lorentzian window level.
+        img_size: nominal input side, which sets the size of the position biases but does not limit
+            the sizes that the model accepts.
         patch_size: kernel and stride of the stem (4 as published; 2 or 1 for small images such as
             CIFAR).
-        stem: ``"patch"``, one convolution of kernel ``patch_size`` (as published); ``"conv"``, two
-            or more of kernel 3 with GroupNorm and GELU between, whose strides come to
-            ``patch_size`` (a power of two); or ``"residual"``, as many, with BatchNorm, and after
-            each but the first a residual block of two, as in a ResNet. It brings statistics of the
-            batch into a network that has none otherwise: not for batches of one or two images.
-        local_conv: a depthwise 3x3 convolution, added to the map before each block (not in the
-        paper). curvature, pad, lift, mixer_norm, alpha, window_alpha, center, locality: see
+        stem: ``"patch"``: one convolution of kernel ``patch_size``, as published. ``"conv"``: two
+            or more convolutions of kernel 3, with GroupNorm and GELU between them, whose strides
+            multiply to ``patch_size`` (a power of two). ``"residual"``: the same number of
+            convolutions, each with a BatchNorm, and after each but the first a residual block of
+            two more, as in a ResNet; BatchNorm, which the network has nowhere else, does not suit
+            batches of one or two images.
+        local_conv: whether a depthwise 3x3 convolution is added to the map before each block (not
+            in the paper).
+        curvature, pad, lift, mixer_norm, alpha, window_alpha, center, locality: see
             :class:`~hypvision.nn.ClusterMixer`.
         patch_geometry, window_geometry, position_bias: see :class:`~hypvision.nn.ClusterMixer`.
-        shift_windows: every second block of a stage with windows cuts them shifted by half their
-            side; with ``window_level=(False, False, False, False)`` the paper's ablation of its
-            window level.
-        layer_scale: initial value of the per-channel layer scales; of two the first is for mixers,
+        shift_windows: whether every second block of a stage with windows cuts them shifted by half
+            their side; together with ``window_level=(False, False, False, False)`` this is the
+            paper's ablation of its window level.
+        layer_scale: initial value of the per-channel layer scales, or two, the first for mixers and
             the second for MLPs.
-        drop_rate, proj_drop_rate, drop_path_rate: dropout before the head, in the MLPs, and
-            stochastic depth.
-        feature_norms: one GroupNorm after each stage, applied to the intermediate maps (dense mode
-            of the paper; on by default with ``features_only=True``).
+        drop_rate, proj_drop_rate, drop_path_rate: rates of dropout before the head, of dropout in
+            the MLPs, and of stochastic depth.
+        feature_norms: whether each stage is followed by a GroupNorm that is applied to the
+            intermediate maps (the paper's dense mode; on by default with ``features_only=True``).
     """
 
     def __init__(
@@ -357,10 +363,11 @@ class HCFormer(StagedModel):
         self.init_weights()
 
     def init_weights(self) -> None:
-        """Truncated normal (std 0.02) for linear maps, zero biases; convolutions as in PyTorch.
+        """Initialise linear maps from a truncated normal (std 0.02), their biases with 0, and local
+        convolutions with 0.
 
-        So do the mixers' projections, which are convolutions of kernel 1 as published. Local
-        convolutions are zero.
+        Other convolutions keep PyTorch's initialisation, and so do the mixers' projections, which
+        are convolutions of kernel 1 as published.
         """
         convolutions = {
             id(m)
@@ -377,8 +384,8 @@ class HCFormer(StagedModel):
                     nn.init.zeros_(parameter)
 
     def no_weight_decay(self) -> set[str]:
-        """Temperatures get no weight decay, because it would pull them to zero. Position biases are
-        decayed, as published."""
+        """Return the names of the temperatures, which weight decay would pull to 0. Position biases
+        are decayed, as published."""
         names = ("alpha", "window_alpha", "locality")
         return {
             f"{prefix}.{name}"
@@ -389,7 +396,8 @@ class HCFormer(StagedModel):
         }
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """timm's parameter groups, from the stem to the head, for layer-wise learning rates."""
+        """Return timm's patterns of parameter groups, from the stem to the head, for layer-wise
+        learning rates."""
         return dict(
             stem=r"^stem",
             blocks=r"^stages\.(\d+)"
@@ -431,8 +439,8 @@ class HCFormer(StagedModel):
 
     @torch.no_grad()
     def forward_assignments(self, x: Tensor) -> list[StageAssignments]:
-        """The soft cluster assignments of every block for images ``(B, in_chans, H, W)``, from
-        first to last."""
+        """Return the soft cluster assignments of every block for images ``(B, in_chans, H, W)``,
+        from the first block to the last."""
         found: list[StageAssignments] = []
         x = self.stem(x)
         stages: Iterable[Any] = self.stages
@@ -450,15 +458,15 @@ class HCFormer(StagedModel):
 def _stem(
     stem: str, in_chans: int, dim: int, patch_size: int, factory: dict[str, Any]
 ) -> nn.Module:
-    """From the image ``(B, in_chans, H, W)`` to the first map, smaller by ``patch_size``."""
+    """Return the stem, which makes an image ``(B, in_chans, H, W)`` a map that is smaller by
+    ``patch_size``."""
     if stem == "patch":
         return nn.Conv2d(in_chans, dim, patch_size, stride=patch_size, **factory)
     one_of(("patch", "conv", "residual"), stem=stem)
     halvings = patch_size.bit_length() - 1
     if patch_size != 2**halvings:
         raise ValueError(
-            f"stem={stem!r} makes maps smaller by a patch_size that is a power of two, got "
-            f"{patch_size}."
+            f"stem={stem!r} halves maps, so patch_size must be a power of two, got {patch_size}."
         )
     layers: list[nn.Module] = []
     for i, stride in enumerate([1] * (2 - halvings) + [2] * halvings):
@@ -475,7 +483,8 @@ def _stem(
 
 
 def _check_stages(curvature: float, **arguments: Any) -> None:
-    """The arguments with an entry for each stage: tuples of one length, values in range."""
+    """Check the arguments with one entry per stage: they must be tuples of the same length with
+    values in range."""
     more_than(0, **{"curvature, minus the sectional curvature,": curvature})
     for name, values in arguments.items():
         if not isinstance(values, (tuple, list)) or not values:
@@ -494,7 +503,8 @@ def _check_stages(curvature: float, **arguments: Any) -> None:
 
 
 def _nominal_side(img_size: int | tuple[int, int], patch_size: int) -> int:
-    """The longer side of the nominal input, which needs a pixel in the map of the last stage."""
+    """Return the longer side of the nominal input, after checking that it leaves a pixel in the map
+    of the last stage."""
     sides = img_size if isinstance(img_size, (tuple, list)) else (img_size,)
     for side in sides:
         at_least(1, integer=True, img_size=side)
@@ -506,7 +516,7 @@ def _nominal_side(img_size: int | tuple[int, int], patch_size: int) -> int:
 
 
 def _pair(layer_scale: float | tuple[float, float]) -> tuple[float, float]:
-    """The layer scales of mixers and MLPs."""
+    """Return the layer scales of mixers and of MLPs, from one number for both or from two."""
     scales = (
         tuple(layer_scale) if isinstance(layer_scale, (tuple, list)) else (layer_scale, layer_scale)
     )
@@ -537,8 +547,8 @@ def _cfg(**kwargs: Any) -> dict[str, Any]:
     }
 
 
-# hypvision.zoo finds the weights of a tag by its name. tests/zoo compares these entries with its
-# index.
+# hypvision.zoo finds the weights of a tag by the tag's name; a test compares these entries with the
+# zoo's index.
 default_cfgs = generate_default_cfgs(
     {
         "hcformer_nano.cifar10": _cfg(
@@ -554,7 +564,8 @@ default_cfgs = generate_default_cfgs(
     }
 )  # fmt: skip
 
-# Small images need another network than the published one, which create_model("NAME.TAG") builds.
+# By tag, the arguments of a network for small images, which differs from the published one;
+# create_model("NAME.TAG") builds it.
 _TAG_ARGS: dict[str, dict[str, Any]] = {
     "hcformer_nano.cifar10": dict(
         stem="conv", center=True, alpha=3.0, window_alpha=4.0, locality=2.0, pad="minimal",
@@ -567,18 +578,19 @@ _TAG_ARGS: dict[str, dict[str, Any]] = {
 def _create_hcformer(
     variant: str, pretrained: bool, args: dict[str, Any], kwargs: dict[str, Any]
 ) -> nn.Module:
-    """The caller's ``kwargs`` override the arguments of the tag and of the variant."""
+    """Return the network of a variant; the caller's ``kwargs`` take precedence over the arguments
+    of the tag and of the variant."""
     own, kwargs = with_zoo(variant, pretrained, _TAG_ARGS, kwargs)
     kwargs = {**args, **own, **kwargs}
     if kwargs.get("features_only"):
         kwargs.setdefault("feature_norms", True)
     first = {"conv": "stem.0", "residual": "stem.0.conv"}.get(kwargs.get("stem", "patch"))
-    if first is not None:  # the layer whose weights timm adapts to in_chans
+    if first is not None:  # names the layer whose weights timm adapts to in_chans
         kwargs["pretrained_cfg_overlay"] = {"first_conv": first} | (
             kwargs.get("pretrained_cfg_overlay") or {}
         )
     stages = kwargs["layers"]
-    # the constructor reports other types
+    # Other types than a tuple or list are reported by the constructor.
     levels = len(stages) if isinstance(stages, (tuple, list)) else 4
     maps = dict(out_indices=tuple(range(levels)), feature_cls=FeatureMaps)
     model = build_model(
@@ -589,33 +601,33 @@ def _create_hcformer(
         feature_cfg=maps,
         **kwargs,
     )
-    update_model_args(model, **own)  # save_for_hf writes these next to the arguments of the caller
+    update_model_args(model, **own)  # save_for_hf writes these beside the caller's arguments
     return model
 
 
 @register_model
 def hcformer_nano(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """HCFormer-nano: 5.3 M parameters, 0.9 GFLOPs at 224 px as the paper counts them."""
+    """Return HCFormer-nano: 5.3 M parameters, 0.9 GFLOPs at 224 px as the paper counts them."""
     args = dict(layers=(2, 2, 6, 2), dims=(32, 64, 196, 224), heads=(4, 4, 8, 8), head_dim=16)
     return _create_hcformer("hcformer_nano", pretrained, args, kwargs)
 
 
 @register_model
 def hcformer_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """HCFormer-tiny: 7.0 M parameters, 1.0 GFLOPs at 224 px as the paper counts them."""
+    """Return HCFormer-tiny: 7.0 M parameters, 1.0 GFLOPs at 224 px as the paper counts them."""
     args = dict(layers=(2, 2, 6, 2), dims=(32, 64, 196, 320), heads=(4, 4, 8, 8), head_dim=24)
     return _create_hcformer("hcformer_tiny", pretrained, args, kwargs)
 
 
 @register_model
 def hcformer_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """HCFormer-small: 16.1 M parameters, 2.9 GFLOPs at 224 px as the paper counts them."""
+    """Return HCFormer-small: 16.1 M parameters, 2.9 GFLOPs at 224 px as the paper counts them."""
     args = dict(layers=(2, 2, 6, 2), dims=(64, 128, 320, 512), heads=(4, 4, 8, 8), head_dim=32)
     return _create_hcformer("hcformer_small", pretrained, args, kwargs)
 
 
 @register_model
 def hcformer_medium(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """HCFormer-medium: 33.6 M parameters, 6.4 GFLOPs at 224 px as the paper counts them."""
+    """Return HCFormer-medium: 33.6 M parameters, 6.4 GFLOPs at 224 px as the paper counts them."""
     args = dict(layers=(4, 4, 12, 4), dims=(64, 128, 320, 512), heads=(6, 6, 12, 12), head_dim=32)
     return _create_hcformer("hcformer_medium", pretrained, args, kwargs)

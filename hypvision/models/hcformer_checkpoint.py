@@ -1,4 +1,5 @@
-"""Checkpoints of HCFormers: between official names and ours, and the model that one belongs to."""
+"""Checkpoints of HCFormers: translation between official names and ours, and the model to which a
+checkpoint belongs."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from hypvision.io.checks import more_than
 from hypvision.io.errors import HypvisionError
 from hypvision.nn import ClusterMixer
 
-# Official name in a block, and ours.
+# The name of a block's weight in the official code, and its name here.
 _BLOCK = {
     "norm1.{rest}": "norm1.{rest}",
     "token_mixer.f.{rest}": "mixer.feature.{rest}",
@@ -34,7 +35,8 @@ _BLOCK = {
     "layer_scale_1": "layer_scale1",
     "layer_scale_2": "layer_scale2",
 }
-# (official name, ours), see translated(); official stages and down-sampling are counted together
+# Pairs of an official name and ours, see translated(). The official code counts stages and
+# down-sampling layers together.
 _NAMES = [(f"{name}.{{rest}}", f"{name}.{{rest}}") for name in ("norm", "head")]
 _NAMES.append(("patch_embed.proj.{rest}", "stem.{rest}"))
 for _stage in range(4):
@@ -51,18 +53,19 @@ _CONVOLUTION = re.compile(r"\.mixer\.(feature|value|proj)\.weight$")
 
 
 def is_official_hcformer(state_dict: Mapping[str, Tensor]) -> bool:
-    """Whether the names are those of the official HCFormer code."""
+    """Return whether the names of a state dict are those of the official HCFormer code."""
     return "patch_embed.proj.weight" in state_dict and any(
         ".token_mixer." in name for name in state_dict
     )
 
 
 def hcformer_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """State dict of :class:`hypvision.models.HCFormer` from an official one, also a dense one."""
+    """Return the state dict of :class:`hypvision.models.HCFormer` for an official one, also one of
+    the dense mode."""
     out: dict[str, Tensor] = {}
     for name, value in state_dict.items():
         if name.endswith(".token_mixer.manifold.k"):
-            continue  # geoopt's copy of 1 / curvature, which hcformer_arguments reads
+            continue  # the value 1 / curvature, which hcformer_arguments reads
         ours = translated(name, _NAMES)
         if ours is None:
             raise HypvisionError(unknown_name(name, "HCFormer"))
@@ -73,7 +76,8 @@ def hcformer_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def hcformer_arguments(state_dict: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The arguments of our model that only official names tell: ``curvature`` other than 1.
+    """Return the arguments of our model that can be read from official weights alone:
+    ``curvature``, if it is not 1.
 
     The official code keeps ``k = 1 / curvature`` in a buffer of each mixer with a window level.
 
@@ -98,7 +102,8 @@ def hcformer_arguments(state_dict: Mapping[str, Tensor]) -> dict[str, Any]:
     return {} if curvature == 1 else {"curvature": curvature}
 
 
-# Options that the official network lacks: pattern of the names of their weights -> the option.
+# The options of our model that the official network lacks, by a pattern of the names of their
+# weights.
 _OWN_OPTIONS = {
     r"stem\.0\.(weight|bias)$": 'stem="conv"',
     r"stem\.0\.conv\.": 'stem="residual"',
@@ -111,16 +116,17 @@ _OWN_OPTIONS = {
 def hcformer_to_official(
     state_dict: Mapping[str, Tensor], curvature: float = 1.0
 ) -> dict[str, Tensor]:
-    """The inverse of :func:`hcformer_from_official`, as the official code loads it strictly.
+    """Return the official state dict for one of ours, the inverse of
+    :func:`hcformer_from_official`, as the official code loads it strictly.
 
     Args:
-        state_dict: that of :class:`hypvision.models.HCFormer`.
-        curvature: that of the model, which its weights do not contain; official mixers with a
-            window level keep ``k = 1 / curvature``.
+        state_dict: the state dict of :class:`hypvision.models.HCFormer`.
+        curvature: the curvature of the model, which its weights do not contain; official mixers
+            with a window level keep ``k = 1 / curvature``.
 
     Raises:
-        HypvisionError: a name is not one of HCFormer's, or is of an option that has no official
-            counterpart; no hyperboloid has the curvature.
+        HypvisionError: a name is not one of HCFormer's, or belongs to an option without an official
+            counterpart; or the curvature is not positive.
     """
     own = [
         option
@@ -147,11 +153,11 @@ def hcformer_to_official(
 
 
 def hcformer_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
-    """The timm model that a state dict of :class:`hypvision.models.HCFormer` belongs to.
+    """Return the timm model to which a state dict of :class:`hypvision.models.HCFormer` belongs.
 
     Returns:
-        Name of the model, and the arguments of ``timm.create_model`` by which it differs from the
-        default: ``num_classes``, ``in_chans``, ``img_size`` and, for weights of the dense mode,
+        The name of the model, and the arguments of ``timm.create_model`` in which it differs from
+        the default: ``num_classes``, ``in_chans``, ``img_size`` and, for weights of the dense mode,
         ``features_only``.
     """
     stem = state_dict.get("stem.weight")
@@ -178,7 +184,7 @@ def hcformer_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, A
             return name, {"features_only": True, **arguments} if dense else arguments
     raise HypvisionError(
         f"The shapes in the file are those of no known HCFormer: it has {_depths(state_dict)} "
-        f"blocks a stage and {stem.shape[0]} channels in the first. Known are "
+        f"blocks per stage and {stem.shape[0]} channels in the first stage. Known are "
         f"{', '.join(timm.list_models('hcformer_*'))}."
     )
 
@@ -188,7 +194,7 @@ def _shapes(weights: Mapping[str, Tensor], unused: tuple[str, ...]) -> dict[str,
 
 
 def _depths(weights: Mapping[str, Tensor]) -> list[int]:
-    """Blocks of each stage."""
+    """Return the number of blocks of each of the four stages."""
     found = re.findall(r"^stages\.(\d)\.blocks\.(\d+)\.", "\n".join(weights), re.MULTILINE)
     stages = [stage for stage, _ in set(found)]
     return [stages.count(str(stage)) for stage in range(4)]
@@ -204,7 +210,7 @@ def _check_curvature(curvature: float, model: nn.Module) -> None:
 
 
 def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
-    """The weights in a checkpoint under the names of an :class:`~hypvision.models.HCFormer`.
+    """Return the weights in a checkpoint by the names of an :class:`~hypvision.models.HCFormer`.
 
     Accepts official checkpoints, those of ``hypvision train`` (where the network is ``backbone``),
     the zoo's small files, and position biases of another nominal size (resized bilinearly).
@@ -223,8 +229,8 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
         if name.endswith("mixer.bias") and value.shape[-2:] != size:
             resized = F.interpolate(value.float(), size, mode="bilinear", align_corners=True)
             weights[name] = resized.to(value.dtype)
-    # Dense models have a norm for each stage; that of the last stage corresponds to the norm before
-    # the classifier.
+    # Dense models have a norm for each stage; the one of the last stage corresponds to the norm
+    # before the classifier.
     norms = sorted(name for name in weights if name.startswith("feature_norms."))
     if norms and "norm.weight" in own:
         for name in norms[-2:]:

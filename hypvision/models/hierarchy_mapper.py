@@ -1,26 +1,26 @@
-"""The plug-in of Hi-Mapper: a tree of visual parts of a map, and a better image feature from it.
+"""The plug-in of Hi-Mapper: it finds a tree of visual parts in a map, and makes a better image
+feature from it.
 
 Paper: "Improving Visual Recognition with Hyperbolical Visual Hierarchy Mapping", Kwon et al. (CVPR
-2024). Official
-code: kwonjunn01/Hi-Mapper.
+2024). Official code: kwonjunn01/Hi-Mapper.
 
-- :class:`GaussianTree`: N leaves are learned Gaussians, their ancestors are matched moments;
-  samples are the queries.
-- :class:`Decomposer`: one decoder layer, shared by all levels, turns queries and the map into a
-  vector a node.
-- :class:`TreeLift`: maps the vectors to hyperbolic space, where the losses compare them (training
-  only).
+- :class:`GaussianTree`: N leaves are learned Gaussians; their ancestors have the matched moments of
+  their children. Samples of the nodes are the queries.
+- :class:`Decomposer`: one decoder layer, shared by all levels, makes one vector per node from
+  queries and map.
+- :class:`TreeLift`: maps these vectors to hyperbolic space, where the losses compare them (in
+  training only).
 - :class:`TreeEncoder`: the image feature attends to the levels in turn, from the leaves to the
   coarsest nodes.
-- :class:`HierarchyMapper`: all of them.
+- :class:`HierarchyMapper`: all of these together.
 
-Levels are counted from 0, the finest. Level l has ``n_l = N / 2^l`` nodes, of which each gives
-``m_l = 2^l`` samples, so that every level has N queries; node k of level l has the children 2k and
-2k + 1 of level l - 1.
+Levels are counted from 0, the finest. Level l has ``n_l = N / 2^l`` nodes with ``m_l = 2^l``
+samples each, so that every level has N queries; node k of level l has the children 2k and 2k + 1 of
+level l - 1.
 
-The queries do not depend on the image: they are projected once, not once an image. All levels run
-through the shared layer together. Without noise the samples of a node are equal, so that one of
-them is enough.
+The queries do not depend on the image, so they are projected once for all images. All levels run
+through the shared layer together. Without noise the samples of a node are equal, so that one per
+node is enough.
 """
 
 from collections.abc import Iterable
@@ -42,20 +42,20 @@ from hypvision.io.errors import HypvisionError
 from hypvision.nn.functional import Attached
 from hypvision.nn.linear import SharedLinear
 
-# bounds of log-variances: standard deviations from 1e-3 to 1e3
+# bounds of the log-variances, which mean standard deviations from 1e-3 to 1e3
 LOG_VARIANCE = (-13.8, 13.8)
 # scale of the logits in the cross attention of the decomposition
 CROSS_SCALE = 1 / 0.07
-# up to this number of queries per image, attention projects queries into the space of the keys
-# instead of the keys
+# Up to this number of queries per image, attention projects queries into the space of the memory
+# instead of projecting the memory to keys.
 FEW = 4
 
 
-# The tree
+# The tree of Gaussians
 
 
 class Moments(NamedTuple):
-    """Mean and log-variance ``(n_l, C)`` of the nodes of a level, in float32 at least."""
+    """Mean and log-variance ``(n_l, C)`` of the nodes of one level, in float32 at least."""
 
     mean: Tensor
     log_variance: Tensor
@@ -64,20 +64,21 @@ class Moments(NamedTuple):
 class GaussianTree(nn.Module):
     """A binary tree of diagonal Gaussians; its leaves are learned.
 
-    A parent has the mean and variance of the mixture of its children in equal parts (moment
-    matching): ``mean' = (mean_a + mean_b) / 2``,
+    A parent has the mean and the variance of the mixture of its two children with equal weights
+    (moment matching): ``mean' = (mean_a + mean_b) / 2``,
     ``var' = (var_a + var_b) / 2 + (mean_a - mean_b)^2 / 4``. In this form the variance cannot
-    become negative, and it is never below the smaller one of its children. Log-variances are kept
+    become negative, and it is never below the smaller one of the children. Log-variances are kept
     within +-13.8.
 
     Args:
-        dim: C.
-        leaves: N.
-        levels: L.
-        distribution: ``"gaussian"``, or ``"deterministic"``: no variance, a node is its mean
-            (ablation).
-        mixture: what upper nodes sample from: ``"moment"``, the Gaussian with the matched moments,
-            or ``"components"``, a leaf below, drawn with equal probability.
+        dim: dimension C of the Gaussians.
+        leaves: number N of leaves.
+        levels: number L of levels.
+        distribution: ``"gaussian"``, or ``"deterministic"``, an ablation without variance in which
+            a node is its mean.
+        mixture: what the queries of upper nodes are sampled from: ``"moment"``, the Gaussian with
+            the matched moments, or ``"components"``, a leaf below the node, drawn with equal
+            probability.
     """
 
     average: Tensor
@@ -124,7 +125,8 @@ class GaussianTree(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Siblings near each other, leaves of different parents far apart, variances about 1."""
+        """Initialise the leaves with siblings near each other, leaves of different parents far
+        apart, and variances of about 1."""
         with torch.no_grad():
             pairs = self.mean.new_empty(-(-self.leaves // 2), self.mean.shape[1]).normal_(std=1.5)
             siblings = pairs.repeat_interleave(2, 0)[: self.leaves]
@@ -133,8 +135,9 @@ class GaussianTree(nn.Module):
                 nn.init.xavier_uniform_(self.log_variance)
 
     def moments(self) -> list[Moments]:
-        """Mean and log-variance of the nodes of each level; the variances of a deterministic tree
-        are those of the mixture of points (on the leaves the smallest allowed)."""
+        """Return the mean and the log-variance of the nodes of each level. The variances of a
+        deterministic tree are those of the mixture of its points, and on the leaves the smallest
+        allowed."""
         mean, variance = (found.index_select(0, self.firsts) for found in self._of_queries())
         return [
             Moments(*level)
@@ -142,11 +145,12 @@ class GaussianTree(nn.Module):
         ]
 
     def means(self) -> Tensor:
-        """The means ``(sum n_l, C)`` of all nodes, the finest level first, in float32 at least."""
+        """Return the means ``(sum n_l, C)`` of all nodes, the finest level first, in float32 at
+        least."""
         return self._of_queries()[0].index_select(0, self.firsts)
 
     def _leaves(self) -> tuple[Tensor, Tensor]:
-        """Mean and log-variance ``(N, C)`` of the leaves."""
+        """Return the mean and the log-variance ``(N, C)`` of the leaves."""
         low, high = LOG_VARIANCE
         compute_dtype = torch.promote_types(self.mean.dtype, torch.float32)
         mean = self.mean.to(compute_dtype)
@@ -157,7 +161,7 @@ class GaussianTree(nn.Module):
         return mean, log_variance + (log_variance.clamp(low, high) - log_variance).detach()
 
     def _of_queries(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance ``(L N, C)`` of the node of each query."""
+        """Return for each query the mean and the variance ``(L N, C)`` of its node."""
         mean, log_variance = self._leaves()
         with exact(mean.device):
             apart = (self.gaps.to(mean) @ mean).square()
@@ -167,15 +171,15 @@ class GaussianTree(nn.Module):
     def draw_noise(
         self, generator: torch.Generator | None = None, one_by_one: bool = False
     ) -> list[Tensor]:
-        """Standard normal noise for one forward pass.
+        """Return standard normal noise for one forward pass.
 
         Args:
-            generator: on the device of the parameters; None: torch's global one.
-            one_by_one: draw each ``(n_l, C)`` in a call of its own, as the official code does,
-                which with the same seed gives its numbers.
+            generator: generator on the device of the parameters; None: torch's global one.
+            one_by_one: whether each ``(n_l, C)`` is drawn in a call of its own, as in the official
+                code, which gives the same numbers with the same seed.
 
         Returns:
-            A tensor ``(m_l, n_l, C)`` a level: draw, node, channel.
+            A tensor ``(m_l, n_l, C)`` per level, whose dimensions are draw, node and channel.
         """
         mean = self.mean
         dim = self.mean.shape[1]
@@ -195,13 +199,14 @@ class GaussianTree(nn.Module):
         return torch.randn(shape, generator=generator, device=self.mean.device, dtype=compute_dtype)
 
     def sample(self, noise: list[Tensor], generator: torch.Generator | None = None) -> Tensor:
-        """Queries ``(L N, C)``, level after level: query t of a level is the sample ``t mod m_l``
-        of node ``t // m_l``.
+        """Return queries ``(L N, C)``, level after level: query t of a level is the sample
+        ``t mod m_l`` of node ``t // m_l``.
 
         Args:
-            noise: a tensor ``(m_l, n_l, C)`` a level, or as many tensors ``(n_l, C)`` as there are
-                draws, the finest level first (the order of the official code).
-            generator: chooses the leaves where ``mixture="components"``.
+            noise: a tensor ``(m_l, n_l, C)`` per level, or one tensor ``(n_l, C)`` per draw, the
+                finest level first (the order of the official code).
+            generator: source of the random choice of leaves if the tree has
+                ``mixture="components"``.
         """
         drawn = self._joined(noise).index_select(0, self.places)
         if self.mixture == "components":
@@ -214,7 +219,8 @@ class GaussianTree(nn.Module):
         return torch.addcmul(mean, deviation, drawn.to(mean))
 
     def _drawn_leaves(self, generator: torch.Generator | None) -> Tensor:
-        """For each query ``(L N,)`` a leaf below its node, drawn with equal probability."""
+        """Return for each query ``(L N,)`` the number of a leaf below its node, drawn with equal
+        probability."""
         device = self.mean.device
         found = [torch.arange(self.leaves, device=device)]
         for n, m in list(zip(self.nodes, self.samples))[1:]:
@@ -223,7 +229,7 @@ class GaussianTree(nn.Module):
         return torch.cat(found)
 
     def _joined(self, noise: list[Tensor]) -> Tensor:
-        """Noise ``(L N, C)``, draw after draw."""
+        """Return the noise as one tensor ``(L N, C)``, draw after draw."""
         dim = self.mean.shape[1]
         draws = [(n, dim) for n, m in zip(self.nodes, self.samples) for _ in range(m)]
         levels = [(m, n, dim) for n, m in zip(self.nodes, self.samples)]
@@ -239,15 +245,17 @@ class GaussianTree(nn.Module):
 def _tree_matrices(
     nodes: list[int], samples: list[int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """What makes the moments of all nodes from the leaves', for queries ``(L N,)`` level by level.
+    """Return matrices that compute the moments of all nodes from those of the leaves, and indices
+    of queries ``(L N,)``, which are in the order of the levels.
 
     Returns:
-        - of the leaves' means the mean of each query's node, ``(L N, N)``;
-        - half of the difference of the two children of each inner node, ``(inner nodes, N)``;
-        - of the leaves' variances and the squares of these halves the variance of each query's
-          node;
-        - the place of each query in noise that lies draw after draw;
-        - the first query of each node.
+        - the matrix ``(L N, N)`` from the means of the leaves to the mean of each query's node;
+        - the matrix ``(inner nodes, N)`` from the means of the leaves to half of the difference of
+          the two children of each inner node;
+        - the matrix from the variances of the leaves and the squares of these halves to the
+          variance of each query's node;
+        - for each query its index in noise that is ordered draw after draw;
+        - for each node the index of its first query.
     """
     leaves = nodes[0]
     means = [torch.eye(n).repeat_interleave(m, 1) / m for n, m in zip(nodes, samples)]  # (n_l, N)
@@ -256,7 +264,8 @@ def _tree_matrices(
     )
     shares = []
     for level, (n, m) in enumerate(zip(nodes, samples)):
-        # a variance of children counts in a node by the share of its leaves that lie below them
+        # The variance of a node contains that of children below it, weighted by the share of its
+        # leaves that they have.
         below = [torch.eye(n).repeat_interleave(m // k, 1) * (k / m) if k <= m else torch.zeros(n,
         leaves // k)
                  for k in samples[1:]]  # fmt: skip
@@ -273,11 +282,12 @@ def _tree_matrices(
     return average, gaps, share, torch.cat(places), torch.cat(firsts)
 
 
-# Attention
+# Attention layers
 
 
 class Attention(nn.Module):
-    """Multi-head attention of projections without bias; it holds the weights."""
+    """The weights of a multi-head attention with projections without bias, and the parts of its
+    computation."""
 
     def __init__(
         self, dim: int, heads: int, device: Device = None, dtype: torch.dtype | None = None
@@ -291,37 +301,41 @@ class Attention(nn.Module):
         self.proj = SharedLinear(dim, dim, **factory)
 
     def split(self, x: Tensor) -> Tensor:
-        """``(..., T, w)`` to ``(..., heads, T, w / heads)``; several side by side have as many
-        heads each."""
+        """Return ``(..., T, w)`` as ``(..., heads, T, w / heads)``; several vectors side by side in
+        the last dimension become as many times the heads."""
         parts: Tensor = x.unflatten(-1, (-1, self.proj.in_features // self.heads))
         return parts.transpose(-2, -3)
 
     def join(self, x: Tensor) -> Tensor:
-        """Output of the heads ``(..., heads, T, d)`` to the projected ``(..., T, w)``."""
+        """Return the projected output ``(..., T, w)`` for the outputs ``(..., heads, T, d)`` of the
+        heads."""
         out: Tensor = self.proj(x.transpose(-2, -3).flatten(-2))
         return out
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values ``(..., heads, M, d)`` of ``(..., M, w)`` by one product."""
+        """Return keys and values ``(..., heads, M, d)`` of ``memory`` ``(..., M, w)``, computed by
+        one product."""
         both = F.linear(memory, torch.cat([self.k_proj.weight, self.v_proj.weight]))
         keys, values = both.chunk(2, -1)
         return self.split(keys), self.split(values)
 
     def cross(self, x: Tensor, memory: Tensor) -> Tensor:
-        """Queries ``(B, T, w)`` attend to ``(B, M, w)``."""
+        """Return what queries ``x`` ``(B, T, w)`` read by attention from ``memory`` ``(B, M, w)``,
+        ``(B, T, w)``."""
         keys, values = self.keys_values(memory)
         return self.join(F.scaled_dot_product_attention(self.split(self.q_proj(x)), keys, values))
 
     def alone(self, x: Tensor) -> Tensor:
-        """Self-attention of tokens ``(..., w)`` that see only themselves: the softmax is 1."""
+        """Return the self-attention of tokens ``(..., w)`` of which each sees only itself, so that
+        the softmax is 1."""
         out: Tensor = self.proj(self.v_proj(x))
         return out
 
 
 class DecoderLayer(nn.Module):
-    """Pre-norm decoder layer: cross attention, self-attention, MLP; it holds the weights.
+    """The weights of a pre-norm decoder layer: cross attention, self-attention, MLP.
 
-    ``memnorm`` is in official checkpoints and takes no part in the computation.
+    ``memnorm`` is a norm that official checkpoints have and that takes no part in the computation.
     """
 
     def __init__(
@@ -347,7 +361,8 @@ class DecoderLayer(nn.Module):
         self.drop = nn.Dropout(drop)
 
     def mlp(self, x: Tensor) -> Tensor:
-        """The MLP branch of ``(..., w)``, with its norm."""
+        """Return the MLP branch of ``x`` ``(..., w)``, with its norm, before it is added to
+        ``x``."""
         out: Tensor = self.drop(self.fc2(self.drop(F.gelu(self.fc1(self.norm3(x))))))
         return out
 
@@ -368,13 +383,14 @@ def _init_linear(module: nn.Module) -> None:
 
 
 class Decomposer(nn.Module):
-    """Tree queries attend to the map, then to their level; a vector a node comes out.
+    """Decomposition of a map into one vector per node of the tree: queries attend to the map, then
+    to those of their level.
 
     Args:
-        dim: C, of queries, map and nodes.
-        nodes, samples: ``n_l`` and ``m_l`` of each level.
+        dim: channels C of queries, map and nodes.
+        nodes, samples: numbers ``n_l`` of nodes and ``m_l`` of samples per node, of each level.
         width: inner width w.
-        heads, mlp_ratio, drop: of the layer.
+        heads, mlp_ratio, drop: heads, MLP expansion and dropout of the decoder layer.
     """
 
     average: Tensor
@@ -395,7 +411,7 @@ class Decomposer(nn.Module):
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.nodes = nodes
         self.samples = samples
-        # of all samples the mean of each node
+        # The matrix takes the samples of all levels to the mean for each node.
         means = torch.block_diag(
             *(torch.eye(n).repeat_interleave(m, 1) / m for n, m in zip(nodes, samples))
         )
@@ -409,13 +425,14 @@ class Decomposer(nn.Module):
     def forward(
         self, memory: Tensor, queries: Tensor, maps: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """One vector a node.
+        """Return one vector per node, and attention maps.
 
         Args:
             memory: tokens of the map ``(B, M, C)``.
-            queries: of all levels, ``(L N, C)`` (samples) or ``(sum n_l, C)`` (means).
-            maps: give the attention of each node to the map too, the mean over heads and samples.
-
+            queries: queries of all levels, ``(L N, C)`` if they are samples or ``(sum n_l, C)`` if
+                they are means.
+            maps: whether the attention of each node to the map, the mean over heads and samples, is
+                returned too.
         Returns:
             Nodes ``(B, sum n_l, C)``, level after level; attention ``(B, sum n_l, M)`` or None.
         """
@@ -438,15 +455,16 @@ class Decomposer(nn.Module):
         return self.out_proj(self._average(x)), attention
 
     def _within_levels(self, x: Tensor) -> Tensor:
-        """Self-attention in which a level does not see the others."""
+        """Return the self-attention of queries ``x`` that see only those of their own level."""
         attn = self.layer.self_attn
         qkv = F.linear(x, torch.cat([attn.q_proj.weight, attn.k_proj.weight, attn.v_proj.weight]))
-        if x.shape[-2] > sum(self.nodes):  # samples: levels as more images
+        if x.shape[-2] > sum(self.nodes):  # levels of samples count as images
             q, k, v = attn.split(qkv.view(x.shape[0] * len(self.nodes), -1, qkv.shape[-1])).chunk(
                 3, -3
             )
             return attn.join(F.scaled_dot_product_attention(q, k, v)).view_as(x)
-        # One level at a time: one masked call for all levels would compute twice as much.
+        # Levels of means are computed one at a time, because one masked call for all would compute
+        # twice as much.
         found = []
         for part in qkv.split(self.nodes, -2):
             q, k, v = part.unflatten(-1, (3, attn.heads, -1)).permute(2, 0, 3, 1, 4)
@@ -454,28 +472,29 @@ class Decomposer(nn.Module):
         return attn.join(torch.cat(found, -2))
 
     def _average(self, x: Tensor) -> Tensor:
-        """Mean over the samples of each node, ``(B, L N, D)`` to ``(B, sum n_l, D)``; means
-        stay."""
+        """Return the mean over the samples of each node, ``(B, L N, D)`` to ``(B, sum n_l, D)``;
+        queries that are means stay unchanged."""
         if x.shape[-2] == sum(self.nodes):
             return x
         return torch.matmul(self.average.to(x.dtype), x)
 
 
 class _Joined(NamedTuple):
-    """Weights of the attentions of a layer with few queries, of which each head reads the memory as
-    it is.
+    """Joined weights of the attentions of a layer for few queries: each head reads the memory
+    itself instead of keys and values.
 
-    ``(W_k^T q) . m = q . (W_k m)``: for few queries the left side is cheaper, as it need not
-    project the memory.
+    Because ``(W_k^T q) . m = q . (W_k m)``, the left side can be computed; for few queries it is
+    cheaper, as the memory need not be projected.
 
     Attributes:
-        to_keys: ``(heads w, w)``, from tokens to the queries of each head in the space of the
+        to_keys: matrix ``(heads w, w)`` from tokens to the queries of each head in the space of the
             memory.
-        to_out: ``(heads w, w)``, from the means of the memory that each head sees to the projected
-            output.
-        bias: ``(w,)``.
-        alone: ``(w, w)``, self-attention of a token that sees only itself, and its bias ``(w,)``.
-        heads: their number.
+        to_out: matrix ``(heads w, w)`` from the mean of the memory that each head sees to the
+            projected output.
+        bias: bias ``(w,)`` of the output.
+        alone: matrix ``(w, w)`` and bias ``(w,)`` of the self-attention of a token that sees only
+            itself.
+        heads: number of heads.
     """
 
     to_keys: Tensor
@@ -485,7 +504,8 @@ class _Joined(NamedTuple):
     heads: int
 
     def cross(self, x: Tensor, memory: Tensor) -> Tensor:
-        """Queries ``(B, T, w)`` attend to ``(B, M, w)``."""
+        """Return what queries ``x`` ``(B, T, w)`` read by attention from ``memory`` ``(B, M, w)``,
+        ``(B, T, w)``."""
         scale = (x.shape[-1] // self.heads) ** -0.5
         query = F.linear(x, self.to_keys).view(x.shape[0], 1, -1, x.shape[-1])  # (B, 1, T heads, w)
         seen = F.scaled_dot_product_attention(query, memory[:, None], memory[:, None], scale=scale)
@@ -493,14 +513,16 @@ class _Joined(NamedTuple):
 
 
 class TreeEncoder(nn.Module):
-    """Features attend to the levels in turn, leaves first.
+    """Encoder in which features attend to the levels of the tree in turn, leaves first.
 
     Args:
         dim: channels of the features.
         memory_dim: channels C of the nodes.
-        nodes: ``n_l`` of each level.
-        width, heads, mlp_ratio, drop: of the layers, one a level.
-        official: with the norm that official checkpoints have and do not use.
+        nodes: number ``n_l`` of nodes of each level.
+        width, heads, mlp_ratio, drop: inner width, heads, MLP expansion and dropout of the layers,
+            one layer per level.
+        official: whether layers have the norm that official checkpoints contain but that is not
+            used.
     """
 
     def __init__(
@@ -528,8 +550,8 @@ class TreeEncoder(nn.Module):
         _init_linear(self)
 
     def forward(self, x: Tensor, nodes: Tensor) -> Tensor:
-        """Features ``(B, T, dim)``, each by itself, and nodes ``(B, sum n_l, C)`` to features
-        ``(B, T, dim)``."""
+        """Return enriched features ``(B, T, dim)`` for features ``x`` ``(B, T, dim)``, each by
+        itself, and nodes ``(B, sum n_l, C)``."""
         memory = self.memory_proj(nodes)
         x = self.node_proj(x)
         layers: Iterable[Any] = self.layers
@@ -546,7 +568,7 @@ class TreeEncoder(nn.Module):
         return out
 
     def _joined(self) -> list[_Joined]:
-        """The joined weights of the attentions of all layers."""
+        """Return the joined weights of the attentions of each layer."""
         layers: Iterable[Any] = self.layers
         crosses = [layer.cross_attn for layer in layers]
         selves = [layer.self_attn for layer in layers]
@@ -567,7 +589,7 @@ class TreeEncoder(nn.Module):
         ]
 
     def unused(self) -> list[nn.Parameter]:
-        """Parameters that are in checkpoints, but do not affect the result."""
+        """Return the parameters that are in checkpoints but do not affect the result."""
         found: list[nn.Parameter] = []
         layers: Iterable[Any] = self.layers
         for layer in layers:
@@ -576,24 +598,26 @@ class TreeEncoder(nn.Module):
         return found
 
 
-# Hyperbolic space
+# The lift to hyperbolic space
 
 
 class TreeLift(nn.Module):
-    """Nodes to points of a manifold: a linear map to ``dim_out`` numbers, then the lift.
+    """Lift of nodes to points of a manifold: a linear map to ``dim_out`` numbers, then one of two
+    lifts.
 
     - ``"exp0"``: the exponential map at the origin of tangent vectors times a learned scale, which
       begins at ``1 / sqrt(dim_out)`` (the paper's lift, as in MERU);
-    - ``"official"``: that of the released code. Coordinate 0 counts negative in the norm n, which
-      is capped at 1.5; what comes out does not depend on the curvature, and all of it counts as
+    - ``"official"``: the lift of the released code. In its norm n, which is capped at 1.5,
+      coordinate 0 counts as negative; its result does not depend on the curvature and is taken as
       space part.
 
     Args:
         dim: C.
-        dim_out: numbers a point, without its time.
+        dim_out: coordinates of a point, without its time.
         lift: ``"exp0"`` or ``"official"``.
-        geometry: ``"lorentz"``, or ``"euclidean"``: no lift, only the scale (ablation).
-        curvature: initial value; learned, between a tenth and ten times of it.
+        geometry: ``"lorentz"``, or ``"euclidean"``, an ablation without a lift, with the scale
+            alone.
+        curvature: initial curvature; it is learned, between a tenth and ten times of this value.
     """
 
     def __init__(
@@ -623,15 +647,15 @@ class TreeLift(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Kaiming-uniform weights, the scale ``1 / sqrt(dim_out)``."""
+        """Initialise the weights Kaiming-uniformly, and the scale with ``1 / sqrt(dim_out)``."""
         bound = (6 / self.weight.shape[1]) ** 0.5
         nn.init.uniform_(self.weight, -bound, bound)
         if self.scale is not None:
             nn.init.constant_(self.scale, self.weight.shape[1] ** -0.5)
 
     def forward(self, nodes: Tensor) -> Tensor:
-        """Nodes ``(..., C)`` to points ``(..., dim_out + 1)``, time first, or ``(..., dim_out)`` in
-        flat space; in float32 at least."""
+        """Return points ``(..., dim_out + 1)``, time first, for nodes ``(..., C)``, or
+        ``(..., dim_out)`` in flat space; in float32 at least."""
         compute_dtype = torch.promote_types(nodes.dtype, torch.float32)
         with exact(nodes.device):
             v = torch.matmul(nodes.to(compute_dtype), self.weight.to(compute_dtype))
@@ -647,9 +671,10 @@ class TreeLift(nn.Module):
 
 
 def _official_lift(v: Tensor) -> Tensor:
-    """The space part ``(..., D)`` that the released code makes of vectors ``(..., D)``."""
+    """Return the space part ``(..., D)`` that the released code makes of vectors ``v``
+    ``(..., D)``."""
     square = v[..., 1:].square().sum(-1, keepdim=True) - v[..., :1].square()
-    # The released code's clamp still passes 1e-8 of the gradient.
+    # The released code's clamp passes 1e-8 of the gradient.
     leak = 1e-9 + 1e-8 * (square - square.detach())
     n = torch.where(square > 1e-9, square, leak).sqrt()
     r = n.clamp(max=1.5)
@@ -657,18 +682,21 @@ def _official_lift(v: Tensor) -> Tensor:
     return torch.cat([space[..., :1] + torch.cosh(r), space[..., 1:]], -1)
 
 
-# All of it
+# The whole plug-in
 
 
 class MapLayout(NamedTuple):
-    """How a backbone lays out its map, and which of its tokens are keys and values.
+    """The layout of a backbone's map, and the choice of tokens that are keys and values.
 
     Attributes:
-        channels_last: maps with four dimensions are ``(B, H, W, C)``, not ``(B, C, H, W)``.
-        prefix: class and other tokens at the beginning of a sequence ``(B, prefix + HW, C)``.
-        distilled: the second token is a distillation token with a feature and head of its own.
-        kv: ``"patch"`` all but the prefix; ``"official"`` the released code's rule, all but the
-            first if C < 500, else all; ``"all"``. The distillation token never counts.
+        channels_last: whether maps with four dimensions are ``(B, H, W, C)``, not ``(B, C, H, W)``.
+        prefix: number of class and other tokens at the beginning of a sequence
+            ``(B, prefix + HW, C)``.
+        distilled: whether the second token is a distillation token with a feature and head of its
+            own.
+        kv: which tokens are keys and values: ``"patch"``, all but the prefix; ``"official"``, by
+            the released code's rule, all but the first if C < 500, else all; ``"all"``. The
+            distillation token never is one.
     """
 
     channels_last: bool = False
@@ -677,7 +705,7 @@ class MapLayout(NamedTuple):
     kv: str = "patch"
 
     def patches(self, features: Tensor) -> Tensor:
-        """The tokens ``(B, HW, C)`` that have a place in the image, row after row."""
+        """Return the tokens ``(B, HW, C)`` that have a place in the image, row after row."""
         if features.ndim == 4:
             return (
                 features.flatten(1, 2)
@@ -687,10 +715,10 @@ class MapLayout(NamedTuple):
         return features[:, self.prefix :]
 
     def memory(self, features: Tensor) -> Tensor:
-        """The tokens ``(B, M, C)`` that queries attend to.
+        """Return the tokens ``(B, M, C)`` to which queries attend.
 
         Raises:
-            HypvisionError: the backbone gives several maps.
+            HypvisionError: the backbone returns several maps.
         """
         if isinstance(features, (list, tuple)):
             raise HypvisionError(
@@ -706,22 +734,23 @@ class MapLayout(NamedTuple):
 
 
 class HierarchyMapper(nn.Module):
-    """The whole plug-in for maps of ``dim`` channels and image features of ``cls_dim``.
+    """The whole plug-in, for maps of ``dim`` channels and image features of ``cls_dim`` channels.
 
     Args:
         dim: channels C of the map.
         cls_dim: channels of the image feature.
-        leaves, levels: N and L of the tree.
-        width, heads, mlp_ratio, drop: of the attention layers.
+        leaves, levels: numbers N of leaves and L of levels of the tree.
+        width, heads, mlp_ratio, drop: inner width, heads, MLP expansion and dropout of the
+            attention layers.
         tree, mixture: see :class:`GaussianTree`.
-        eval_noise: in eval mode: ``"mean"`` no noise, ``"sample"`` noise at every call as in
-            training (the released code), ``"fixed"`` the same noise at every call.
+        eval_noise: noise in eval mode: ``"mean"``, none; ``"sample"``, noise at every call as in
+            training (as in the released code); ``"fixed"``, the same noise at every call.
         lift, geometry, curvature, points: see :class:`TreeLift`; ``points`` is its ``dim_out``.
-        residual: add the encoded feature to the one that came in; else replace it.
-        one_by_one: draw the noise in the order of the official code.
-        layout: of the maps of the backbone.
-        dense_dim: channels of a map that is to be enriched too, by an encoder whose output begins
-            at 0 (ours, not the paper's); None: no such encoder.
+        residual: whether the encoded feature is added to the given one, instead of replacing it.
+        one_by_one: whether noise is drawn in the order of the official code.
+        layout: layout of the maps of the backbone.
+        dense_dim: channels of a map that is enriched too, by an encoder whose output begins at 0
+            (not in the paper); None: no such encoder.
     """
 
     def __init__(
@@ -767,7 +796,8 @@ class HierarchyMapper(nn.Module):
         if dense_dim is not None:
             self.dense = TreeEncoder(dense_dim, dim, self.tree.nodes, official=False, **layer)
             blocks: Iterable[Any] = self.dense.layers
-            # unused if attention reads the tokens themselves; checkpoints lack these weights
+            # These weights are not used if attention reads the tokens themselves, and checkpoints
+            # lack them.
             for block in blocks:
                 block.self_attn.q_proj = block.self_attn.k_proj = None
             nn.init.zeros_(self.dense.out_proj.get_parameter("1.weight"))
@@ -780,12 +810,12 @@ class HierarchyMapper(nn.Module):
     def queries(
         self, noise: list[Tensor] | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Queries, level after level: samples ``(L N, C)`` or, where there is no noise, the means
-        ``(sum n_l, C)``.
+        """Return the queries, level after level: samples ``(L N, C)``, or the means
+        ``(sum n_l, C)`` where there is no noise.
 
         Args:
-            noise: use this, see :meth:`GaussianTree.sample`; None: as the mode and ``eval_noise``
-                say.
+            noise: noise to use, see :meth:`GaussianTree.sample`; None: as the mode and
+                ``eval_noise`` say.
             generator: source of the random numbers; None: torch's global one.
         """
         if noise is None:
@@ -809,8 +839,8 @@ class HierarchyMapper(nn.Module):
         generator: torch.Generator | None = None,
         maps: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Nodes ``(B, sum n_l, C)`` of map tokens ``(B, M, C)``, and their attention with ``maps``;
-        see :class:`Decomposer` and :meth:`queries`."""
+        """Return the nodes ``(B, sum n_l, C)`` for the tokens of a map ``(B, M, C)``, and with
+        ``maps`` their attention (else None); see :class:`Decomposer` and :meth:`queries`."""
         queries = self.queries(noise, generator)
         found: tuple[Tensor, Tensor | None]
         if self.grad_checkpointing and torch.is_grad_enabled():
@@ -820,7 +850,7 @@ class HierarchyMapper(nn.Module):
         return found
 
     def encode(self, feature: Tensor, nodes: Tensor) -> Tensor:
-        """Image features ``(B, cls_dim)``, or ``(B, T, cls_dim)`` for several, enriched by the
+        """Return image features ``(B, cls_dim)``, or several ``(B, T, cls_dim)``, enriched by the
         nodes."""
         x = feature if feature.ndim == 3 else feature.unsqueeze(1)
         assert self.encoder is not None, "prune_intermediate_layers dropped the encoder"
@@ -828,16 +858,17 @@ class HierarchyMapper(nn.Module):
         return feature + encoded if self.residual else encoded
 
     def fuse(self, tokens: Tensor, nodes: Tensor) -> Tensor:
-        """The update of each token of a map, ``(B, M, dense_dim)``; needs ``dense_dim``."""
+        """Return the update of each token of a map, ``(B, M, dense_dim)``; the mapper must have a
+        ``dense_dim``."""
         assert self.dense is not None, "fuse needs dense_dim"
         out: Tensor = self.dense(tokens, nodes)
         return out
 
     def forward(self, features: Tensor, pooled: Tensor) -> Tensor:
-        """Enriched image features of the shape of ``pooled``.
+        """Return enriched image features of the shape of ``pooled``.
 
         Args:
-            features: the map, as the backbone gives it.
+            features: the map, as the backbone returns it.
             pooled: image features ``(B, cls_dim)`` or, for several, ``(B, T, cls_dim)``. Anything
                 else (a map, if the backbone does not pool) is returned unchanged.
         """
@@ -846,9 +877,9 @@ class HierarchyMapper(nn.Module):
         return self.attach(self.encode(pooled, self.decompose(self.layout.memory(features))[0]))
 
     def attach(self, x: Tensor) -> Tensor:
-        """In training, gives the parameters that ``x`` does not depend on the gradient 0:
-        data-parallel training waits for a gradient of every parameter, and some serve the losses or
-        official checkpoints alone."""
+        """Return ``x``, with a gradient of 0 in training for the parameters on which it does not
+        depend: data-parallel training waits for a gradient of every parameter, and some serve only
+        the losses or official checkpoints."""
         if self.training and torch.is_grad_enabled():
             unused = [] if self.encoder is None else self.encoder.unused()
             rest = [p for p in (*self.lift.parameters(), *unused) if p.requires_grad]
@@ -857,7 +888,8 @@ class HierarchyMapper(nn.Module):
         return x
 
     def levels(self, x: Tensor, dim: int = 1) -> list[Tensor]:
-        """Cut what is concatenated along nodes into its levels."""
+        """Return a list with the part of ``x`` for each level, cut along the dimension ``dim`` of
+        the nodes."""
         return list(x.split(self.tree.nodes, dim))
 
 

@@ -1,8 +1,9 @@
-"""Hi-Mapper: gives any timm backbone a tree of visual parts, which improves the image feature.
+"""Hi-Mapper: a plug-in that gives any timm backbone a tree of visual parts, which improves the
+image feature.
 
 Paper: "Improving Visual Recognition with Hyperbolical Visual Hierarchy Mapping", Kwon, Jang, Kim,
-Kim, Sohn (CVPR 2024). Official code: kwonjunn01/Hi-Mapper, which has the tree, the modules and the
-losses; how they are connected to backbones follows the paper. The plug-in itself is in
+Kim, Sohn (CVPR 2024). The official code, kwonjunn01/Hi-Mapper, has the tree, the modules and the
+losses; their connection to backbones is written after the paper. The plug-in itself is in
 :mod:`hypvision.models.hierarchy_mapper`.
 
 >>> # DeiT's weights, a new mapper
@@ -13,11 +14,11 @@ losses; how they are connected to backbones follows the paper. The plug-in itsel
 >>> out = model.forward_with_hierarchy(images)
 >>> loss = F.cross_entropy(out["logits"], labels) + model.aux_loss(out)
 
-``X_himapper`` is another name of ``himapper_X``.
+Every model ``himapper_X`` can also be created by the name ``X_himapper``.
 
-Two presets say how: ``"proper"``, the default, and ``"official"``, which repeats the released code
-(see :data:`PRESETS`). Single arguments change single choices. Inputs may have any size that the
-backbone accepts.
+There are two presets: ``"proper"``, the default, and ``"official"``, which repeats the released
+code (see :data:`PRESETS`). Single arguments change single choices of a preset. Inputs may have any
+size that the backbone accepts.
 """
 
 import re
@@ -59,14 +60,14 @@ PRESETS: dict[str, dict[str, Any]] = {
         eval_noise="sample", kv="official", lift="official", logit="distance", one_by_one=True
     ),
 }
-"""The choices in which the released code and the intent of the paper differ."""
+"""By preset, the arguments for which the released code and the intent of the paper differ."""
 
-# Number of tokens without a place in the image, for networks that do not state it. Of the CoaTs
-# these are the Lite ones; the others give several sequences.
+# The number of tokens without a place in the image, by the class of networks that do not state it.
+# Of the CoaTs only the Lite ones are meant, because the others return several sequences.
 _PREFIX = {"VOLO": 1, "CoaT": 1}
-# Further poolings of some transformers; their constructors report whether they have them.
+# Some transformers have further poolings; their constructors report whether they do.
 _POOLS = (*POOLS, "token", "map", "prr")
-# Networks whose final feature is not one map, and why.
+# By class, what a network returns that has not one map as its final feature.
 _UNSUPPORTED = {
     "CrossVit": "two sequences of tokens of different sizes",
     "EfficientVim": "a list of maps and states",
@@ -78,36 +79,38 @@ class HiMapper(AnyCheckpoint):
     """A timm network with a :class:`~hypvision.models.hierarchy_mapper.HierarchyMapper`.
 
     Args:
-        backbone: name in :func:`timm.create_model` (a tag chooses its weights), or a network.
-        num_classes: classes of the backbone's head; 0 for none. For a network given as a module
-            None keeps its own.
-        in_chans: input channels: those of a backbone given as a network, else 3.
+        backbone: name for :func:`timm.create_model` (a tag chooses its weights), or a network.
+        num_classes: classes of the backbone's head; 0 for no head. None: a network given as a
+            module keeps its own.
+        in_chans: input channels; None: 3, or those of a backbone given as a module.
         preset: ``"proper"`` or ``"official"``, see :data:`PRESETS`; ``eval_noise``, ``kv``,
             ``lift`` and ``logit`` change single choices of it.
-        leaves, levels: N and L of the tree.
-        width, heads, mlp_ratio, mapper_drop: of the mapper's attention layers.
+        leaves, levels: numbers N of leaves and L of levels of the tree.
+        width, heads, mlp_ratio, mapper_drop: inner width, heads, MLP expansion and dropout of the
+            mapper's attention layers.
         tree, mixture, eval_noise, lift, geometry, curvature, residual: see
             :class:`~hypvision.models.hierarchy_mapper.HierarchyMapper`.
         kv: which tokens are keys and values, see
             :class:`~hypvision.models.hierarchy_mapper.MapLayout`.
         logit, temperature: see :func:`~hypvision.losses.himapper.tree_contrastive_loss`.
-        contrastive_weight, kl_weight: alpha and beta, the weights of the auxiliary losses.
-        dense: what ``forward_intermediates`` does to the last map: None or ``"init"`` nothing
-            (``"init"`` also drops the mapper: a backbone that Hi-Mapper has fine-tuned), ``"aux"``
-            nothing, but in training the auxiliary losses are computed for :meth:`pop_losses`,
-            ``"fuse"`` the map attends to the tree and is enriched (both ours).
-        pretrained_backbone: load the backbone's weights through timm.
-        device, dtype: where and what the parameters are.
-        **backbone_args: for :func:`timm.create_model` of the backbone: ``drop_path_rate``,
-            ``img_size``, ...
+        contrastive_weight, kl_weight: weights alpha and beta of the auxiliary losses.
+        dense: what ``forward_intermediates`` does to the last map. None or ``"init"``: nothing;
+            ``"init"`` also drops the mapper, for a backbone that Hi-Mapper has fine-tuned.
+            ``"aux"``: nothing, but in training the auxiliary losses are computed for
+            :meth:`pop_losses`. ``"fuse"``: the map attends to the tree and is enriched. ``"aux"``
+            and ``"fuse"`` are not in the paper.
+        pretrained_backbone: whether the backbone's weights are loaded through timm.
+        device, dtype: device and dtype of the parameters.
+        **backbone_args: further arguments of :func:`timm.create_model` for the backbone:
+            ``drop_path_rate``, ``img_size``, ...
 
     Raises:
-        HypvisionError: an unknown option, N and L that do not fit, a backbone without a map, or
-            weights that cannot be fetched.
-        TypeError: an argument that the backbone does not have.
+        HypvisionError: an option has an unknown value, N and L do not fit, the backbone has no map,
+            or weights cannot be fetched.
+        TypeError: the backbone does not have one of the arguments.
     """
 
-    trunk: Any  # a timm model; these have no common base class
+    trunk: Any  # a timm model; timm's models have no common base class
     mapper: HierarchyMapper | None
     head: nn.Linear | None
     num_classes: int
@@ -210,11 +213,11 @@ class HiMapper(AnyCheckpoint):
             )
         return self.mapper
 
-    # The contract of timm
+    # Methods of timm's interface
 
     def no_weight_decay(self) -> set[str]:
-        """The parameters that get no weight decay: the backbone's own, the Gaussians of the tree,
-        curvature and scale, which decay would pull to zero."""
+        """Return the names of the parameters without weight decay: the backbone's own, and the
+        Gaussians of the tree, curvature and scale, which decay would pull to zero."""
         names = {f"trunk.{name}" for name in getattr(self.trunk, "no_weight_decay", set)()}
         if self.mapper is not None:
             own = {"tree.mean", "tree.log_variance", "lift.manifold.log_c", "lift.scale"}
@@ -222,7 +225,8 @@ class HiMapper(AnyCheckpoint):
         return names
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """The backbone's layers; the mapper comes last, with the head."""
+        """Return timm's patterns of parameter groups of the backbone's layers; the mapper comes
+        last, with the head."""
 
         def inside(pattern: str) -> str:
             anywhere = re.sub(r"(?<!\[)\^", "", pattern)
@@ -239,23 +243,25 @@ class HiMapper(AnyCheckpoint):
         }
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recompute the blocks and the decomposition in backward; keep no activations."""
+        """Switch on or off that the blocks and the decomposition are recomputed in backward instead
+        of keeping their activations."""
         self.trunk.set_grad_checkpointing(enable)
         if self.mapper is not None:
             self.mapper.grad_checkpointing = enable
 
     def set_distilled_training(self, enable: bool = True) -> None:
-        """Give the logits of both heads of a distilled DeiT in training."""
+        """Switch on or off that a distilled DeiT returns the logits of both heads in training."""
         self.trunk.set_distilled_training(enable)
 
     def get_classifier(self) -> nn.Module | tuple[nn.Module, ...]:
-        """The backbone's classifier, or ours where it has none."""
+        """Return the backbone's classifier, or the one added here if the backbone has none."""
         return self.trunk.get_classifier() if self.head is None else self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replace the head by one for ``num_classes`` (0: none); optionally change the pooling.
+        """Replace the head by a new one for ``num_classes`` (0: none), and the pooling if it is
+        given.
 
-        Without pooling there is no image feature to enrich: :meth:`forward` then gives the
+        Without pooling there is no image feature to enrich: :meth:`forward` then returns the
         backbone's map.
         """
         if global_pool is not None:
@@ -272,7 +278,7 @@ class HiMapper(AnyCheckpoint):
         self._set_own_head(num_classes)
 
     def _set_own_head(self, num_classes: int) -> None:
-        """A head of ours where the backbone, never a classifier, has none."""
+        """Add a linear head if the backbone has no classifier."""
         self.head = None
         if num_classes and isinstance(self.trunk.get_classifier(), nn.Identity):
             like = next(self.trunk.parameters())
@@ -285,12 +291,13 @@ class HiMapper(AnyCheckpoint):
             self.num_classes = num_classes
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """The backbone's map of images ``(B, in_chans, H, W)``, in its own format."""
+        """Return the backbone's map of images ``(B, in_chans, H, W)``, in the backbone's own
+        format."""
         out: Tensor = self.trunk.forward_features(x)
         return out
 
     def _pool(self, features: Tensor) -> Tensor:
-        """The backbone's image features ``(B, cls_dim)``, with a distillation token
+        """Return the backbone's image features ``(B, cls_dim)``, or with a distillation token
         ``(B, 2, cls_dim)``."""
         pooled: Tensor
         if self.distilled:
@@ -300,7 +307,8 @@ class HiMapper(AnyCheckpoint):
         return pooled
 
     def _classify(self, feature: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Logits of enriched features, the mean of those of several heads."""
+        """Return the logits of enriched features, averaged over several heads; in a distilled
+        training the logits of both heads."""
         classifier = self.get_classifier()
         heads = list(classifier) if isinstance(classifier, (tuple, list)) else [classifier]
         features = feature.unbind(1) if self.distilled else [feature] * len(heads)
@@ -310,8 +318,8 @@ class HiMapper(AnyCheckpoint):
         return logits[0] if len(logits) == 1 else sum(logits[1:], logits[0]) / len(logits)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor | tuple[Tensor, Tensor]:
-        """Logits ``(B, num_classes)`` of the backbone's map, or the enriched image features
-        ``(B, cls_dim)``."""
+        """Return the logits ``(B, num_classes)`` for the backbone's map, or with ``pre_logits`` the
+        enriched image features ``(B, cls_dim)``."""
         feature: Tensor = self._tree_mapper()(x, self._pool(x))
         if pre_logits:
             return feature.mean(1) if self.distilled else feature
@@ -332,7 +340,8 @@ class HiMapper(AnyCheckpoint):
         intermediates_only: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """The backbone's ``forward_intermediates``; ``dense="fuse"`` enriches its last level."""
+        """Return the backbone's ``forward_intermediates``; with ``dense="fuse"`` its last level is
+        enriched by the tree."""
         if not hasattr(self.trunk, "forward_intermediates"):
             raise HypvisionError(
                 f"The backbone {type(self.trunk).__name__} cannot return maps of several levels "
@@ -357,7 +366,7 @@ class HiMapper(AnyCheckpoint):
         return maps if intermediates_only else (final, maps)
 
     def _fused(self, level: Any, nodes: Tensor, output_fmt: str) -> Any:
-        if isinstance(level, tuple):  # a level with prefix tokens is a tuple
+        if isinstance(level, tuple):  # its prefix tokens follow the map
             return (self._fused(level[0], nodes, output_fmt), *level[1:])
         if level.ndim == 3:
             return level + self._tree_mapper().fuse(level, nodes)
@@ -369,8 +378,9 @@ class HiMapper(AnyCheckpoint):
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Drop the modules that the given levels do not need; returns the indices kept. The mapper
-        is removed unless it changes the last level (``dense="fuse"`` or ``"aux"``)."""
+        """Drop the modules that the given levels do not need, and return the numbers of these
+        levels. The mapper is dropped unless it changes the last level (``dense="fuse"`` or
+        ``"aux"``)."""
         levels = len(self.feature_info)
         keep = self.dense in ("fuse", "aux") and level_indices(levels, indices)[-1] == levels - 1
         # The decomposition needs the final map, including layers that some networks count as part
@@ -390,13 +400,13 @@ class HiMapper(AnyCheckpoint):
         return taken
 
     def pop_losses(self) -> dict[str, Tensor]:
-        """The weighted auxiliary losses of the last :meth:`forward_intermediates` in training,
-        once; else empty."""
+        """Return the weighted auxiliary losses of the last :meth:`forward_intermediates` in
+        training, and forget them; an empty dict if there are none."""
         found = self._losses
         self._losses = None
         return found or {}
 
-    # The hierarchy
+    # The hierarchy of an image
 
     def forward_with_hierarchy(
         self,
@@ -405,22 +415,23 @@ class HiMapper(AnyCheckpoint):
         generator: torch.Generator | None = None,
         maps: bool = False,
     ) -> dict[str, Any]:
-        """Logits, and what they come from.
+        """Return the logits of images together with their trees, image features and auxiliary
+        losses.
 
         Args:
             x: images ``(B, in_chans, H, W)``.
-            noise: use this in place of random numbers, see
+            noise: noise to use instead of random numbers, see
                 :meth:`~hypvision.models.hierarchy_mapper.GaussianTree.sample`.
             generator: source of the random numbers; None: torch's global one.
-            maps: give the attention maps too.
+            maps: whether attention maps are returned too.
 
         Returns:
             A dict with ``logits`` ``(B, num_classes)``; ``feature``, the enriched image feature
-            ``(B, cls_dim)``; per level, the finest first, ``nodes`` ``(B, n_l, C)``, ``points``
-            ``(B, n_l, D + 1)`` of the hyperboloid and ``moments``, and with ``maps`` ``attention``
-            ``(B, n_l, M)`` of each node to the M tokens of the map (the mean over heads and
-            samples); ``tokens`` ``(B, HW, C)``, those of the image; ``curvature``; and ``losses``,
-            the weighted auxiliary losses ``contrastive`` and ``kl``.
+            ``(B, cls_dim)``; lists with an entry per level, the finest first: ``nodes``
+            ``(B, n_l, C)``, ``points`` of the hyperboloid ``(B, n_l, D + 1)``, ``moments``, and
+            with ``maps`` ``attention`` ``(B, n_l, M)`` of each node to the M tokens of the map (the
+            mean over heads and samples); ``tokens`` ``(B, HW, C)`` of the image; ``curvature``; and
+            ``losses``, a dict of the weighted auxiliary losses ``contrastive`` and ``kl``.
         """
         features = self.forward_features(x)
         pooled = self._pool(features)
@@ -455,26 +466,27 @@ class HiMapper(AnyCheckpoint):
 
     @staticmethod
     def aux_loss(hierarchy: dict[str, Any]) -> Tensor:
-        """The sum of the weighted auxiliary losses in what :meth:`forward_with_hierarchy` gives;
-        add it to the task's loss."""
+        """Return the sum of the weighted auxiliary losses in the result of
+        :meth:`forward_with_hierarchy`, to be added to the task's loss."""
         losses: list[Tensor] = list(hierarchy["losses"].values())
         return sum(losses[1:], losses[0])
 
     def head_names(self) -> set[str]:
-        """The names of the classifier's parameters."""
+        """Return the names of the classifier's parameters."""
         return head_names(self)
 
     def freeze(self, mode: str) -> None:
-        """Switch off gradients of a part of the backbone.
+        """Switch off the gradients of a part of the backbone.
 
         Args:
-            mode: ``"none"``; ``"patch_embed"``, the patch embedding or stem (the official recipe of
-                DeiT); ``"attention"``, all but attention layers, position embeddings, the
-                classifier and the mapper; ``"backbone"``, all but the classifier and the mapper.
+            mode: what is frozen: ``"none"``, nothing; ``"patch_embed"``, the patch embedding or
+                stem (the official recipe of DeiT); ``"attention"``, all but attention layers,
+                position embeddings, the classifier and the mapper; ``"backbone"``, all but the
+                classifier and the mapper.
 
         Raises:
-            HypvisionError: no such mode, or nothing to freeze or to train by these names in this
-                backbone.
+            HypvisionError: there is no such mode, or the backbone has nothing to freeze or to train
+                by the names that the mode means.
         """
         one_of(("none", "patch_embed", "attention", "backbone"), freeze=mode)
         heads = self.head_names()
@@ -499,8 +511,8 @@ class HiMapper(AnyCheckpoint):
 
 
 def _apply_head(head: nn.Module, feature: Tensor) -> Tensor:
-    """Logits of a feature; some networks hand out the head with its pooling, which has been done,
-    or a convolution."""
+    """Return the logits of a feature by a classifier; some networks hand out the classifier
+    together with its pooling, which has been done already, or as a convolution."""
     inner = head.fc if isinstance(head, ClassifierHead) else head
     convolution = isinstance(inner, nn.Conv2d)
     logits: Tensor = inner(feature[..., None, None] if convolution else feature)
@@ -542,7 +554,7 @@ def _create_trunk(
     if gives:
         raise HypvisionError(
             f"The backbone {type(trunk).__name__} gives {gives}, but Hi-Mapper needs one feature "
-            "map. Take another."
+            "map. Take another backbone."
         )
     return trunk
 
@@ -571,8 +583,8 @@ def _create_by_name(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
 
 
 class _Levels(FeatureMaps):
-    """Maps of the last level of each resolution; of a network of one resolution those of the last
-    three blocks."""
+    """Network that returns the map of the last level of each resolution, or, for a backbone of one
+    resolution, the maps of the last three blocks."""
 
     def __init__(self, model: HiMapper, out_indices: Any = None, **kwargs: Any):
         if out_indices is None:
@@ -581,7 +593,7 @@ class _Levels(FeatureMaps):
         super().__init__(model, out_indices, **kwargs)
 
 
-# Entry points
+# Registration in timm
 
 
 def _prefixed(names: Any) -> Any:
@@ -591,7 +603,8 @@ def _prefixed(names: Any) -> Any:
 
 
 def _cfg(backbone: str, **kwargs: Any) -> dict[str, Any]:
-    """The backbone's, with our names, without its weights: the whole network's are others."""
+    """Return timm's config of a backbone, changed to the names of this network and without the
+    place of the backbone's weights, because the whole network has other weights."""
     cfg = get_pretrained_cfg(backbone)
     if cfg is None:
         raise HypvisionError(_no_backbone(backbone))
@@ -616,7 +629,7 @@ default_cfgs = generate_default_cfgs(
             for backbone, tag in BACKBONES.items()
             for name in (f"himapper_{backbone}", f"{backbone}_himapper")
         },
-        # Weights of whole networks in the zoo; tests/zoo compares these with its index.
+        # Weights of whole networks in the zoo; a test compares these entries with the zoo's index.
         "himapper_tf_efficientnet_lite0.grocery": _cfg("tf_efficientnet_lite0.in1k")
         | dict(
             url="zoo:himapper_tf_efficientnet_lite0.grocery", num_classes=81,
@@ -627,8 +640,8 @@ default_cfgs = generate_default_cfgs(
 
 
 def _says_where(cfg: Any) -> bool:
-    """Whether a config of timm's has a place of weights: a file, a folder or a repository of the
-    whole network."""
+    """Return whether a config of timm's names a place of weights of the whole network: a file, an
+    address or a repository."""
     places = ("file", "url", "hf_hub_id", "state_dict")
     return isinstance(cfg, Mapping) and any(cfg.get(key) for key in places)
 
@@ -636,8 +649,8 @@ def _says_where(cfg: Any) -> bool:
 def _create_himapper(
     variant: str, pretrained: bool, backbone: str | nn.Module, **kwargs: Any
 ) -> nn.Module:
-    """``pretrained`` loads the weights of the backbone, or those of the whole network if a config
-    names their place."""
+    """Return the network of a variant; with ``pretrained`` it has the weights of the backbone, or
+    those of the whole network if a config names their place."""
     tag = kwargs.get("pretrained_cfg")
     known = get_pretrained_cfg(f"{variant}.{tag}") if isinstance(tag, str) else None
     if known:
@@ -665,7 +678,8 @@ def _create_himapper(
 
 
 def _cfg_of(backbone: str | nn.Module) -> dict[str, Any]:
-    """The config of a backbone, without a place of weights if it is a module."""
+    """Return timm's config of a backbone, without a place of weights if the backbone is a
+    module."""
     if not isinstance(backbone, str):
         cfg = dict(getattr(backbone, "pretrained_cfg", {}))
         cfg.pop("url", None)
@@ -679,7 +693,7 @@ def _cfg_of(backbone: str | nn.Module) -> dict[str, Any]:
 
 @register_model
 def himapper(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Hi-Mapper on the timm backbone ``backbone``; default: the paper's ResNet-50."""
+    """Return Hi-Mapper on the timm backbone ``backbone``, by default the paper's ResNet-50."""
     kwargs.setdefault("backbone", f"resnet50.{BACKBONES['resnet50']}")
     return _create_himapper("himapper", pretrained, **kwargs)
 
@@ -689,7 +703,7 @@ def _register(name: str, backbone: str, tag: str) -> None:
         return _create_himapper(name, pretrained, f"{backbone}.{tag}", **kwargs)
 
     entry.__name__ = entry.__qualname__ = name
-    entry.__doc__ = f"Hi-Mapper on timm's {backbone}."
+    entry.__doc__ = f"Return Hi-Mapper on timm's {backbone}."
     register_model(entry)
 
 

@@ -1,4 +1,5 @@
-"""Checkpoints of Hi-Mappers: between official names and ours, and the model that one belongs to."""
+"""Checkpoints of Hi-Mappers: translation between official names and ours, and the model to which a
+checkpoint belongs."""
 
 from __future__ import annotations
 
@@ -28,10 +29,11 @@ BACKBONES = {
     "efficientnet_b4": "ra2_in1k",
     "tf_efficientnet_lite0": "in1k",
 }
-"""The backbones with names of their own in timm's registry, and the weights they start from: the
-paper's seven, and that of the weights in the zoo."""
+"""For each backbone with a name of its own in timm's registry, the tag of the weights it starts
+from: the paper's seven backbones, and that of the weights in the zoo."""
 
-# (official name, ours), see translated(); in official files names of the backbone have no prefix
+# Pairs of an official name and ours, see translated(). In official files the names of the backbone
+# have no prefix.
 _NAMES = [
     ("last_l.node_mean", "mapper.tree.mean"),
     ("last_l.node_log_sigma", "mapper.tree.log_variance"),
@@ -53,16 +55,16 @@ _NAMES = [
 
 
 def is_official_himapper(state_dict: Mapping[str, Tensor]) -> bool:
-    """Whether the names are those of the official Hi-Mapper code."""
+    """Return whether the names of a state dict are those of the official Hi-Mapper code."""
     return "last_l.node_mean" in state_dict
 
 
 def himapper_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """State dict of :class:`hypvision.models.HiMapper` (``preset="official"``) from an official
-    one.
+    """Return the state dict of :class:`hypvision.models.HiMapper` (``preset="official"``) for an
+    official one.
 
-    Backbones of old timm are brought to the names of today: Swin's down-sampling, its head and its
-    constant buffers.
+    Names of the backbone in old versions of timm are changed to today's: Swin's down-sampling and
+    its head. Swin's constant buffers are left out.
     """
     out: dict[str, Tensor] = {}
     trunk: dict[str, Tensor] = {}
@@ -89,15 +91,15 @@ def _from_old_swin(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
             out[re.sub(r"^head\.(weight|bias)$", r"head.fc.\1", name)] = value
         elif not _is_of_swin(value):
             raise HypvisionError(
-                f"The checkpoint's '{name}' is not that of a Swin with square windows, which "
-                "timm computes. Take an intact copy."
+                f"The checkpoint's '{name}' is not the one that timm computes for a Swin with "
+                "square windows. Take an intact copy."
             )
     return out
 
 
 def _is_of_swin(value: Tensor) -> bool:
-    """Whether a buffer of old Swins, the places in a window or the mask of shifted ones, is what
-    timm computes."""
+    """Return whether a buffer of old Swins (relative positions in a window, or the mask of shifted
+    windows) has the values that timm computes."""
     side = math.isqrt(value.shape[-1])
     if value.dim() == 2:
         return torch.equal(value.cpu(), get_relative_position_index(side, side))
@@ -110,7 +112,8 @@ def _is_of_swin(value: Tensor) -> bool:
 
 
 def himapper_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`himapper_from_official`, with the backbone's names of today's timm.
+    """Return the official state dict for one of ours, the inverse of
+    :func:`himapper_from_official`; the backbone has the names of today's timm.
 
     Raises:
         HypvisionError: a name is not one of Hi-Mapper's, or has no official counterpart (the scale
@@ -133,29 +136,29 @@ def himapper_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return out
 
 
-# The classifiers of timm's backbones.
+# the names of the classifier's weight in timm's backbones
 _HEADS = ("head.weight", "head.fc.weight", "fc.weight", "classifier.weight")
-# Backbones with the same shapes but other results: those from TensorFlow pad asymmetrically and
-# have another eps.
+# Pairs of backbones whose weights have the same shapes but which compute different results: those
+# from TensorFlow pad asymmetrically and have another eps.
 _SAME_SHAPES = {"efficientnet_b4": "tf_efficientnet_b4"}
 
 
 def himapper_variant(
     state_dict: Mapping[str, Tensor], backbone: str | None = None
 ) -> tuple[str, dict[str, Any]]:
-    """The timm model that a state dict of :class:`hypvision.models.HiMapper` belongs to.
+    """Return the timm model to which a state dict of :class:`hypvision.models.HiMapper` belongs.
 
     Args:
-        state_dict: that of the model.
+        state_dict: the state dict of the model.
         backbone: timm's name of the backbone, if the shapes do not determine it.
 
     Returns:
-        Name of the model, and the arguments of ``timm.create_model``: ``preset``, and where they
-        differ from the default ``num_classes``, ``leaves``, ``levels`` and ``backbone``.
+        The name of the model, and the arguments of ``timm.create_model``: ``preset``, and where
+        they differ from the default ``num_classes``, ``leaves``, ``levels`` and ``backbone``.
 
     Raises:
-        HypvisionError: a part is missing, the backbone is not one of the paper's, is another one
-            than ``backbone``, or could be either of two.
+        HypvisionError: a part is missing; the backbone is not one of the paper's, is not the given
+            ``backbone``, or could be either of two.
     """
     mean = state_dict.get("mapper.tree.mean")
     layers = set(re.findall(r"^mapper\.encoder\.layers\.\d+", "\n".join(state_dict), re.M))
@@ -178,13 +181,19 @@ def himapper_variant(
 
 
 def _backbone_of(given: Mapping[str, torch.Size], classes: int, backbone: str | None) -> str:
-    """The backbone with weights of these names and shapes; only ``backbone`` if it is given."""
+    """Return the name of the backbone whose weights have these names and shapes; only ``backbone``
+    is tried if it is given."""
     if backbone is not None:
         if not timm.is_model(backbone):
-            raise HypvisionError(f"timm has no backbone '{backbone}'.")
+            raise HypvisionError(
+                f"timm has no backbone '{backbone}'. timm.list_models() lists all that it has."
+            )
         if given == _shapes(backbone, classes):
             return backbone
-        raise HypvisionError(f"The backbone in the file is not {backbone}: names or shapes differ.")
+        raise HypvisionError(
+            f"The backbone in the file is not {backbone}: names or shapes differ. Give the one "
+            "that the checkpoint was trained with."
+        )
     distilled = [f"deit_{size}_distilled_patch16_224" for size in ("tiny", "small", "base")]
     for name in (*BACKBONES, *distilled):
         if given != _shapes(name, classes):
@@ -193,8 +202,9 @@ def _backbone_of(given: Mapping[str, torch.Size], classes: int, backbone: str | 
         if other is None:
             return name
         raise HypvisionError(
-            f"The weights of {name} and {other} have the same shapes and other results. Say which "
-            f"one the checkpoint was trained with: --backbone {name} or --backbone {other}."
+            f"The weights of {name} and {other} have the same shapes, but the networks compute "
+            "different results. Say which one the checkpoint was trained with: "
+            f"--backbone {name} or --backbone {other}."
         )
     raise HypvisionError(
         "The backbone in the file is none of those that Hi-Mapper was published with "
@@ -209,14 +219,15 @@ def _shapes(name: str, classes: int) -> dict[str, torch.Size]:
 
 
 def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
-    """The weights in a checkpoint under the names of a :class:`~hypvision.models.HiMapper`.
+    """Return the weights in a checkpoint by the names of a :class:`~hypvision.models.HiMapper`.
 
     Accepts official checkpoints, those of ``hypvision train``, the zoo's small files, and weights
     of the backbone alone (the mapper and, for another number of classes, the head then keep their
     values).
 
     Raises:
-        HypvisionError: the checkpoint is of another lift than the model's, which has other weights.
+        HypvisionError: the checkpoint was made with another ``lift`` than the model's, which has
+            other weights.
     """
     weights = network_weights(state_dict)
     own = model.state_dict()
@@ -227,7 +238,8 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
     ):
         weights = _with_mapper(weights, model)
     _check_lift(weights, own)
-    # weights that models without classifier lack
+    # The encoder of dense maps keeps the model's own values if the checkpoint, such as one of a
+    # classifier, has none.
     weights = {
         **{name: v for name, v in own.items() if name.startswith("mapper.dense.")},
         **weights,
@@ -238,19 +250,21 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
 
 
 def _with_mapper(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """The weights of a backbone alone, with the model's own for all that they lack."""
+    """Return the weights of a backbone alone together with the model's own values for all that they
+    lack."""
     weights = {f"trunk.{name}": value for name, value in weights.items()}
     own = model.state_dict()
     heads = head_names(model)
     other = {n for n in heads if n in weights and weights[n].shape != own[n].shape}
     kept = {n: v for n, v in own.items() if not n.startswith("trunk.") or n in heads}
-    # Older files lack the counters of batches.
+    # The counters of batches keep the model's values, because older files lack them.
     kept |= {n: v for n, v in own.items() if n.endswith(".num_batches_tracked")}
     return {**kept, **{n: v for n, v in weights.items() if n not in other}}
 
 
 def _check_lift(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-    """Raise an error if the weights are of another lift than the model's ``own``."""
+    """Raise HypvisionError if the weights were made with another ``lift`` than the model's weights
+    ``own``."""
     if not all("mapper.lift.weight" in part for part in (weights, own)):
         return
     given, expected = (
@@ -259,6 +273,6 @@ def _check_lift(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Non
     if given != expected:
         preset = "official" if given == "official" else "proper"
         raise HypvisionError(
-            f"The checkpoint is of a Hi-Mapper with lift='{given}', the model has '{expected}'. "
-            f"Create it with preset='{preset}', or with lift='{given}'."
+            f"The checkpoint is of a Hi-Mapper with lift='{given}', but the model has "
+            f"'{expected}'. Create it with preset='{preset}', or with lift='{given}'."
         )

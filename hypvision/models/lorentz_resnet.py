@@ -6,14 +6,14 @@ Curvature-Aware Optimization", Bdeir, Burchert, Schmidt-Thieme, Landwehr (NeurIP
 components. With ``plus=False`` the networks compute what the official code does, and its
 checkpoints are converted (:mod:`hypvision.models.lorentz_resnet_checkpoint`).
 
-Feature maps of hyperbolic stages are the space parts of points, one a pixel: ``(B, C, H, W)`` as in
-any other network, with time computed where a formula needs it. An image enters a fully hyperbolic
-network as space parts. The feature maps that the network returns (``features_only=True``,
-``forward_intermediates``) are tangent vectors at the origin.
+Feature maps of hyperbolic stages are the space parts of points, one point per pixel:
+``(B, C, H, W)`` as in any other network. The time is computed where a formula needs it. An image
+enters a fully hyperbolic network as space parts. The feature maps that the network returns
+(``features_only=True``, ``forward_intermediates``) are tangent vectors at the origin.
 
-The Euclidean network of the same architecture, to compare with, is
-``hecnn_resnet18(hyperbolic_stages=(), head_type="linear")``; with the Lorentz head alone,
-``hyperbolic_stages=(), plus=False``, it is the published hybrid (EL-ResNet).
+The Euclidean network of the same architecture, for comparisons, is
+``hecnn_resnet18(hyperbolic_stages=(), head_type="linear")``; ``hyperbolic_stages=(), plus=False``,
+with the Lorentz head alone, is the published hybrid (EL-ResNet).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -49,10 +49,11 @@ EXPANSION = 4  # ratio of output to inner channels in a bottleneck
 
 
 class LorentzClassifier(nn.Module):
-    """Lorentz multinomial logistic regression with the parameter names that timm knows heads by.
+    """Lorentz multinomial logistic regression whose parameters have the names that timm expects of
+    heads.
 
-    See :class:`hypvision.nn.LorentzMLR`; ``weight`` are its normals ``z`` ``(K, n)``, ``bias`` its
-    offsets ``a`` ``(K,)``.
+    See :class:`hypvision.nn.LorentzMLR`; ``weight`` holds the normals ``z`` ``(K, n)``, ``bias``
+    the offsets ``a`` ``(K,)``.
 
     Shapes:
         space parts ``(..., n)`` to logits ``(..., K)``, computed in float32 also under autocast.
@@ -92,7 +93,8 @@ class LorentzClassifier(nn.Module):
 
 
 class Add(nn.Module):
-    """``x + y``, the Euclidean counterpart of :class:`~hypvision.nn.LorentzResidual`."""
+    """Residual connection ``x + y``, the Euclidean counterpart of
+    :class:`~hypvision.nn.LorentzResidual`."""
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return x + y
@@ -100,16 +102,17 @@ class Add(nn.Module):
 
 @dataclass(frozen=True)
 class Layers:
-    """Makes the layers of a stage: Euclidean ones, or those of a hyperboloid.
+    """Factory of the layers of a stage: Euclidean layers, or those of a hyperboloid.
 
     Attributes:
         manifold: the hyperboloid; None for Euclidean layers.
-        exact: the published Lorentz convolution, or the efficient one.
-        slope: of the maximum-distance rescaling; None for none.
-        limit: of the rescaling; None for :func:`hypvision.geometry.lorentz.max_distance`.
-        clip: of Euclidean features that enter, see :class:`~hypvision.nn.ToLorentz`.
+        exact: whether convolutions are the published Lorentz convolution, not the efficient one.
+        slope: slope of the maximum-distance rescaling; None for no rescaling.
+        limit: radius that the rescaling does not exceed; None for
+            :func:`hypvision.geometry.lorentz.max_distance`.
+        clip: largest norm of Euclidean features that enter, see :class:`~hypvision.nn.ToLorentz`.
         options: further arguments of the efficient convolution.
-        factory: ``device`` and ``dtype``.
+        factory: ``device`` and ``dtype`` of the parameters.
     """
 
     manifold: Lorentz | None
@@ -121,7 +124,7 @@ class Layers:
     factory: dict[str, Any]
 
     def conv(self, inside: int, outside: int, kernel: int, stride: int = 1) -> nn.Module:
-        """Convolution with the padding that keeps the size at stride 1."""
+        """Return a convolution with the padding that keeps the size at stride 1."""
         sizes: dict[str, Any] = dict(stride=stride, padding=kernel // 2)
         if self.manifold is None:
             return nn.Conv2d(inside, outside, kernel, bias=False, **sizes, **self.factory)
@@ -133,22 +136,23 @@ class Layers:
         )
 
     def norm(self, channels: int) -> nn.Module:
-        """Batch norm."""
+        """Return a batch norm."""
         if self.manifold is None:
             return nn.BatchNorm2d(channels, **self.factory)
-        # each of the two published codes has its own limit
+        # The two published codes have different limits.
         exp_limit = 10.0 if self.slope is None else 100.0
         sizes: dict[str, Any] = dict(slope=self.slope, limit=self.limit, exp_limit=exp_limit)
         return LorentzBatchNorm2d(channels, self.manifold, **sizes, **self.factory)
 
     def add(self) -> nn.Module:
-        """Residual connection."""
+        """Return a residual connection."""
         if self.manifold is None:
             return Add()
         return LorentzResidual(self.manifold, slope=self.slope, dim=1, limit=self.limit)
 
     def change(self, target: Lorentz | None) -> nn.Module:
-        """The map from this geometry to another; None is Euclidean."""
+        """Return the layer that maps features of this geometry to the hyperboloid ``target``, or to
+        Euclidean space if it is None."""
         if self.manifold is target:
             return nn.Identity()
         if self.manifold is None:
@@ -173,7 +177,8 @@ class ConvNorm(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions; maps ``(B, C, H, W)``, space parts if ``layers`` are hyperbolic."""
+    """Residual block of two 3x3 convolutions, on maps ``(B, C, H, W)``, which are space parts if
+    ``layers`` are hyperbolic."""
 
     def __init__(
         self, inside: int, width: int, stride: int, layers: Layers, _: Layers, drop_path: float
@@ -198,7 +203,8 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolution; that of 3x3 may have another geometry than the block.
+    """Residual block of a 1x1, a 3x3 and a 1x1 convolution; the 3x3 one may have another geometry,
+    ``core``, than the others.
 
     Euclidean ``layers`` around a hyperbolic ``core`` make the Lorentz-Core bottleneck (NeurIPS
     2025).
@@ -234,7 +240,7 @@ class Bottleneck(nn.Module):
 
 
 class Stage(nn.Module):
-    """The blocks of one resolution, after the map into their geometry."""
+    """The blocks of one resolution, after a layer that maps features into their geometry."""
 
     def __init__(self, enter: nn.Module, blocks: list[nn.Module]):
         super().__init__()
@@ -249,8 +255,8 @@ class Stage(nn.Module):
         return x
 
 
-# torch.fx cannot trace Python control flow on sizes, curvatures and autocast: these modules stay
-# one node each.
+# torch.fx cannot trace Python control flow that depends on sizes, curvatures and autocast, so each
+# of these modules stays one node.
 for _layer in (
     LorentzClassifier, LorentzConv2d, EfficientLorentzConv2d, LorentzBatchNorm2d, LorentzResidual,
     LorentzGlobalAvgPool2d, ToLorentz, ToTangent, ChangeManifold,
@@ -259,28 +265,28 @@ for _layer in (
 
 
 def _is_same_space(one: Lorentz | None, other: Lorentz | None) -> bool:
-    """Whether both are hyperboloids, of one curvature."""
+    """Return whether both arguments are hyperboloids and have the same curvature."""
     return one is not None and other is not None and bool(one.c == other.c)
 
 
 class LorentzResNet(StagedModel):
-    """HCNN and HECNN residual networks.
+    """Residual networks with hyperbolic layers, in all stages (HCNN) or in some (HECNN).
 
     Args:
         in_chans: input channels.
         num_classes: classes of the head, at least 0; 0 for none.
-        global_pool: ``"avg"``, a centroid if the last stage is hyperbolic, or ``""`` for none;
-            Euclidean last stages take timm's other kinds, too.
-        layers: blocks of the four stages.
-        block: ``"basic"``, ``"bottleneck"``, or ``"core"``, the Lorentz-Core bottleneck, whose
-            stages are Euclidean outside of it.
-        widths: channels of the four stages (before the expansion of bottlenecks); the stem has
-            those of the first.
+        global_pool: ``"avg"``, which is a centroid if the last stage is hyperbolic, or ``""`` for
+            no pooling; Euclidean last stages also take timm's other poolings.
+        layers: numbers of blocks of the four stages.
+        block: ``"basic"``, ``"bottleneck"``, or ``"core"``, the Lorentz-Core bottleneck, in which
+            only the 3x3 convolutions of hyperbolic stages are hyperbolic.
+        widths: channels of the four stages, before the expansion of bottlenecks; the stem has as
+            many as the first stage.
         stem: ``"cifar"``, a 3x3 convolution, or ``"imagenet"``, 7x7 of stride 2 and max pooling.
-        hyperbolic_stem: whether the stem is hyperbolic; the image is the space part then.
-        hyperbolic_stages: which stages are, of 1, 2, 3, 4.
-        plus: what the four arguments below are if they are None: the components of NeurIPS 2025, or
-            those of ICLR 2024.
+        hyperbolic_stem: whether the stem is hyperbolic; the image is then taken as space parts.
+        hyperbolic_stages: numbers, from 1 to 4, of the stages that are hyperbolic.
+        plus: whether the four arguments below that are None choose the components of NeurIPS 2025,
+            or those of ICLR 2024.
         conv: ``"efficient"``, rotation and boost, or ``"exact"``, the published Lorentz
             convolution.
         learn_curvature: whether the curvatures of the encoder and of the head are learned. The
@@ -290,19 +296,19 @@ class LorentzResNet(StagedModel):
             residual connections and where Euclidean features become space parts. Without it
             Euclidean features of norm at most ``clip`` enter by the exponential map at the origin.
         slope: slope ``s`` of the rescaling.
-        limit: radius that the rescaling does not exceed; by default
+        limit: radius that the rescaling does not exceed; None:
             :func:`~hypvision.geometry.lorentz.max_distance` of the curvature. A small one emulates
             the clipping of norms in earlier hyperbolic networks.
-        clip: largest norm of Euclidean features that enter by the exponential map; default 1. Not
-            with rescaling.
+        clip: largest norm of Euclidean features that enter by the exponential map; None: 1. It
+            cannot be given together with rescaling.
         curvature, head_curvature: initial ``c`` of encoder and head; the head's default is the
             encoder's.
         bounds: learned curvatures stay between these multiples of their initial values. The default
             keeps ``k = 1 / c`` in [0.05, 10] for ``curvature=1``.
-        curvature_per_stage: a hyperboloid for each stage, where they share one otherwise.
+        curvature_per_stage: whether each stage has a hyperboloid of its own instead of one for all.
         norm_match, boost: see :class:`~hypvision.nn.EfficientLorentzConv2d`.
         head_type: ``"lorentz"``, multinomial logistic regression, or ``"linear"``.
-        drop_rate, drop_path_rate: dropout before the head, and stochastic depth.
+        drop_rate, drop_path_rate: rates of dropout before the head and of stochastic depth.
 
     Raises:
         ValueError: an argument has an unknown value, whether the network uses it or not; a
@@ -351,7 +357,7 @@ class LorentzResNet(StagedModel):
         self.head_type = head_type
         self.learn_curvature = plus if learn_curvature is None else learn_curvature
         self.bounds = (bounds[0], bounds[1])
-        # only to check the bounds, for networks without hyperbolic layers too
+        # This manifold only checks the bounds, also for networks without hyperbolic layers.
         Lorentz(curvature, bounds=self.bounds)
 
         wanted = [hyperbolic_stem, *(i in hyperbolic_stages for i in (1, 2, 3, 4))]
@@ -371,16 +377,18 @@ class LorentzResNet(StagedModel):
         self._set_pool(global_pool, num_classes)
         self._set_head(num_classes)
         self.init_weights()
-        # Every layer refers to the shared hyperboloids; these duplicates stay out of state dicts.
+        # Every layer refers to the shared hyperboloids; state dicts leave out these duplicates of
+        # their curvatures.
         self.register_state_dict_post_hook(_drop_aliases)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_restore_aliases)  # type: ignore[no-untyped-call]
 
-    # Construction
+    # Construction of the parts
 
     def _make_manifolds(
         self, wanted: list[bool], curvature: float, per_stage: bool, device: Device
     ) -> list[Lorentz | None]:
-        """The hyperboloids of stem and stages, one for all or one for each; None where flat."""
+        """Return the hyperboloids of the stem and the stages, one for all or one for each; None
+        where a part is Euclidean."""
         count = sum(wanted) if per_stage else min(1, sum(wanted))
         found = [
             Lorentz(curvature, self.learn_curvature, self.bounds).to(device) for _ in range(count)
@@ -401,13 +409,13 @@ class LorentzResNet(StagedModel):
         self, layers: Sequence[int], widths: Sequence[int], block: str, inner: list[Lorentz | None],
         reduction: int, drop_path_rate: float,
     ) -> None:  # fmt: skip
-        """The stages, and the maps from their geometry to the Euclidean one."""
+        """Build the stages, and the layers from their geometry to Euclidean maps."""
         rates: Iterator[Any] = iter(calculate_drop_path_rates(drop_path_rate, sum(layers)))
         kind = BasicBlock if block == "basic" else Bottleneck
         stages = []
         self.feature_info = []
         channels = widths[0]
-        # the manifold (None: Euclidean) of the map after the stem and after each stage
+        # the manifolds (None: Euclidean) of the maps after the stem and after each stage
         self._outside = [inner[0]]
         for i, (depth, width) in enumerate(zip(layers, widths)):
             core = replace(self._flat, manifold=inner[i + 1])
@@ -431,12 +439,13 @@ class LorentzResNet(StagedModel):
         self.num_features = self.head_hidden_size = channels
 
     def _change(self, source: Lorentz | None, target: Lorentz | None) -> nn.Module:
-        """The map from one geometry to another; None is Euclidean."""
+        """Return the layer that maps features of ``source`` to ``target``; None is Euclidean
+        space."""
         return replace(self._flat, manifold=source).change(target)
 
     def _set_pool(self, pool_type: str, num_classes: int) -> None:
         manifold = self._outside[-1]
-        # points of a hyperboloid can be pooled only by their centroid
+        # Points of a hyperboloid can be pooled only to their centroid.
         check_pool(pool_type, num_classes, POOLS if manifold is None else ("avg", ""))
         if manifold is not None and pool_type:
             self.global_pool = LorentzGlobalAvgPool2d(manifold)
@@ -466,20 +475,21 @@ class LorentzResNet(StagedModel):
             self.head = LorentzClassifier(self.num_features, num_classes, target, **factory)
 
     def init_weights(self) -> None:
-        """Normal of variance 2 / fan_out for Euclidean convolutions; hyperbolic layers have their
-        own, as published."""
+        """Initialise Euclidean convolutions from a normal distribution of variance 2 / fan_out;
+        hyperbolic layers initialise themselves, as published."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    # timm's contract
+    # Methods of timm's interface
 
     def no_weight_decay(self) -> set[str]:
-        """The curvatures get no weight decay, because it would pull them to zero."""
+        """Return the names of the learned curvatures, which weight decay would pull to 1."""
         return {name for name, _ in self.named_parameters() if name.endswith("log_c")}
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """timm's parameter groups, from the stem to the head, for layer-wise learning rates."""
+        """Return timm's patterns of parameter groups, from the stem to the head, for layer-wise
+        learning rates."""
         return dict(
             stem=r"^stem|^manifolds",
             blocks=r"^stages\.(\d+)" if coarse else r"^stages\.(\d+)\.blocks\.(\d+)",
@@ -491,9 +501,9 @@ class LorentzResNet(StagedModel):
         """Replace the head by a new one for ``num_classes`` (0: none).
 
         Args:
-            num_classes: classes.
-            global_pool: change the pooling, too.
-            head_type: ``"lorentz"`` or ``"linear"``; as before if None.
+            num_classes: number of classes.
+            global_pool: the new pooling; None: the present one.
+            head_type: ``"lorentz"`` or ``"linear"``; None: the present one.
         """
         one_of((None, "lorentz", "linear"), head_type=head_type)
         frozen = not any(p.requires_grad for p in self.parameters())
@@ -511,7 +521,7 @@ class LorentzResNet(StagedModel):
         return out
 
     def _stage_map(self, stage: int, x: Tensor, norm: bool) -> Tensor:
-        """The map in Euclidean form: tangent vectors at the origin of hyperbolic stages."""
+        """Return the map in Euclidean form: of hyperbolic stages tangent vectors at the origin."""
         out: Tensor = self.feature_maps[stage](x)
         return out
 
@@ -524,12 +534,13 @@ class LorentzResNet(StagedModel):
         )
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Logits ``(B, num_classes)`` of a last map, or its pooled features ``(B, C)``."""
+        """Return the logits ``(B, num_classes)`` of a last map, or with ``pre_logits`` its pooled
+        features ``(B, C)``."""
         pooled = super().forward_head(x, pre_logits=True)
         return pooled if pre_logits else self.head(self.head_enter(pooled))
 
     def curvatures(self) -> dict[str, float]:
-        """The curvatures ``c > 0`` by name, learned or not."""
+        """Return the curvatures ``c > 0`` by the names of their manifolds, learned or not."""
         found: dict[str, Any] = {
             f"manifolds.{i}": manifold for i, manifold in enumerate(self.manifolds)
         }
@@ -561,7 +572,7 @@ def _check_stages(
     if not set(hyperbolic) <= {1, 2, 3, 4}:
         raise ArgumentError(f"hyperbolic_stages must be numbers from 1 to 4, got {hyperbolic}.")
     if points_enter_core:
-        raise ArgumentError("Core bottlenecks take Euclidean maps: set hyperbolic_stem=False.")
+        raise ArgumentError("Core bottlenecks take Euclidean maps. Set hyperbolic_stem=False.")
 
 
 def _check_numbers(
@@ -576,16 +587,18 @@ def _check_numbers(
     more_than(0, **{name: value for name, value in positive.items() if value is not None})
     if clip is not None and rescale:
         raise ArgumentError(
-            f"clip={clip} is for networks without rescaling: leave it out, or set rescale=False."
+            f"clip={clip} is for networks without rescaling. Leave it out, or set rescale=False."
         )
     if limit is not None and not rescale:
         raise ArgumentError(
-            f"limit={limit} is that of the rescaling: set rescale=True or plus=True."
+            f"limit={limit} is the limit of the rescaling, which is off. Set rescale=True or "
+            "plus=True."
         )
 
 
 def _owners(model: nn.Module, prefix: str) -> dict[str, str]:
-    """Name of every alias of a learned curvature, and the name it has in state dicts."""
+    """Return, by the name of every alias of a learned curvature, the name that the curvature has in
+    state dicts."""
     first: dict[int, str] = {}
     aliases = {}
     for name, parameter in model.named_parameters(
@@ -650,7 +663,7 @@ _TAG_ARGS: dict[str, dict[str, Any]] = {
 }
 
 
-# With the stem for large images, the input that timm's data pipelines should assume.
+# the input that timm's data pipelines should assume for networks with the stem for large images
 _LARGE = dict(input_size=(3, 224, 224), pool_size=(7, 7), crop_pct=0.875)
 
 
@@ -664,33 +677,33 @@ def _create(variant: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
     maps = dict(out_indices=(0, 1, 2, 3), feature_cls=FeatureMaps)
     options = dict(pretrained_filter_fn=checkpoint_filter_fn, feature_cfg=maps)
     model = build_model(LorentzResNet, variant, pretrained, **options, **{**own, **kwargs})
-    update_model_args(model, **own)  # save_for_hf writes these next to the arguments of the caller
+    update_model_args(model, **own)  # save_for_hf writes these beside the caller's arguments
     return model
 
 
 @register_model
 def hcnn_resnet18(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Fully hyperbolic ResNet-18 (HCNN): 11.2 M parameters; ``plus=True`` for HCNN+."""
+    """Return a fully hyperbolic ResNet-18 (HCNN): 11.2 M parameters; ``plus=True`` for HCNN+."""
     return _create("hcnn_resnet18", pretrained, **kwargs)
 
 
 @register_model
 def hcnn_resnet50(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Fully hyperbolic ResNet-50 (HCNN) of bottlenecks: 23.7 M parameters; ``plus=True`` for
-    HCNN+."""
+    """Return a fully hyperbolic ResNet-50 (HCNN) of bottlenecks: 23.7 M parameters; ``plus=True``
+    for HCNN+."""
     args = dict(layers=(3, 4, 6, 3), block="bottleneck")
     return _create("hcnn_resnet50", pretrained, **dict(args, **kwargs))
 
 
 @register_model
 def hecnn_resnet18(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Hybrid ResNet-18 (HECNN+): stages 1 and 3 hyperbolic, 11.2 M parameters."""
+    """Return a hybrid ResNet-18 (HECNN+): stages 1 and 3 hyperbolic, 11.2 M parameters."""
     args = dict(hyperbolic_stem=False, hyperbolic_stages=(1, 3), plus=True)
     return _create("hecnn_resnet18", pretrained, **dict(args, **kwargs))
 
 
 @register_model
 def hecnn_resnet50(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Hybrid ResNet-50 (HECNN+) of Lorentz-Core bottlenecks: 23.7 M parameters."""
+    """Return a hybrid ResNet-50 (HECNN+) of Lorentz-Core bottlenecks: 23.7 M parameters."""
     args = dict(layers=(3, 4, 6, 3), block="core", hyperbolic_stem=False, plus=True)
     return _create("hecnn_resnet50", pretrained, **dict(args, **kwargs))

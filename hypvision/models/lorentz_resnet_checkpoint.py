@@ -1,9 +1,10 @@
-"""Checkpoints of kschwethelm/HyperbolicCV (classification) to those of Lorentz ResNets, and back.
+"""Translation of checkpoints of kschwethelm/HyperbolicCV (classification) to those of Lorentz
+ResNets, and back.
 
 Official weights act on whole points: a convolution is a matrix ``(C' + 1, k * k * C + 1)`` over a
-patch whose time comes first and whose space is ordered by position, then channel; its first row is
-never used. Ours are the blocks of it. Every official module repeats ``manifold.k`` (``-<x, x>``);
-ours keep ``log c = -log k`` once, if it is not 1.
+patch whose time comes first and whose space parts are ordered by position, then channel; its first
+row is never used. Ours are blocks of that matrix. Every official module has a copy of
+``manifold.k`` (``-<x, x>``); our weights have ``log c = -log k`` once, if it is not 0.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from hypvision.checkpoints.match import translated, unknown_name
 from hypvision.checkpoints.read import network_weights
 from hypvision.io.errors import HypvisionError
 
-# (official layer, ours), see translated(): the first two are the stem of a Euclidean encoder
+# Pairs of an official name and ours, see translated(). The first two belong to the stem of a
+# Euclidean encoder.
 _NAMES = [
     ("conv1.0.{rest}", "stem.conv.{rest}"),
     ("conv1.1.{rest}", "stem.norm.{rest}"),
@@ -51,12 +53,13 @@ _SHARED = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked
 
 
 def is_official_hyperboliccv(state_dict: Mapping[str, Tensor]) -> bool:
-    """Whether the names are those of HyperbolicCV's ResNet classifiers."""
+    """Return whether the names of a state dict are those of HyperbolicCV's ResNet classifiers."""
     return any(re.match(r"(encoder\.)?conv2_x\.0\.conv\.0\.", name) for name in state_dict)
 
 
 def _curvatures(state_dict: Mapping[str, Tensor]) -> list[Tensor]:
-    """The ``k`` of the encoder, if it has one, and of the head.
+    """Return the ``k`` of the encoder, if it has one, and that of the head, as far as the
+    checkpoint has them.
 
     Raises:
         HypvisionError: copies of one ``k`` differ.
@@ -86,8 +89,8 @@ def _kernel(layer: str, bottleneck: bool) -> int:
 
 
 def hyperboliccv_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """State dict of :class:`hypvision.models.LorentzResNet` from that of an L-ResNet or EL-ResNet
-    classifier."""
+    """Return the state dict of :class:`hypvision.models.LorentzResNet` for that of an L-ResNet or
+    EL-ResNet classifier."""
     if not any(re.fullmatch(r"(decoder|predictor)\.z", name) for name in state_dict):
         raise HypvisionError(
             "The checkpoint has no Lorentz head (decoder.z). Convert L-ResNet or EL-ResNet "
@@ -111,7 +114,8 @@ def hyperboliccv_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Te
 
 
 def _entries(state_dict: Mapping[str, Tensor], name: str, bottleneck: bool) -> dict[str, Tensor]:
-    """Our entries for an official one; none for one that has no counterpart."""
+    """Return our entries of a state dict for an official one; an empty dict if it has no
+    counterpart."""
     value = state_dict[name]
     head = re.fullmatch(r"(?:decoder|predictor)\.([az])", name)
     if head:
@@ -140,17 +144,18 @@ def _entries(state_dict: Mapping[str, Tensor], name: str, bottleneck: bool) -> d
 def hyperboliccv_to_official(
     state_dict: Mapping[str, Tensor], curvature: float | None = None
 ) -> dict[str, Tensor]:
-    """The inverse of :func:`hyperboliccv_from_official`, as the official code loads it strictly:
-    dead rows are 0, and every module has its copy of ``k``.
+    """Return the official state dict for one of ours, the inverse of
+    :func:`hyperboliccv_from_official`, as the official code loads it strictly: the rows that are
+    never used are 0, and every module has its copy of ``k``.
 
     Args:
-        state_dict: of our model.
-        curvature: of the model, which its weights contain only if it is learned; 1 if left out.
-
+        state_dict: the state dict of our model.
+        curvature: the curvature of the model, which its weights contain only if it is learned;
+            None: 1.
     Raises:
-        HypvisionError: a name has no official counterpart, as those of the "+" components; stages
-            of several curvatures; or a curvature that is not positive, or given beside learned
-            ones.
+        HypvisionError: a name has no official counterpart, like those of the "+" components; the
+            stages have several curvatures; or ``curvature`` is not positive, or is given although
+            the weights hold learned ones.
     """
     learned = _learned(state_dict)
     _check_curvatures(learned, curvature)
@@ -177,31 +182,33 @@ def hyperboliccv_to_official(
 
 
 def _learned(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The logarithms of the curvatures that weights hold."""
+    """Return the logarithms of learned curvatures among weights, by their names."""
     return {name: value for name, value in state_dict.items() if name.endswith("log_c")}
 
 
 def _check_curvatures(learned: Mapping[str, Tensor], curvature: float | None) -> None:
-    """Raise an error for curvatures that official weights cannot have, or one given in vain."""
+    """Raise HypvisionError for curvatures that official weights cannot have, and for one that is
+    given although the weights hold learned ones."""
     if curvature is not None and learned:
         raise HypvisionError(
-            f"The curvature {curvature:g} was given, but the weights hold what was learned: leave "
-            "it out."
+            f"The curvature {curvature:g} was given, but the weights hold a learned one. Leave it "
+            "out."
         )
     if curvature is not None and not 0 < curvature < math.inf:
         raise HypvisionError(f"The curvature {curvature:g} was given, but it must be positive.")
     inner = [value for name, value in learned.items() if name.startswith("manifolds.")]
     if any(not torch.equal(value, inner[0]) for value in inner):
         raise HypvisionError(
-            "The stages have several curvatures (curvature_per_stage), official networks have one."
+            "The stages have several curvatures (curvature_per_stage), but official networks have "
+            "one curvature."
         )
 
 
 def _official_entries(
     state_dict: Mapping[str, Tensor], name: str, official: str
 ) -> dict[str, Tensor]:
-    """The official entries for one of ours, whose place in the official network is ``official``;
-    that of a time weight is in its layer's matrix."""
+    """Return the official entries for our entry ``name``, whose place in the official network is
+    ``official``; a time weight has none of its own, because it is part of its layer's matrix."""
     value = state_dict[name]
     layer, _, entry = name.rpartition(".")
     place = official.removesuffix(f".{entry}")
@@ -221,14 +228,14 @@ def _official_entries(
             }
     if entry not in _SHARED:
         raise HypvisionError(unknown_name(name, "exact Lorentz ResNet (conv='exact')"))
-    if entry == "running_mean" and f"{layer}.beta" in state_dict:  # a point, whose time is dropped
+    if entry == "running_mean" and f"{layer}.beta" in state_dict:  # officially a point
         value = torch.cat([value.new_zeros(1), value])
     return {official: value}
 
 
 def _manifolds(state_dict: Mapping[str, Tensor]) -> Iterator[str]:
-    """Where the modules of an official Lorentz encoder, activations and pooling too, keep the
-    manifold."""
+    """Yield the names under which the modules of an official Lorentz encoder, including activations
+    and pooling, keep their manifold."""
     yield "enc_manifold"
     for module in ("encoder", "encoder.avg_pool", "encoder.conv1", "encoder.conv1.conv.2"):
         yield f"{module}.manifold"
@@ -251,12 +258,12 @@ def _manifolds(state_dict: Mapping[str, Tensor]) -> Iterator[str]:
 
 
 def hyperboliccv_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
-    """The timm model that converted weights belong to.
+    """Return the timm model to which converted weights belong.
 
     Returns:
-        Name of the model, and the arguments of ``timm.create_model`` by which it differs from the
-        default. The clipping radius of hybrid networks (``clip``: 1 for CIFAR, 4 for Tiny-ImageNet
-        as published) is in no checkpoint.
+        The name of the model, and the arguments of ``timm.create_model`` by which it differs from
+        the default. The clipping radius of hybrid networks (``clip``: 1 for CIFAR, 4 for
+        Tiny-ImageNet as published) is in no checkpoint.
     """
     stem = state_dict.get("stem.conv.weight")
     head = state_dict.get("head.weight")
@@ -282,14 +289,15 @@ def hyperboliccv_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[st
 
 
 def _layers(state_dict: Mapping[str, Tensor]) -> tuple[int, ...]:
-    """The number of blocks of each stage."""
+    """Return the number of blocks of each of the four stages."""
     numbers = [re.match(r"stages\.(\d)\.blocks\.(\d+)\.", name) for name in state_dict]
     blocks = {(int(match[1]), int(match[2])) for match in numbers if match}
     return tuple(sum(stage == i for stage, _ in blocks) for i in range(4))
 
 
 def _learned_curvatures(state_dict: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The arguments of a model with the curvatures that weights have learned; none without."""
+    """Return the arguments of a model with the curvatures that the weights have learned; an empty
+    dict if they have none."""
     names = ("manifolds.0.log_c", "head_manifold.log_c")
     learned = [round(torch.exp(state_dict[name]).item(), 6) for name in names if name in state_dict]
     if not learned:
@@ -299,7 +307,8 @@ def _learned_curvatures(state_dict: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
-    """The weights in a checkpoint under the names of a :class:`~hypvision.models.LorentzResNet`.
+    """Return the weights in a checkpoint by the names of a
+    :class:`~hypvision.models.LorentzResNet`.
 
     Accepts official checkpoints, those of ``hypvision train`` and the zoo's small files.
 

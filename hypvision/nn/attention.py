@@ -19,7 +19,8 @@ from .linear import LorentzLinear, timed_linear
 
 
 class HeadProjections(nn.Module):
-    """The projections to the heads, each a :class:`LorentzLinear`."""
+    """The linear layers of multi-head attention, each a :class:`LorentzLinear`, that make queries,
+    keys and values from tokens."""
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class HeadProjections(nn.Module):
         if head_dim is None and dim % num_heads:
             raise ArgumentError(
                 f"{type(self).__name__}: num_heads must divide dim, got {num_heads} heads for "
-                f"{dim} dimensions. Or give head_dim."
+                f"{dim} dimensions. Change one of the two, or give head_dim."
             )
         self.dim = dim
         self.num_heads = num_heads
@@ -51,8 +52,9 @@ class HeadProjections(nn.Module):
         )
 
     def projections(self, x: Tensor, context: Tensor | None) -> list[Tensor]:
-        """Space parts of queries, keys and values, one product for what reads the same tokens:
-        ``(3, B, heads, N, head_dim)``; or ``(1, ...)`` and ``(2, ...)`` with a context."""
+        """Return the space parts of queries, keys and values, in one product for those that read
+        the same tokens: ``(3, B, heads, N, head_dim)``, or, with a ``context``, ``(1, ...)`` of
+        queries and ``(2, ...)`` of keys and values."""
         check_features(self, x, self.dim, rank=3)
         if context is None:
             return [self._projected(x, self.query, self.key, self.value)]
@@ -70,7 +72,7 @@ class HeadProjections(nn.Module):
         return apart.permute(2, 0, 3, 1, 4)
 
     def heads(self, x: Tensor, context: Tensor | None) -> list[Tensor]:
-        """Space parts ``(B, heads, N, head_dim)`` of queries, keys and values."""
+        """Return the space parts ``(B, heads, N, head_dim)`` of queries, keys and values."""
         return [one for part in self.projections(x, context) for one in part.unbind()]
 
     def extra_repr(self) -> str:
@@ -78,7 +80,8 @@ class HeadProjections(nn.Module):
 
 
 class LorentzAttention(HeadProjections):
-    r"""Self- or cross-attention by squared Lorentz distances, whose means are centroids.
+    r"""Self- or cross-attention that scores by squared Lorentz distances and takes centroids of
+    values.
 
     .. math:: \mathrm{score}(q, k) = \frac{2/c + 2\langle q, k\rangle_L}{\tau}, \qquad
               o = \frac{\sum_j a_j v_j}{\sqrt c\,\sqrt{-\langle\cdot,\cdot\rangle_L}}
@@ -89,16 +92,17 @@ class LorentzAttention(HeadProjections):
 
     Args:
         dim: space dimension of the tokens.
-        num_heads: heads; they must divide ``dim``, unless ``head_dim`` is given.
-        dropout: of the attention weights, in training.
-        scale: initial temperature ``tau``, learned; ``sqrt(dim)`` by default.
-        head_dim: space dimension of a head; ``dim / num_heads`` by default. HyperCore's is one less
-            than that of the points: ``(dim + 1) / num_heads - 1``.
-        join: how the heads become one point before the last projection: ``"space"``, by their space
-            parts, time follows; ``"points"``, the projection reads every head's time, as
-            HyperCore's does; or ``"centroid"``, their centroid, without a projection, as
-            HyperCore's does without ``trans_heads_concat``.
-        init: of the projections, see :class:`LorentzLinear`; HyperCore's is ``"xavier"``.
+        num_heads: number of heads; it must divide ``dim``, unless ``head_dim`` is given.
+        dropout: dropout probability of the attention weights, in training.
+        scale: initial temperature ``tau``, which is learned; ``sqrt(dim)`` by default.
+        head_dim: space dimension of a head; ``dim / num_heads`` by default. In HyperCore it is one
+            less than the heads' share of coordinates: ``(dim + 1) / num_heads - 1``.
+        join: how the heads become one point before the last projection. ``"space"``: their space
+            parts are concatenated and the time is computed anew. ``"points"``: the projection reads
+            every head's time too, as in HyperCore. ``"centroid"``: their centroid is the result,
+            without a projection, as in HyperCore without ``trans_heads_concat``.
+        init: initialisation of the projections, see :class:`LorentzLinear`; HyperCore's is
+            ``"xavier"``.
 
     Shapes:
         tokens ``(B, N, dim)`` (and ``context`` ``(B, M, dim)``) to ``(B, N, dim)``, or
@@ -139,8 +143,8 @@ class LorentzAttention(HeadProjections):
 
     @torch.no_grad()
     def _joined(self, init: str, bias: bool, factory: dict[str, Any]) -> nn.Linear:
-        """A projection that reads every head's time, with the entries of a :class:`LorentzLinear`
-        of that ``init``."""
+        """Return a last projection that reads every head's time, with the entries of a
+        :class:`LorentzLinear` of the given ``init``."""
         out = nn.Linear(self.num_heads * (self.head_dim + 1), self.dim, bias, **factory)
         like = LorentzLinear(
             self.num_heads * self.head_dim, self.dim, self.manifold, init=init, **factory
@@ -158,16 +162,17 @@ class LorentzAttention(HeadProjections):
         c = self.manifold.c
         dropout = self.dropout if self.training else 0.0
         points = self.head_dim + 1
-        # columns of zeros up to a multiple of 8, which fused kernels need
+        # Columns of zeros are added up to a multiple of 8, which fused kernels need.
         spare = -(points + bool(dropout)) % 8 + bool(dropout)
         query, key, value = (
             one
             for i, part in enumerate(self.projections(x, context))
             for one in with_time(part, c, spare, negative=i == 0).to(part.dtype).unbind()
         )
-        # the temperature divides the queries: every attention kernel then gives it a gradient
+        # The temperature divides the queries, because only so every attention kernel gives it a
+        # gradient.
         query = query / self.scale.to(query.dtype)
-        if dropout:  # dropout changes the sum of the weights, so a column of ones computes it
+        if dropout:  # dropout changes the sums of the weights, so a column of ones computes them
             sums = value.new_zeros(value.shape[-1])
             sums[points:] = 1.0
             value = value + sums

@@ -1,4 +1,5 @@
-"""Checks of shapes and types for the layers; none waits for a device or breaks a compiled graph."""
+"""Checks of the layers' arguments and inputs; none waits for a device or breaks a compiled
+graph."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def _of(layer: nn.Module, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_manifold(layer: nn.Module, kind: type[Manifold], **manifolds: Any) -> None:
-    """Each argument must be a manifold of this class, else TypeError."""
+    """Raise TypeError if one of the arguments ``manifolds`` is not a manifold of the class
+    ``kind``."""
     for name, manifold in manifolds.items():
         if not isinstance(manifold, kind):
             example = kind.__name__ if kind in _SPACES else "Lorentz"
@@ -33,24 +35,26 @@ def check_manifold(layer: nn.Module, kind: type[Manifold], **manifolds: Any) -> 
 
 
 def check_sizes(layer: nn.Module, **sizes: Any) -> None:
-    """Each size must be an integer of at least 1."""
+    """Raise an error if one of the ``sizes`` is not an integer of at least 1."""
     at_least(1, integer=True, **_of(layer, sizes))
 
 
 def check_positive(layer: nn.Module, **values: float | None) -> None:
-    """Each number must be finite and above 0, or None."""
+    """Raise an error if one of the numbers ``values`` is not finite and above 0; None is
+    allowed."""
     more_than(0, **{name: value for name, value in _of(layer, values).items() if value is not None})
 
 
 def check_rescaling(
     layer: nn.Module, slope: float | None, limit: float | None, **others: float | None
 ) -> None:
-    """As :func:`check_positive`; and no limit without a slope, which switches the rescaling on."""
+    """Check ``slope``, ``limit`` and ``others`` as :func:`check_positive` does, and raise
+    ArgumentError for a ``limit`` without the ``slope`` that switches the rescaling on."""
     check_positive(layer, slope=slope, limit=limit, **others)
     if limit is not None and slope is None:
         raise ArgumentError(
-            f"{type(layer).__name__}: limit={limit:g} is that of the rescaling, which slope=None "
-            "leaves out. Give a slope too, such as slope=2.0, or no limit."
+            f"{type(layer).__name__}: limit={limit:g} is the limit of the rescaling, which "
+            "slope=None leaves out. Give a slope too, such as slope=2.0, or leave out limit."
         )
 
 
@@ -62,8 +66,8 @@ def check_features(
     rank: int | None = None,
     name: str = "x",
 ) -> None:
-    """``x`` must be floating point (else TypeError), have ``rank`` dimensions, and ``width``
-    features along ``dim``."""
+    """Raise TypeError if ``x`` (called ``name``) is not floating point, and ArgumentError if it
+    does not have ``rank`` dimensions or not ``width`` features along ``dim``."""
     owner = type(layer).__name__
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise TypeError(
@@ -91,19 +95,20 @@ def check_features(
 
 
 def takes_statistics(layer: nn.Module, points: int) -> bool:
-    """Whether a batch norm in training has points to normalise by; a single one, whose variance is
-    rounding noise, is an error, as in PyTorch."""
+    """Return whether a batch norm in training has points to normalise by. A single point, whose
+    variance is only rounding noise, is an error, as in PyTorch."""
     if points == 1:
         raise ArgumentError(
             f"{type(layer).__name__}: expected more than 1 point (value per channel) when "
             "training, got a single one. Take larger batches (DataLoader: drop_last=True leaves "
-            "out a last one of one image), or call .eval()."
+            "out a last batch of one image), or call .eval()."
         )
     return points > 0
 
 
 def integers(value: int | tuple[int, ...], rank: int, name: str, least: int) -> tuple[int, ...]:
-    """One integer of at least ``least`` for every dimension of a kernel."""
+    """Return one integer of at least ``least`` for each of the ``rank`` dimensions of a kernel,
+    from a number or a sequence of them."""
     found = tuple(value) if isinstance(value, (tuple, list)) else (value,) * rank
     if len(found) != rank:
         raise ArgumentError(f"{name} must be an integer or {rank} integers, got {value!r}.")

@@ -2,16 +2,16 @@
 
 Paper: "Hyperbolic Hierarchical Clustering for Visual Representation Learning" (Wei et al., ECCV
 2026). The map is cut into ``fold x fold`` windows. At patch level the pixels of a window are softly
-assigned to ``prop x prop`` centres by cosine similarity; at window level the windows themselves,
+assigned to ``prop x prop`` centres by cosine similarity. At window level the windows themselves,
 lifted to the hyperboloid, are assigned to ``win x win`` centres of the whole map by geodesic
-distance. Values are averaged into the centres (aggregate) and handed back to the pixels (dispatch)
-with the same weights.
+distance. Values are averaged into the centres (aggregation) and handed back to the pixels with the
+same weights (dispatch).
 
-How it is computed here: aggregation and dispatch are one batched matrix product each, for both
-levels in one function; both projections are one product, and one copy splits the windows and heads;
-the result of the window level is constant in a window, so it is added as a bias after the output
-projection instead of being up-sampled to pixels and concatenated; and a single centre at window
-level is the mean of the map, whatever its distance.
+How the mixer is computed here: aggregation and dispatch are one batched matrix product each, and
+one function serves both levels; the projections to features and values are one product, and one
+copy splits windows and heads. The result of the window level is constant in a window, so it is
+added as a bias after the output projection instead of being up-sampled to pixels and concatenated.
+A single centre at window level is the mean of the map, whatever its distance.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ from .linear import SharedLinear
 
 
 class ClusterAssignment(NamedTuple):
-    """Soft assignments of one mixer. B images, e heads, M centres a window, K window-level centres.
+    """Soft assignments of one mixer, for B images, e heads, M centres in a window and K
+    window-level centres.
 
-    ``patch`` has shape ``(B, e, M, H, W)`` and sums to 1 over M at every pixel; which centres are
-    meant depends on the window that the pixel lies in: ``window_index`` ``(H, W)`` numbers the
-    windows row by row. ``window`` has shape ``(B, e, K, fold, fold)`` and sums to 1 over K, or is
-    None where the mixer has no window level.
+    ``patch`` has shape ``(B, e, M, H, W)`` and sums to 1 over M at every pixel. To which centres a
+    pixel is assigned depends on its window: ``window_index`` ``(H, W)`` holds the windows' numbers,
+    counted row by row. ``window`` has shape ``(B, e, K, fold, fold)`` and sums to 1 over K, or is
+    None if the mixer has no window level.
     """
 
     patch: Tensor
@@ -51,23 +52,25 @@ GEOMETRIES = ("euclidean", "hyperbolic")
 
 
 def as_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """``x.to(dtype)``; a compiler or exporter sees nothing where the dtype is that already."""
+    """Return ``x`` in a dtype; a compiler or exporter sees no operation if ``x`` has that dtype
+    already."""
     return x if x.dtype == dtype else x.to(dtype)
 
 
-# the cosh of a distance that counts as 0
+# the least cosh of a distance: below, the distance counts as 0
 NEAREST = 1 + 2.0**-52
 
 
 class _Shared(Function):
-    """Soft clustering: what the centres gather, and hand back with the same weights.
+    """Aggregation and dispatch of soft clustering: means of values at the centres, handed back with
+    the same weights.
 
     With weights ``A`` ``(G, M, N)``, values ``v`` ``(G, N, d)`` and centres ``c`` ``(G, M, d)`` the
     means are ``u = (A v + c) / (A 1 + 1)``. The gradient of the quotient takes three operations
     here, seven of autograd's.
 
     Returns:
-        ``A' u``, the means ``u`` and the divisors ``(G, M, 1)``.
+        ``A' u`` ``(G, N, d)``, the means ``u`` ``(G, M, d)`` and the divisors ``(G, M, 1)``.
     """
 
     generate_vmap_rule = True
@@ -96,14 +99,16 @@ class _Shared(Function):
         gathered = (gathered if of_means is None else gathered + of_means) / sizes
         total = (gathered * means).sum(2, keepdim=True)
         total = total if of_sizes is None else total - of_sizes
-        # of the product A v, of the divisor and of the product A' u
+        # The gradient of the weights has three parts: of the product A v, of the divisor, and of
+        # the product A' u.
         of_weights = torch.baddbmm(total, gathered, values.transpose(1, 2), beta=-1)
         of_weights = torch.baddbmm(of_weights, means, grad.transpose(1, 2))
         return of_weights, torch.bmm(weights.transpose(1, 2), gathered), gathered
 
 
 def _surely_zero(size: int) -> bool:
-    """Whether a size is 0; for a free size of an exported file, whether it always is."""
+    """Return whether a size is 0; for a free size of an exported program, whether it is known to be
+    0."""
     if isinstance(size, int):
         return size == 0
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # imports sympy
@@ -112,8 +117,8 @@ def _surely_zero(size: int) -> bool:
 
 
 def _squared_distances(rows: int, columns: int, bins: int, like: Tensor) -> Tensor:
-    """``(bins^2, rows, columns)``: from the middles of bins x bins cells to the pixels of a window,
-    in cells."""
+    """Return the squared distances ``(bins^2, rows, columns)`` between the middles of ``bins`` x
+    ``bins`` cells of a window and its pixels, in units of a cell."""
 
     def along(size: int) -> Tensor:
         cells, pixels = (
@@ -126,12 +131,14 @@ def _squared_distances(rows: int, columns: int, bins: int, like: Tensor) -> Tens
 
 
 def _pool(x: Tensor, side: int) -> Tensor:
-    """Averages ``(B, side^2, C)`` over cells of a map ``(B, H, W, C)``, as of adaptive pooling."""
-    # true for a compiler, too
+    """Return averages ``(B, side^2, C)`` over ``side`` x ``side`` cells of a map ``(B, H, W, C)``,
+    by adaptive average pooling."""
+    # ``is_exporting`` is also true while compiling, hence the second question.
     exporting = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
     if not exporting:
         return F.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), side).flatten(2).transpose(1, 2)
-    # ONNX has no cells of a map of any size: products with matrices instead.
+    # ONNX has no adaptive pooling of maps of any size, so the map is multiplied by matrices
+    # instead.
     batch, height, width, dim = x.shape
     rows = torch.matmul(_pool_matrix(height, side, x), x.reshape(batch, height, width * dim))
     return torch.matmul(
@@ -140,10 +147,10 @@ def _pool(x: Tensor, side: int) -> Tensor:
 
 
 def _pool_matrix(size: int, bins: int, like: Tensor) -> Tensor:
-    """Matrix ``(bins, size)`` of adaptive average pooling: bin i averages [floor(i s / b), ceil((i
-    + 1) s / b))."""
-    # The start of cell j relative to the start of bin i, times b: they overlap strictly between -b
-    # and s.
+    """Return the matrix ``(bins, size)`` of adaptive average pooling: bin i averages the pixels
+    [floor(i s / b), ceil((i + 1) s / b)) of s."""
+    # ``behind`` is the start of pixel j relative to the start of bin i, times b: the two overlap if
+    # it lies strictly between -b and s.
     starts = torch.arange(bins, device=like.device).unsqueeze(1) * size
     behind = torch.arange(size, device=like.device) * bins - starts
     inside = torch.logical_and(behind > -bins, behind < size).to(like.dtype)
@@ -151,41 +158,42 @@ def _pool_matrix(size: int, bins: int, like: Tensor) -> Tensor:
 
 
 class ClusterMixer(nn.Module):
-    """Hierarchical clustering token mixer on maps ``(B, H, W, C)`` of any height and width.
+    """Token mixer by hierarchical clustering, on maps ``(B, H, W, C)`` of any height and width.
 
     Args:
         dim: channels C of input and output.
         heads: number of heads e, each clustering in its own feature space.
         head_dim: channels d of a head.
-        fold: windows per side.
-        prop: patch-level centres per side of a window, M = prop^2.
-        win: window-level centres per side of the map, K = win^2.
+        fold: number of windows per side of the map.
+        prop: number of patch-level centres per side of a window, M = prop^2.
+        win: number of window-level centres per side of the map, K = win^2.
         nominal_size: side F of the patch-level position bias ``(e, M, F, F)``, resized to the map
             at every call.
         window_level: whether the mixer has the Lorentzian window level.
         curvature: c > 0 of the hyperboloid (sectional curvature -c).
-        pad: ``"always"`` pads ``fold - size % fold`` (a whole fold when divisible, as published),
-            ``"minimal"`` only up to the next multiple of fold.
+        pad: ``"always"`` adds ``fold - size % fold`` pixels to an axis (a whole fold if divisible,
+            as published), ``"minimal"`` only those up to the next multiple of fold.
         lift: ``"ambient"`` reads the first feature as a time coordinate (as published), ``"space"``
             lifts all d features with the exponential map at the origin.
-        norm: GroupNorm over the concatenated levels before the output projection (in the paper, not
-            in its code).
+        norm: whether a GroupNorm over the concatenated levels precedes the output projection (as in
+            the paper, but not in its code).
         alpha, window_alpha: initial values of the two temperatures, which multiply similarity and
-            distance. At the published 1 a softmax of cosines is near uniform, and all centres are
-            nearly one.
-        center: subtract the mean of the features before comparing them: over the pixels of a window
-            at patch level, over the windows at window level. A common part makes all cosines
-            similar.
+            distance. At 1, as published, a softmax of cosines is almost uniform, and all centres
+            are almost the same.
+        center: whether the mean of the features is subtracted before they are compared: the mean
+            over the pixels of a window at patch level, over the windows at window level. A common
+            part of the features would make all cosines similar.
         locality: initial weight, per head, of the squared distance (in cells) between a pixel and
-            the cell that a centre was pooled from; it is subtracted from their similarity, as in
-            superpixels. 0, as published: no such term and no parameter.
-        patch_geometry, window_geometry: ``"euclidean"``, similarities are cosines of features, or
-            ``"hyperbolic"``, minus distances of lifted ones; by default each level has the
+            the cell from which a centre was pooled; it is subtracted from their similarity, as in
+            superpixels. 0, as published, for no such term and no parameter.
+        patch_geometry, window_geometry: ``"euclidean"`` for cosines of features as similarities, or
+            ``"hyperbolic"`` for minus distances of lifted features; by default each level has the
             published one.
-        position_bias: whether logits have a learned bias for each place.
-        shift: move the map by half a window before it is cut, and back afterwards. What leaves it
-            at one side enters at the other, without a mask. The paper's shifted windows, in place
-            of the window level; how they treat the border it does not say.
+        position_bias: whether logits have a learned bias for each position of the map.
+        shift: whether the map is moved by half a window before it is cut into windows, and back
+            afterwards. Pixels that leave at one side enter at the other, without a mask. These are
+            the paper's shifted windows in place of the window level; the paper does not say how
+            they treat the border.
     """
 
     bias: nn.Parameter | None
@@ -252,8 +260,8 @@ class ClusterMixer(nn.Module):
         self.ambient_lift = lift == "ambient"
         self._check_lift()
         self.center = center
-        # With centred features, a window of one colour has only round-off, which must not be scaled
-        # to length 1.
+        # With centred features a window of one colour holds only round-off, which must not be
+        # scaled to length 1.
         self.eps = 1e-3 if center else 1e-12
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
 
@@ -279,8 +287,8 @@ class ClusterMixer(nn.Module):
         lifted = self.hyperbolic_patches or (self.window_level and self.hyperbolic_windows)
         if self.ambient_lift and self.head_dim < 2 and lifted:
             raise ArgumentError(
-                "lift='ambient' takes one feature as time and needs head_dim >= 2; use "
-                "lift='space'."
+                "lift='ambient' takes one feature as time and needs head_dim >= 2. Give a larger "
+                "head_dim, or lift='space'."
             )
 
     def extra_repr(self) -> str:
@@ -290,13 +298,13 @@ class ClusterMixer(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Mix ``x`` of shape ``(B, H, W, C)``."""
+        """Return the mixed map, of the shape ``(B, H, W, C)`` of ``x``."""
         padded, top, left = self._features(x)
         (out, _), (window, _) = self._levels(padded)
         if self.norm is None:
             out = self._project(out, window)
         elif window is not None:
-            # The norm couples all pixels and both levels, so concatenate them as in the paper.
+            # The norm couples all pixels and both levels, so they are concatenated as in the paper.
             out = torch.cat([out, window.expand_as(out)], 5)
         out = self._moved(out.reshape(*padded.shape[:3], -1), back=True)
         if padded.shape[1:3] != x.shape[1:3]:
@@ -306,12 +314,13 @@ class ClusterMixer(nn.Module):
         return out
 
     def assignments(self, x: Tensor) -> ClusterAssignment:
-        """The soft assignments that :meth:`forward` uses for the input ``x`` ``(B, H, W, C)``."""
+        """Return the soft assignments that :meth:`forward` uses for the map ``x``
+        ``(B, H, W, C)``."""
         batch, height, width, _ = x.shape
         padded, top, left = self._features(x)
         (_, patch), (_, window) = self._levels(padded)
         fold = self.fold
-        if self.window_alpha is not None and window is None:  # of one centre
+        if self.window_alpha is not None and window is None:  # a single centre takes all
             window = x.new_ones(batch, self.heads, 1, fold, fold)
         rows, columns = self._sides(padded)
         patch = patch.reshape(batch, fold, fold, self.heads, self.prop**2, rows, columns)
@@ -326,24 +335,26 @@ class ClusterMixer(nn.Module):
         return ClusterAssignment(patch.permute(0, 3, 4, 1, 2), y.unsqueeze(1) * fold + z, window)
 
     def _sides(self, padded: Tensor) -> tuple[int, int]:
-        """Height and width of a window of a padded map."""
+        """Return the height and the width of a window of a padded map, in pixels."""
         return padded.shape[1] // self.fold, padded.shape[2] // self.fold
 
     def _moved(self, x: Tensor, back: bool = False) -> Tensor:
-        """A padded map ``(B, H', W', ...)``, with ``shift`` moved by half a window."""
+        """Return a padded map ``(B, H', W', ...)``, moved by half a window (or ``back``) if the
+        mixer has ``shift``."""
         if not self.shift:
             return x
         step = 1 if back else -1
         return x.roll([step * (x.shape[k] // self.fold // 2) for k in (1, 2)], (1, 2))
 
     def _place(self, pixels: Tensor, side: int) -> Tensor:
-        """Along one axis, the numbers of the windows that pixels of the padded map lie in."""
+        """Return, along one axis, the numbers of the windows in which ``pixels`` of the padded map
+        lie."""
         if self.shift:
             pixels = (pixels - side // 2) % (side * self.fold)
         return pixels // side
 
     def _padding(self, size: int) -> tuple[int, int]:
-        """Pixels to add before and after an axis of ``size``."""
+        """Return how many pixels are added before and after an axis of ``size`` pixels."""
         if not self.pad_always and _surely_zero(size % self.fold):
             return 0, 0
         # The padded size is written as side * fold, so that torch.export sees that fold divides it.
@@ -352,27 +363,29 @@ class ClusterMixer(nn.Module):
         return pad // 2, pad - pad // 2
 
     def _features(self, x: Tensor) -> tuple[Tensor, int, int]:
-        """Features and values ``(B, H', W', 2 e d)`` of a map that windows divide, and its pixels
-        added at top and left."""
+        """Return features and values ``(B, H', W', 2 e d)`` of the map, padded so that windows
+        divide it, and the numbers of pixels added at the top and at the left."""
         height = x.shape[1]
         width = x.shape[2]
         top, bottom = self._padding(height)
         left, right = self._padding(width)
         weight = torch.cat([self.feature.weight, self.value.weight])
         bias = torch.cat([self.feature.bias, self.value.bias])
-        # a projection of pixels comes before they are repeated
+        # The projection comes before the padding, so that repeated pixels are projected once.
         padded = F.linear(x, weight, bias)
         if not _surely_zero(top + bottom + left + right):
-            # reflection needs more pixels than it adds
+            # Reflection needs more pixels than it adds.
             enough = max(top, bottom) < height and max(left, right) < width
             mode = "reflect" if enough else "replicate"
-            # channels stand in for depth, so that they stay side by side
+            # The channels take the place of a third space dimension, so that they stay side by side
+            # in memory.
             sides = (0, 0, left, right, top, bottom)
             padded = F.pad(padded.unsqueeze(1), sides, mode=mode).squeeze(1)
         return self._moved(padded), top, left
 
     def _project(self, out: Tensor, window: Tensor | None = None) -> Tensor:
-        """The output projection of values ``(..., inner)``, and of the windows' broadcast ones."""
+        """Return the output projection of values ``(..., inner)``, or of these and the windows'
+        values ``window``, which broadcast, side by side."""
         if window is None:
             return F.linear(out, self.proj.weight, self.proj.bias)
         first, second = self.proj.weight.split(self.heads * self.head_dim, 1)
@@ -381,11 +394,11 @@ class ClusterMixer(nn.Module):
     def _levels(
         self, padded: Tensor
     ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor | None, Tensor | None]]:
-        """Mixed values and assignments of both levels.
+        """Return mixed values and assignments of both levels, each as a pair.
 
-        Values have shape ``(B, fold, h, fold, w, e * d)`` and ``(B, fold, 1, fold, 1, e * d)``,
-        where h and w are 1, too, if all windows get the same; assignments
-        ``(B * fold^2 * e, M, h * w)`` and ``(B, e, K, fold, fold)``.
+        Values have shape ``(B, fold, h, fold, w, e * d)`` at patch level and
+        ``(B, fold, 1, fold, 1, e * d)`` at window level (``(B, 1, 1, 1, 1, e * d)`` if all windows
+        get the same); assignments ``(B * fold^2 * e, M, h * w)`` and ``(B, e, K, fold, fold)``.
         """
         fold = self.fold
         heads = self.heads
@@ -417,13 +430,13 @@ class ClusterMixer(nn.Module):
         return patch, (mixed.reshape(-1, fold, 1, fold, 1, heads * self.head_dim), assignment)
 
     def _one_center(self, value: Tensor, unused: Tensor) -> Tensor:
-        """The window level of one centre: it hands the mean of the map to all windows, however far
-        they are.
+        """Return the values ``(B, 1, 1, 1, 1, e * d)`` of a window level with one centre: the mean
+        of the map for all windows, whatever their distance.
 
         Args:
-            value: of the pixels, ``(B * fold^2 * e, N, d)``.
-            unused: a parameter that gets the gradient 0, which training on several devices needs;
-                so does the position bias.
+            value: values of the pixels, ``(B * fold^2 * e, N, d)``.
+            unused: a parameter that has no effect and, like the position bias, gets the gradient 0,
+                because training on several devices needs a gradient of every parameter.
         """
         parts = value.reshape(-1, self.fold**2, self.heads, value.shape[1], self.head_dim)
         rest = [unused] if self.window_bias is None else [unused, self.window_bias]
@@ -438,14 +451,15 @@ class ClusterMixer(nn.Module):
         scale: Tensor,
         bias: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Values averaged into the centres and handed back ``(G, N, d)``, and soft assignments
-        ``(G, M, N)``.
+        """Return the values averaged into the centres and handed back, ``(G, N, d)``, and the soft
+        assignments ``(G, M, N)``.
 
         Args:
-            tokens, centers: features and values of either, ``(G, N, d)`` and ``(G, M, d)``.
-            hyperbolic: whether similarities are minus distances, and not cosines.
-            scale: of the similarities, ``(1,)``.
-            bias: what is added to them, ``(g, M, N)`` for g that divides G.
+            tokens, centers: the features and the values of tokens ``(G, N, d)`` and of centres
+                ``(G, M, d)``.
+            hyperbolic: whether similarities are minus distances instead of cosines.
+            scale: factor of the similarities, ``(1,)``.
+            bias: numbers added to the logits, ``(g, M, N)`` for a g that divides G; or None.
         """
         feature, value = tokens
         own, updated = centers
@@ -464,18 +478,20 @@ class ClusterMixer(nn.Module):
         return mixed, assignment
 
     def _cosine(self, feature: Tensor, centers: Tensor, scale: Tensor) -> Tensor:
-        """Cosines ``(G, M, N)`` of features ``(G, N, d)`` and centres ``(G, M, d)``, times
-        ``scale`` ``(1,)``."""
+        """Return the cosines ``(G, M, N)`` of features ``(G, N, d)`` and centres ``(G, M, d)``,
+        times ``scale`` ``(1,)``."""
         shape = (self.head_dim,)
         eps = self.eps**2 / self.head_dim
         gain = as_dtype(scale.expand(shape), centers.dtype)
         share = feature.new_full(shape, 1 / self.head_dim)
-        # of length 1 / sqrt(d), but for those below eps; a norm without a gain gives sqrt(d)
+        # The features get the length 1 / sqrt(d), but for those shorter than eps, and the centres
+        # sqrt(d) times the scale.
         unit = F.rms_norm(feature, shape, share, eps=eps)
         return torch.bmm(F.rms_norm(centers, shape, gain, eps=eps), unit.transpose(1, 2))
 
     def _patch_bias(self, padded: Tensor, like: Tensor) -> Tensor | None:
-        """What is added to the logits by place, ``(fold^2 * e, M, N)``, in the order of windows."""
+        """Return the part of the logits that depends on positions alone, ``(fold^2 * e, M, N)``, in
+        the order of the windows; None if there is none."""
         fold = self.fold
         rows, columns = self._sides(padded)
         centers = self.prop * self.prop
@@ -499,13 +515,12 @@ class ClusterMixer(nn.Module):
         )
 
     def _nearness(self, feature: Tensor, centers: Tensor, scale: Tensor) -> Tensor:
-        r"""Minus geodesic distances ``(G, M, N)`` of lifted features ``(G, N, d)`` and centres
-        ``(G, M, d)``.
+        r"""Return minus the geodesic distances ``(G, M, N)`` between lifted features ``(G, N, d)``
+        and lifted centres ``(G, M, d)``, times ``scale`` ``(1,)``.
 
-        They are multiplied by ``scale`` ``(1,)``. With points :math:`(t, s)` scaled to curvature
-        -1, a distance is :math:`\mathrm{arcosh}(t t' - s \cdot s')`, in float64. Features are
-        clipped to the unit ball, so the error of the bracket is at most ``1e-15 cosh(sqrt c)^2``,
-        and that of a distance the root of it.
+        With points :math:`(t, s)` scaled to curvature -1, a distance is :math:`\mathrm{arcosh}(t t'
+        - s \cdot s')`, computed in float64. Features are clipped to the unit ball, so the error of
+        the bracket is at most ``1e-15 cosh(sqrt c)^2``, and that of a distance at most its root.
         """
         with exact(feature.device):
             space = self._lift(precise(torch.cat([feature, centers], 1)))
@@ -521,14 +536,14 @@ class ClusterMixer(nn.Module):
             return distance * as_dtype(scale * -(self.curvature**-0.5), feature.dtype)
 
     def _lift(self, u: Tensor) -> Tensor:
-        """Space parts, times ``sqrt(c)``, of points for features ``(..., d)`` clipped to the unit
-        ball."""
+        """Return the space parts, times ``sqrt(c)``, of the points to which features ``(..., d)``,
+        clipped to the unit ball, are lifted."""
         u = u / F.threshold(length(u), 1.0, 1.0)
         square = u * u
         norm = square.sum(-1, keepdim=True)
         if self.ambient_lift:
             norm = torch.sub(norm, square[..., :1], alpha=2)
             u = u[..., 1:]
-        # the official code's clamp; active for norms below 1e-4
+        # This is the clamp of the official code, active for norms below 1e-4.
         root = torch.sqrt(F.threshold(norm, 1e-8, 1e-8))
         return u * (torch.sinh(root * self.curvature**0.5) / root)

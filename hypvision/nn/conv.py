@@ -1,4 +1,5 @@
-"""Convolutions on the hyperboloid over space-only maps ``(B, C, H, W)``, by Euclidean kernels."""
+"""Convolutions on the hyperboloid, over maps ``(B, C, H, W)`` of space parts, by Euclidean
+kernels."""
 
 from __future__ import annotations
 
@@ -39,13 +40,14 @@ def box_sum(
     padding: tuple[int, ...],
     dilation: tuple[int, ...],
 ) -> Tensor:
-    """Sums over the windows of a convolution of maps ``(B, 1, ...)``; outside counts as 0."""
+    """Return the sums over the windows of a convolution of maps ``(B, 1, ...)``; numbers outside of
+    the map count as 0."""
     if max(kernel) == 1 and max(padding) == 0:
         return x[tuple(slice(None, None, step) for step in (1, 1, *stride))]
     fits = (
         max(dilation) == 1 and len(kernel) == 2 and all(2 * p <= k for p, k in zip(padding, kernel))
     )
-    # the ONNX exporter would drop the divisor without notice
+    # The ONNX exporter would drop the divisor without notice.
     if fits and not torch.compiler.is_exporting():
         return F.avg_pool2d(x, kernel, stride, padding, divisor_override=1)
     ones = torch.ones(1, 1, *kernel, dtype=x.dtype, device=x.device)
@@ -53,7 +55,7 @@ def box_sum(
 
 
 class _LorentzConv(nn.Module):
-    """The published convolution in factorised form, without concatenated patches."""
+    """The published Lorentz convolution, computed without concatenating the points of a patch."""
 
     rank: int
 
@@ -89,7 +91,7 @@ class _LorentzConv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Everything uniform in +-sqrt(2 / fan_in), as published.
+        """Initialise all parameters uniformly in +-sqrt(2 / fan_in), as published.
 
         Without a norm between the layers the mean square of the space parts grows by at most 4/3 a
         layer, less at the border: 50 layers of 16 to 64 channels take a radius of 2 to between 4
@@ -104,7 +106,8 @@ class _LorentzConv(nn.Module):
         check_features(self, x, self.in_channels, 1, self.rank + 2)
         geometry = (self.stride, self.padding, self.dilation)
         out = _CONVOLUTIONS[self.rank](x, self.weight, self.bias, *geometry)
-        # |t|^2 of the concatenated patch: pixels outside of the map are origins, of space part 0
+        # This is the time of the concatenated patch; pixels outside of the map are origins, with
+        # the space part 0.
         time = torch.sqrt(
             box_sum(space_square(x, 1), self.kernel_size, *geometry) + 1 / self.manifold.c
         ).to(out.dtype)
@@ -119,18 +122,18 @@ class _LorentzConv(nn.Module):
 
 
 class LorentzConv2d(_LorentzConv):
-    r"""Lorentz convolution of fully hyperbolic CNNs (Bdeir et al., ICLR 2024), exact, in one
+    r"""Lorentz convolution of fully hyperbolic CNNs (Bdeir et al., ICLR 2024), exactly and in one
     Euclidean convolution.
 
-    The published layer concatenates the points of a patch to one (its time is
-    :math:`t^2 = 1/c + \sum_p |s_p|^2`) and applies a Lorentz linear layer. Written out that is
+    The published layer concatenates the points of a patch to one point (with the time
+    :math:`t^2 = 1/c + \sum_p |s_p|^2`) and applies a Lorentz linear layer. Written out this is
 
     .. math:: s' = \mathrm{conv}(s) + w_t \sqrt{\mathrm{boxsum}(|s|^2) + 1/c}
 
-    without the unfolded patches; padding is by origins.
+    which needs no unfolded patches. Padding is by origins.
 
-    Arguments are those of ``nn.Conv2d`` and the hyperboloid. Shapes: space parts ``(B, C, H, W)``
-    to ``(B, C', H', W')``.
+    The arguments are those of ``nn.Conv2d``, and the hyperboloid. Shapes: space parts
+    ``(B, C, H, W)`` to ``(B, C', H', W')``.
     """
 
     rank = 2
@@ -145,10 +148,10 @@ class LorentzConv1d(_LorentzConv):
 class LorentzConvTranspose2d(nn.Module):
     """Transposed Lorentz convolution (Bdeir et al., ICLR 2024).
 
-    Origins are put between the pixels, and a :class:`LorentzConv2d` follows. Arguments are those of
-    ``nn.ConvTranspose2d`` and the hyperboloid; output padding is by origins. Shapes: space parts
-    ``(B, C, H, W)`` to ``(B, C', H', W')``. The weight ``(C', C, kh, kw)`` has the layout of a
-    convolution.
+    Origins are put between the pixels, and a :class:`LorentzConv2d` follows. The arguments are
+    those of ``nn.ConvTranspose2d``, and the hyperboloid; output padding is by origins. Shapes:
+    space parts ``(B, C, H, W)`` to ``(B, C', H', W')``. The weight ``(C', C, kh, kw)`` has the
+    layout of a convolution's.
     """
 
     def __init__(
@@ -188,7 +191,7 @@ class LorentzConvTranspose2d(nn.Module):
 
     @property
     def manifold(self) -> Lorentz:
-        """The hyperboloid."""
+        """The hyperboloid of the points."""
         return self.conv.manifold
 
     def forward(self, x: Tensor) -> Tensor:
@@ -209,12 +212,13 @@ class LorentzConvTranspose2d(nn.Module):
 
 
 def _matching(square: Tensor, wanted: Tensor) -> Tensor:
-    """Factor that gives vectors with these squared norms the wanted ones."""
+    """Return the factor by which vectors of the squared norms ``square`` get the squared norms
+    ``wanted``."""
     return torch.sqrt((wanted + 1e-30) / (square + 1e-30))
 
 
 class _FusedBoost(Function):
-    """:meth:`_Efficient._along_axis` for a GPU, by the Triton kernels of
+    """Compute :meth:`_Efficient._along_axis` on a GPU by the Triton kernels of
     :mod:`hypvision.nn.kernels`."""
 
     @staticmethod
@@ -253,7 +257,8 @@ class _FusedBoost(Function):
 
 
 class _Efficient(nn.Module):
-    """Norm-preserving linear map of the space part, then a boost and a rescaling of the radius."""
+    """The base of efficient layers: a linear map of the space part that keeps norms, then a boost
+    and a rescaling of the radius."""
 
     weight: nn.Parameter
     constant: Tensor
@@ -293,7 +298,7 @@ class _Efficient(nn.Module):
 
     @contextmanager
     def folded(self) -> Iterator[None]:
-        """Context in which the matrix is a constant, for exporters without a linear solver."""
+        """Make the matrix a constant inside this context, for exporters without a linear solver."""
         if self.expanding:
             self.register_buffer("constant", self.matrix().detach(), persistent=False)
         try:
@@ -302,15 +307,17 @@ class _Efficient(nn.Module):
             self._buffers.pop("constant", None)
 
     def matrix(self) -> Tensor:
-        """The map ``(fan_out, fan_in)``: orthonormal columns if it expands, else the weight."""
+        """Return the matrix ``(fan_out, fan_in)`` of the linear map: with orthonormal columns if it
+        expands, else the weight."""
         if "constant" in self._buffers:
             return self.constant
         weight = self.weight.reshape(self.fan_out, self.fan_in)
         if not self.expanding:
             return weight
-        # Cayley transform of A = X E^T - E X^T, where X is the lower triangle of the weight and E
-        # the first columns of the identity. A = U V^T has rank 2 fan_in, so Woodbury's formula
-        # solves a smaller system if 2 fan_in is smaller.
+        # The matrix is the first columns of the Cayley transform of A = X E^T - E X^T, where X is
+        # the lower triangle of the weight and E the first columns of the identity. A = U V^T has
+        # rank 2 fan_in, so Woodbury's formula solves a smaller system if 2 fan_in is smaller than
+        # fan_out.
         with exact(weight.device):
             x = torch.tril(precise(weight))
             e = torch.eye(self.fan_out, self.fan_in, dtype=x.dtype, device=x.device)
@@ -326,8 +333,8 @@ class _Efficient(nn.Module):
             return out
 
     def finish(self, out: Tensor, wanted: Callable[[], Tensor], dim: int) -> Tensor:
-        """Norm matching, boost and rescaling of the linear map's result; ``wanted`` computes the
-        squared norms that the results are matched to."""
+        """Return the result ``out`` of the linear map after norm matching, boost and rescaling;
+        ``wanted`` computes the squared norms to which the results are matched."""
         c = self.manifold.c
         if self.boost in ("axis", "none"):
             parameters = [
@@ -349,7 +356,8 @@ class _Efficient(nn.Module):
     def _axial_numbers(
         self, square: Tensor, last: Tensor, *parameters: Any
     ) -> tuple[Tensor, Tensor]:
-        """:meth:`_along_axis` in float64; on a GPU, boosts of maps by one Triton kernel."""
+        """Return the numbers of :meth:`_along_axis`, computed in float64; on a GPU, boosts of maps
+        by one Triton kernel."""
         if self._fused(square, last):
             c = torch.as_tensor(parameters[0], dtype=torch.float64, device=square.device)
             numbers: tuple[Tensor, Tensor] = _FusedBoost.apply(
@@ -359,8 +367,8 @@ class _Efficient(nn.Module):
         return radial_numbers(self._along_axis, [square, last, *parameters], square.device)
 
     def _fused(self, square: Tensor, last: Tensor) -> bool:
-        """Whether the kernels take it: boosts of float32 maps of no more numbers than 31 bits
-        count, with room for what programs count beyond."""
+        """Return whether Triton kernels compute the boost: of float32 maps of fewer than 2^30
+        numbers, which 32 bits count even where programs count beyond the end."""
         if (
             self.boost != "axis"
             or square.dtype != torch.float32
@@ -374,7 +382,8 @@ class _Efficient(nn.Module):
     def _along_axis(
         self, square: Tensor, last: Tensor, c: float | Tensor, *rest: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Norm matching, boost and rescaling, as a factor and a summand for the last channel."""
+        """Return norm matching, boost and rescaling as a factor of the space parts and a number to
+        add to their last channel, both of the shape of ``square``."""
         if self.matched:
             wanted = rest[0].to(square.dtype)
             factor = _matching(square, wanted)
@@ -395,7 +404,8 @@ class _Efficient(nn.Module):
         return factor * scale, shift * scale
 
     def _full_boost(self, out: Tensor, c: float | Tensor, dim: int) -> Tensor:
-        """A boost by the velocity ``v`` of the speed ``sigmoid(|v|)``, as a product of rank one."""
+        """Return ``out`` after a boost by the velocity that has the direction of the weight ``v``
+        and the speed ``sigmoid(|v|)``, computed as a product of rank one."""
         v = self.boost_weight.to(torch.promote_types(self.boost_weight.dtype, torch.float32))
         length = safe_sqrt((v * v).sum())
         heading = v / length.clamp(min=1e-12)
@@ -410,7 +420,7 @@ class _Efficient(nn.Module):
 
 
 class _EfficientConv(_Efficient):
-    """The efficient layer on the patches of a map."""
+    """The base of efficient convolutions: the efficient layer on the patches of a map."""
 
     rank: int
 
@@ -470,21 +480,23 @@ class _EfficientConv(_Efficient):
 class EfficientLorentzConv2d(_EfficientConv):
     """Efficient Lorentz convolution of HECNN+ (Bdeir et al., NeurIPS 2025): rotate, boost, rescale.
 
-    One ``nn.Conv2d`` without bias on the space part. If it expands, its columns are orthonormal
-    (Cayley); otherwise the norm of every result is matched to that of its patch, so that the map
-    acts as a rotation. Stacks of any depth stay in range: the rescaling bounds the radius.
+    The layer is one ``nn.Conv2d`` without bias on the space part. If it expands, its columns are
+    orthonormal (Cayley transform); otherwise the norm of every result is matched to that of its
+    patch, so that the map acts as a rotation. Stacks of any depth stay in range, because the
+    rescaling bounds the radius.
 
     Args:
-        in_channels, out_channels: space dimensions.
+        in_channels, out_channels: space dimensions of input and result.
         kernel_size, stride, padding: as in ``nn.Conv2d``; padding is by origins.
-        manifold: the hyperboloid.
-        norm_match: ``"patch"``, ``"sum"`` (the sum of the pixels' norms) or ``"none"``.
+        manifold: the hyperboloid of the points.
+        norm_match: the norm that a result gets: ``"patch"``, that of its patch; ``"sum"``, the sum
+            of the norms of its pixels; or ``"none"``, its own.
         boost: ``"axis"`` (one angle, along the last channel), ``"scale"`` (a factor of the radius),
             ``"full"`` (a velocity) or ``"none"``.
-        slope: of the maximum-distance rescaling, see :func:`hypvision.geometry.lorentz.rescale`;
-            None for none.
-        limit: of the rescaling, the radius that no point exceeds; needs ``slope``; by default
-            :func:`~hypvision.geometry.lorentz.max_distance`.
+        slope: slope of the maximum-distance rescaling, see
+            :func:`hypvision.geometry.lorentz.rescale`; None for no rescaling.
+        limit: the radius that no point exceeds after the rescaling, which needs ``slope``; by
+            default :func:`~hypvision.geometry.lorentz.max_distance`.
 
     Shapes:
         space parts ``(B, C, H, W)`` to ``(B, C', H', W')``.
@@ -501,8 +513,8 @@ class EfficientLorentzConv1d(_EfficientConv):
 
 
 class EfficientLorentzLinear(_Efficient):
-    """The linear form of :class:`EfficientLorentzConv2d`, for space parts
-    ``(..., in_features)``."""
+    """Efficient Lorentz linear layer on space parts ``(..., in_features)``; see
+    :class:`EfficientLorentzConv2d`."""
 
     def __init__(
         self,

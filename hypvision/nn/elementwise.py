@@ -1,4 +1,4 @@
-"""Euclidean operations on hyperbolic features."""
+"""Euclidean modules applied to points of a manifold."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from .checks import check_features, check_manifold
 
 
 class OnSpace(nn.Module):
-    """A Euclidean module on the space part of points ``(..., n + 1)``; time is computed anew.
+    """Apply a Euclidean module to the space part of points ``(..., n + 1)``; the time is computed
+    anew.
 
-    Activations, dropout and norms of Lorentz networks are this (Bdeir et al., ICLR 2024; Yang et
-    al., KDD 2024). Inside a network, where features are space parts already, the module alone does
-    the same.
+    The activations, dropout and norms of Lorentz networks work in this way (Bdeir et al., ICLR
+    2024; Yang et al., KDD 2024). Inside a network, where features are space parts already, the
+    module alone has the same effect.
     """
 
     def __init__(self, module: nn.Module, manifold: Lorentz):
@@ -29,7 +30,7 @@ class OnSpace(nn.Module):
 
 
 class OnTangent(nn.Module):
-    r"""A Euclidean module in the tangent space at the origin of either model:
+    r"""Apply a Euclidean module ``f`` in the tangent space at the origin, of either model:
     :math:`\exp_0 \circ f \circ \log_0`."""
 
     def __init__(self, module: nn.Module, manifold: Manifold):

@@ -1,4 +1,4 @@
-"""Embedding tables of points."""
+"""Embedding tables whose rows are points of a manifold."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .checks import check_manifold, check_sizes
 
 
 class HyperbolicEmbedding(nn.Module):
-    """A table of points: ``nn.Embedding`` on a manifold.
+    """``nn.Embedding`` on a manifold: a table of points that are looked up by their numbers.
 
     Args:
-        num_embeddings: rows.
+        num_embeddings: number of points.
         embedding_dim: dimension ``n`` of the space (points on the hyperboloid have ``n + 1``
             coordinates).
-        manifold: the manifold.
+        manifold: the manifold of the points.
         std: standard deviation of the initial points' tangent vectors; ``0.1 / sqrt(n)`` by
             default, a radius of 0.1.
-        padding_idx: row that stays at the origin and gets no gradient.
-        sparse: sparse gradients, for the sparse updates of :mod:`hypvision.optim`.
+        padding_idx: number of a point that stays at the origin and gets no gradient.
+        sparse: whether gradients are sparse, for the sparse updates of :mod:`hypvision.optim`.
 
     Shapes:
         integers ``(...)`` to points ``(..., n)`` or ``(..., n + 1)``.

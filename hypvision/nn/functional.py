@@ -1,7 +1,9 @@
-"""Time coordinates and radial factors of space-only features, in float32 also under autocast.
+"""Functions of features that are space parts: time coordinates, radial factors, centroids; in
+float32 also under autocast.
 
-Inside a network Lorentz points are stored as space parts: maps ``(B, C, H, W)`` and tokens
-``(..., n)``. Time is computed only where a formula needs it, so Euclidean kernels can be used.
+Inside a network Lorentz points are stored as their space parts: maps ``(B, C, H, W)`` and tokens
+``(..., n)``. The time is computed only where a formula needs it, so that Euclidean kernels can be
+used.
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ from hypvision.geometry.numerics import (
 )
 
 T = TypeVar("T")
-# Squares of lengths below which quotients of functions of the length count as at 0, without a
-# gradient
+# By dtype, the squared length below which quotients of functions of the length take their value at
+# 0, without a gradient.
 NEAR = {torch.float64: 1e-16, torch.float32: 1e-7}
 
 
 class Attached(Function):
-    """Identity on ``x`` that puts ``parameters`` into its graph, with gradient 0."""
+    """Return ``x`` unchanged and put ``parameters`` into its graph, with the gradient 0."""
 
     generate_vmap_rule = True
 
@@ -55,19 +57,19 @@ class Attached(Function):
 
 
 def precise(x: Tensor) -> Tensor:
-    """Convert half precision to float32; leave other dtypes."""
+    """Return ``x`` in float32 if it has half precision, else unchanged."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def space_square(space: Tensor, dim: int = -1) -> Tensor:
-    """Squared norm of space parts along ``dim``, which is kept; at least float32."""
+    """Return the squared norms of space parts along ``dim``, which is kept; at least float32."""
     space = precise(space)
     return (space * space).sum(dim, keepdim=True)
 
 
 def space_time(space: Tensor, c: float | Tensor, dim: int = -1, negative: bool = False) -> Tensor:
-    """Time coordinates of space parts along ``dim``, which is kept; at least float32.
-    ``negative``: those of ``space[0]`` are negated."""
+    """Return the time coordinates of space parts along ``dim``, which is kept; at least float32.
+    With ``negative`` the times of ``space[0]`` are negated."""
     space = precise(space)
     if plain(space):
         time = torch.sqrt(space_square(space, dim) + 1 / c)
@@ -78,7 +80,8 @@ def space_time(space: Tensor, c: float | Tensor, dim: int = -1, negative: bool =
 
 
 class _Time(Function):
-    """Times of space parts for a radius of curvature ``()``, in two operations each way."""
+    """Compute the times of space parts for a ``radius`` of curvature ``()``, in two operations in
+    each direction."""
 
     @staticmethod
     def forward(ctx: Any, space: Tensor, radius: Tensor, dim: int, negative: bool) -> Tensor:
@@ -97,9 +100,9 @@ class _Time(Function):
 
 
 def with_time(space: Tensor, c: float | Tensor, spare: int = 0, negative: bool = False) -> Tensor:
-    """Points ``(..., n + 1)`` with these space parts ``(..., n)``, and ``spare`` columns of zeros
-    after them; at least float32. ``negative``: the times of the first, ``space[0]``, are negated.
-    """
+    """Return the points ``(..., n + 1)`` with the space parts ``space`` ``(..., n)``, followed by
+    ``spare`` columns of zeros; at least float32. With ``negative`` the times of ``space[0]`` are
+    negated."""
     space = precise(space)
     columns = [space_time(space, c, negative=negative), space]
     if spare:
@@ -108,10 +111,10 @@ def with_time(space: Tensor, c: float | Tensor, spare: int = 0, negative: bool =
 
 
 def minkowski_square(points: Tensor, slot: int = 0) -> Tensor:
-    """``t^2 - |s|^2`` ``(..., 1)`` of ``(..., n)``, with the time first or in another ``slot``,
-    behind which all is 0.
+    """Return ``t^2 - |s|^2`` ``(..., 1)`` of vectors ``(..., n)`` whose time comes first, or at the
+    position ``slot``, behind which all numbers are 0.
 
-    As a product, which loses half as many digits for far points as the difference.
+    It is computed as a product, which loses half as many digits for far points as the difference.
     """
     time = points.narrow(-1, slot, 1)
     length = torch.linalg.vector_norm(points[..., :slot] if slot else points[..., 1:], dim=-1)
@@ -121,8 +124,10 @@ def minkowski_square(points: Tensor, slot: int = 0) -> Tensor:
 
 
 def to_centroids(means: Tensor, c: float | Tensor) -> Tensor:
-    """The centroids, points, that belong to means of points, both ``(..., n + 1)`` with time."""
-    # for distant points the square cancels, but a mean of points has at least 1
+    """Return the centroids of points from the means of the points' coordinates, both
+    ``(..., n + 1)`` with time."""
+    # For distant points rounding may bring the square below 1, its least value for a mean of
+    # points.
     return sized(means, c, least=1.0)
 
 
@@ -134,14 +139,16 @@ def sized(
     slot: int = 0,
     square: Tensor | None = None,
 ) -> Tensor:
-    r"""Multiples of vectors ``(..., n)`` that are points: :math:`x / \sqrt{c (t^2 - |s|^2)}`.
+    r"""Return the multiples of vectors ``(..., n)`` that are points:
+    :math:`x / \sqrt{c (t^2 - |s|^2)}`.
 
     Args:
         points: the vectors.
         c: curvature.
-        least: smallest absolute value of what the root is taken of, which then has no gradient.
-        size: if given, ``()``, the results are multiplied by it.
-        slot: of the time.
+        least: the smallest absolute value of ``c (t^2 - |s|^2)``; where it is smaller it counts as
+            this number and has no gradient.
+        size: if given, a number or a tensor ``()`` by which the results are multiplied.
+        slot: the position of the time.
         square: ``t^2 - |s|^2`` ``(..., 1)``, if the caller knows more digits of it.
     """
     if square is None:
@@ -166,7 +173,7 @@ def _sized(
 
 
 class _Sized(Function):
-    """:func:`_sized`, with a backward of half as many operations."""
+    """Compute :func:`_sized` with a hand-written backward of half as many operations."""
 
     @staticmethod
     def forward(
@@ -178,7 +185,7 @@ class _Sized(Function):
         slot: int,
         least: float,
     ) -> Tensor:
-        flat = isinstance(c, float) and c == 1  # a kernel less
+        flat = isinstance(c, float) and c == 1  # saves a kernel
         norm = (square if flat else square * c).abs()
         factor = torch.rsqrt(F.threshold(norm, least, least))
         if size is not None:
@@ -208,15 +215,16 @@ class _Sized(Function):
 
 
 def on_gpu(x: Tensor) -> bool:
-    """Whether Triton computes with a tensor: on a GPU, not for compilers or subclasses."""
+    """Return whether Triton kernels compute with a tensor: on a GPU, but not for compilers or
+    subclasses of tensors."""
     return x.is_cuda and type(x) is Tensor and not plain(x) and uses_triton(x.device)
 
 
 def of_kernels(
     c: Tensor, slope: float | None, limit: float | None
 ) -> tuple[Tensor, dict[str, float]]:
-    """The radius that a rescaling approaches, in units of that of curvature, and constants of
-    Triton kernels."""
+    """Return the radius that a rescaling approaches, in units of the radius of curvature, and
+    constants of Triton kernels by name."""
     start = 0.0 if slope is None else math.atanh(0.99) / slope
     most = c if slope is None else rescale_limit(c, limit) * torch.sqrt(c)
     return most, dict(START=start, LEAST=NEAR[c.dtype])
@@ -225,9 +233,10 @@ def of_kernels(
 def radial_numbers(
     function: Callable[..., T], values: list[Tensor | float], device: torch.device
 ) -> T:
-    """``function(*values)``, in float64 where it is differentiated.
+    """Return ``function(*values)``, computed in float64 if it is differentiated.
 
-    Gradients of parameters are sums over all vectors that may cancel, in float32 down to round-off.
+    Gradients of parameters are sums over all vectors in which terms may cancel, in float32 down to
+    round-off.
     """
     with exact(device):
         if needs_grad(*values) and device.type not in SINGLE_ONLY:
@@ -240,8 +249,8 @@ def radial_numbers(
 def radial_map(
     x: Tensor, factor: Callable[..., Tensor], *parameters: Tensor | float, dim: int = -1
 ) -> Tensor:
-    """Vectors ``x`` along ``dim``, each times ``factor(|x|^2, *parameters)``; at least float32
-    inside."""
+    """Return the vectors ``x`` along ``dim``, each multiplied by ``factor(|x|^2, *parameters)``,
+    which is computed in at least float32."""
     wide = precise(x)
     return (
         wide
@@ -255,9 +264,10 @@ def axial_map(
     *parameters: Tensor | float,
     dim: int = -1,
 ) -> Tensor:
-    """Vectors ``x`` along ``dim``, each times a factor, with a number added to the last coordinate.
+    """Return the vectors ``x`` along ``dim``, each multiplied by a factor, with a number added to
+    its last coordinate.
 
-    ``numbers(|x|^2, last coordinates, *parameters)`` gives them.
+    ``numbers(|x|^2, last coordinates, *parameters)`` returns the factors and the added numbers.
     """
     wide = precise(x)
     values = numbers(space_square(wide, dim), wide.narrow(dim, -1, 1), *parameters)
@@ -268,7 +278,8 @@ def axial_map(
 
 
 def rescale_limit(c: float | Tensor, limit: float | Tensor | None) -> float | Tensor:
-    """The limit of the maximum-distance rescaling; default: the curvature's, without a gradient."""
+    """Return the ``limit`` of the maximum-distance rescaling; if it is None, the default for the
+    curvature, without a gradient."""
     if limit is not None:
         return limit
     return max_distance(c.detach() if isinstance(c, Tensor) else c)
@@ -277,7 +288,8 @@ def rescale_limit(c: float | Tensor, limit: float | Tensor | None) -> float | Te
 def rescaled(
     radius: Tensor, c: float | Tensor, slope: float, limit: float | Tensor | None
 ) -> Tensor:
-    """Radii after the maximum-distance rescaling, both in units of the radius of curvature."""
+    """Return radii after the maximum-distance rescaling; radii before and after are in units of the
+    radius of curvature."""
     most = rescale_limit(c, limit) * c**0.5
     return most * torch.tanh(radius * (math.atanh(0.99) / slope / most))
 
@@ -285,8 +297,9 @@ def rescaled(
 def rescale_factor(
     square: Tensor, c: float | Tensor, slope: float, limit: float | Tensor | None = None
 ) -> Tensor:
-    """Factor of space parts of these squared norms in the maximum-distance rescaling."""
-    # nearer to the origin the factor is that of 0, to round-off
+    """Return the factor by which the maximum-distance rescaling multiplies space parts of the
+    squared norms ``square``."""
+    # Nearer to the origin than NEAR the factor is its value at the origin, up to round-off.
     sinh = torch.sqrt((square * c).clamp(min=NEAR[square.dtype]))
     return torch.sinh(rescaled(torch.asinh(sinh), c, slope, limit)) / sinh
 
@@ -294,8 +307,8 @@ def rescale_factor(
 def radial_rescale(
     space: Tensor, c: float | Tensor, slope: float | None, limit: float | Tensor | None, dim: int
 ) -> Tensor:
-    """Maximum-distance rescaling (:func:`hypvision.geometry.lorentz.rescale`) of space parts; none
-    without a slope."""
+    """Return the space parts after the maximum-distance rescaling
+    (:func:`hypvision.geometry.lorentz.rescale`); unchanged without a slope."""
     if slope is None:
         return space
     return radial_map(space, lambda square, c: rescale_factor(square, c, slope, limit), c, dim=dim)

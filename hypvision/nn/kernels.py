@@ -1,10 +1,11 @@
 """Lorentz layers of maps on a GPU in few launches: Triton kernels for :mod:`hypvision.nn`.
 
-The batch norm and the numbers of efficient convolutions; the plain forms there define them. Names
-are those of :func:`hypvision.nn.norm._numbers` and
-:meth:`hypvision.nn.conv._Efficient._along_axis`, and ``by_f`` is the derivative of the loss by
-``f``. Maps are float32, numbers of pixels and of the layer float64. Numbers that few programs need
-are sums that each of them adds up anew, in the same order: no sum is atomic.
+The batch norm, and the factors and summands of efficient convolutions; the plain forms in that
+package define both. Names are those of :func:`hypvision.nn.norm._numbers` and
+:meth:`hypvision.nn.conv._Efficient._along_axis`, and ``by_f`` is the derivative of the loss with
+respect to ``f``. Maps are float32, numbers of pixels and of the layer are float64. Numbers that few
+programs need are stored as partial sums, and each program adds them up anew in the same order, so
+that no sum is atomic.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# Programs that add up numbers of pixels; pixels and channels that a program takes at a time
+# the number of programs that add up numbers of pixels; the pixels and the channels that a program
+# takes at a time
 SUMS = 256
 PIXELS = 64
 CHANNELS = 16
@@ -40,8 +42,8 @@ def _row(pointer, channels: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def _centroid(time, space):
-    """Space part of the centroid for a mean of points, and the square that the mean was divided by
-    the root of."""
+    """Return the space part of the centroid of points with this mean, and the square by whose root
+    the mean was divided."""
     length = tl.sqrt(tl.sum(space * space))
     square = tl.maximum((time - length) * (time + length), 1.0)
     return space / tl.sqrt(square), square
@@ -49,7 +51,8 @@ def _centroid(time, space):
 
 @triton.jit
 def _by_centroid(by_point, by_time, point, time, square):
-    """Derivatives by space and time of the mean of points, of its centroid's space and time."""
+    """Return the derivatives with respect to space part and time of a mean of points, from those
+    with respect to the space part and the time of its centroid."""
     by_point += by_time * point / tl.sqrt(1.0 + tl.sum(point * point))
     along = tl.where(square > 1.0, tl.sum(by_point * point), 0.0)
     return (by_point + along * point) / tl.sqrt(square), -along * time / square
@@ -60,7 +63,7 @@ def image_means(
     size, center, c, images, points, channels: tl.constexpr, pixels: tl.constexpr,
     BLOCK: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
-    """Centroid of every image; the mean of its times, and the sum of t - 1 / t."""
+    """Store the centroid of every image, the mean of its times, and its sum of t - 1 / t."""
     row = tl.program_id(0)
     root = _root(c)
     time = tl.zeros([PIXELS], tl.float64)
@@ -89,7 +92,8 @@ def _rows(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Some rows, which begin ``step`` numbers apart; 0 beyond their count."""
+    """Load ``ROWS`` rows from number ``first`` on, which begin ``step`` numbers apart; rows beyond
+    ``count`` are 0."""
     row = first + tl.arange(0, ROWS)
     at = tl.arange(0, BLOCK)
     mask = (row < count)[:, None] & (at < channels)[None, :]
@@ -98,7 +102,7 @@ def _rows(
 
 @triton.jit
 def _mean_of_images(points, count, channels: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Mean time and mean space part of the images' centroids."""
+    """Return the mean time and the mean space part of the images' centroids."""
     total = tl.zeros([BLOCK], tl.float64)
     time = tl.sum(total)
     first = 0
@@ -117,10 +121,11 @@ def batch_mean(
     channels: tl.constexpr, TRAINING: tl.constexpr, MOMENTUM: tl.constexpr, LONGEST: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Space parts of mean and beta, their times and inner product; the running mean moves.
+    """Store the space parts of mean and beta, their times and their inner product, and update the
+    running mean.
 
-    In evaluation the mean is the running one, and the running variance is given as the sum of all
-    distances.
+    In evaluation the running mean takes the place of the batch's, and the running variance is
+    stored as the sum of all distances that would give it.
     """
     at = tl.arange(0, BLOCK)
     inside = at < channels
@@ -152,7 +157,8 @@ def batch_mean(
 
 @triton.jit
 def _distance(size, products, c, lengths, p, inside, pixels: tl.constexpr, LEAST: tl.constexpr):
-    """t, h, sinh(r), r, x.m and x.b of pixels, and whether h was not raised to the least."""
+    """Return t, h, sinh(r), r, x.m and x.b of pixels, and whether h was at least ``LEAST``, to
+    which smaller ones are raised."""
     root = _root(c)
     q = tl.load(size + p, inside, 0.0).to(tl.float64) * root
     t = tl.sqrt(1.0 + q * q)
@@ -178,7 +184,7 @@ def distance_sums(
     LEAST: tl.constexpr,
     PIXELS: tl.constexpr,
 ):
-    """Sums of r over some pixels each."""
+    """Store sums of r, each over the pixels of one program."""
     out = tl.zeros([PIXELS], tl.float64)
     p = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     while tl.min(p) < total:
@@ -190,14 +196,15 @@ def distance_sums(
 
 @triton.jit
 def _gain(sums, gamma, c, total, EPS: tl.constexpr, SUMS: tl.constexpr):
-    """The variance, and what radii are multiplied by."""
+    """Return the variance, and the number by which radii are multiplied."""
     var = tl.sum(tl.load(sums + tl.arange(0, SUMS))) / (total * _root(c))
     return var, tl.load(gamma).to(tl.float64) / (var + EPS)
 
 
 @triton.jit
 def _scaled(r, gain, most, LONGEST: tl.constexpr, START: tl.constexpr):
-    """s, and its derivatives by gain * r and by the logarithm of the rescaling's limit."""
+    """Return s, and its derivatives with respect to gain * r and to the logarithm of the
+    rescaling's limit."""
     s = r * gain
     local = 0.0 * s + 1.0
     bent = 0.0 * s
@@ -214,7 +221,7 @@ def _scaled(r, gain, most, LONGEST: tl.constexpr, START: tl.constexpr):
 
 @triton.jit
 def _moved(t, h, sinh, s, x_b, lengths):
-    """f, e_m, e_b and cosh(s)."""
+    """Return f, e_m, e_b and cosh(s) of pixels."""
     f = _sinh(s) / sinh
     cosh = 0.5 * (tl.exp(s) + tl.exp(-s))
     e_m = -f * ((t + 1.0 + h) / (tl.load(lengths) + 1.0))
@@ -229,7 +236,8 @@ def move(
     EPS: tl.constexpr, LONGEST: tl.constexpr, START: tl.constexpr, LEAST: tl.constexpr,
     SUMS: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """f x + e_m m + e_b b of pixels and channels; the first program moves the running variance."""
+    """Store f x + e_m m + e_b b for some pixels and channels; the first program updates the running
+    variance."""
     row = tl.program_id(0)
     at = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
     inside = at < pixels
@@ -269,7 +277,7 @@ def project(
     PIXELS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    """Inner products of the gradient of pixels with x, mean and beta."""
+    """Store the inner products of the gradient of each pixel with x, mean and beta."""
     row = tl.program_id(0)
     at = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
     with_x = tl.zeros([PIXELS], tl.float32)
@@ -295,9 +303,9 @@ def number_sums(
     total, pixels: tl.constexpr, FINAL: tl.constexpr, EPS: tl.constexpr, LONGEST: tl.constexpr,
     START: tl.constexpr, LEAST: tl.constexpr, SUMS: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
-    """Derivatives by the gain, summed over some pixels each; in the final launch, which knows those
-    of all pixels, derivatives by products and times of pixels, and sums of those by the lengths and
-    the curvature."""
+    """Store sums, over the pixels of each program, of derivatives with respect to the gain. The
+    final launch, which reads those of all programs, stores the derivatives with respect to products
+    and times of pixels, and sums of those with respect to lengths and curvature."""
     root = _root(c)
     var, gain = _gain(sums, gamma, c, total, EPS, SUMS)
     m_time = tl.load(lengths)
@@ -326,7 +334,7 @@ def number_sums(
         by_f += by_b * x_b / (b_time + 1.0) - by_e * (t + 1.0 + h) / (m_time + 1.0)
         by_s = by_b * _sinh(s) + by_f * cosh / sinh
         if FINAL:
-            along = -by_e * f / (m_time + 1.0)  # of t and h in e_m
+            along = -by_e * f / (m_time + 1.0)  # the part of t and h in e_m
             by_r = by_s * local * gain + by_var / (total * root)
             by_h = tl.where(free & inside, along + (by_r - by_f * f * (h + 1.0) / sinh) / sinh, 0.0)
             by_t = along + by_h * m_time
@@ -368,7 +376,8 @@ def mean_back(
     by_rest, count, total, channels: tl.constexpr, EPS: tl.constexpr, SUMS: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Derivatives by the mean over the images, by beta and gamma; by the curvature so far."""
+    """Store the derivatives with respect to the mean over the images, to beta and to gamma, and the
+    part of that with respect to the curvature that is known so far."""
     at = tl.arange(0, BLOCK)
     root = _root(c)
     m = _row(basis, channels, BLOCK)
@@ -411,7 +420,8 @@ def images_back(
     center, points, images, by_mean, c, bias, by_times, by_curvature, channels: tl.constexpr,
     pixels: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Derivatives by every pixel's x and t through its image's centroid, and by the curvature."""
+    """Store the derivatives with respect to x and t of every pixel through its image's centroid,
+    and those with respect to the curvature."""
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     root = _root(c)
@@ -436,8 +446,8 @@ def move_back(
     LEAST: tl.constexpr, SUMS: tl.constexpr, IMAGES: tl.constexpr, PIXELS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """The derivative by x for some pixels and channels; the first program finishes those by
-    curvature and gamma."""
+    """Store the derivative with respect to x for some pixels and channels; the first program
+    finishes those with respect to curvature and gamma."""
     row = tl.program_id(0)
     at = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
     inside = at < pixels
@@ -475,9 +485,9 @@ def move_back(
 def _boosted(
     square, wanted, last, c, angle, p, inside, pixels: tl.constexpr, stride, MATCHED: tl.constexpr
 ):
-    """Of pixels, from their squared norms: the factor that gives them the wanted ones, 1 if they
-    are not matched; then their squared norm and last channel; their time, and the last channel
-    after a boost by the angle along it."""
+    """Return for pixels, from their squared norms: the factor that gives them the wanted norms (1
+    if they are not matched); their squared norm and last channel after it; their time; and the last
+    channel after a boost by the angle along it."""
     q = tl.load(square + p, inside, 0.0).to(tl.float64)
     e = tl.load(last + p // pixels * stride + p % pixels, inside, 0.0).to(tl.float64)
     f = 0.0 * q + 1.0
@@ -493,8 +503,8 @@ def _boosted(
 
 @triton.jit
 def _shrunk(q, c, most, START: tl.constexpr, LEAST: tl.constexpr):
-    """The rescaling's factor of squared norms; before it sinh(r), whether it was not raised to the
-    least, s and its derivatives."""
+    """Return the rescaling's factor for squared norms, sinh(r) before the rescaling, whether it was
+    at least its least value, and s with its derivatives."""
     u = q * tl.load(c).to(tl.float64)
     sinh = tl.sqrt(tl.maximum(u, LEAST))
     r = tl.log(sinh + tl.sqrt(1.0 + sinh * sinh))
@@ -507,7 +517,8 @@ def boost_numbers(
     square, wanted, last, c, angle, most, factor, shift, total, pixels: tl.constexpr, stride,
     MATCHED: tl.constexpr, START: tl.constexpr, LEAST: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
-    """Norm matching, boost, rescaling: the factor of pixels, the summand of their last channel."""
+    """Store the factor of pixels, and the number added to their last channel, by norm matching,
+    boost and rescaling."""
     p = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     inside = p < total
     f, q, e, t, moved = _boosted(square, wanted, last, c, angle, p, inside, pixels, stride, MATCHED)
@@ -522,8 +533,8 @@ def boost_numbers_back(
     total, pixels: tl.constexpr, stride, MATCHED: tl.constexpr, START: tl.constexpr,
     LEAST: tl.constexpr, SUMS: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
-    """Derivatives by squared norms and last channels; those by the curvature and the angle, summed
-    over some pixels."""
+    """Store the derivatives with respect to squared norms and last channels, and sums, over the
+    pixels of each program, of those with respect to curvature and angle."""
     c_value = tl.load(c).to(tl.float64)
     a = tl.load(angle).to(tl.float64)
     sinh_a = _sinh(a)
@@ -566,8 +577,8 @@ def boost_numbers_back(
 
 
 def _tiles(x: Tensor) -> tuple[tuple[int, int, int], dict[str, int], dict[str, int]]:
-    """Grid of programs over a map ``(B, C, N)``, the pixels and channels of each, and the rows of a
-    whole one."""
+    """Return the grid of programs over a map ``(B, C, N)``, the pixels and channels of each
+    program, and the number of rows and the block of programs that read whole rows."""
     pixels = min(PIXELS, triton.next_power_of_2(x.shape[2]))
     channels = min(CHANNELS, triton.next_power_of_2(x.shape[1]))
     grid = (x.shape[0], triton.cdiv(x.shape[2], pixels), triton.cdiv(x.shape[1], channels))
@@ -583,15 +594,15 @@ def forward(
     x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, most: Tensor, running: tuple[Tensor, Tensor],
     momentum: float | None, constants: dict[str, Any],
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The batch norm of a map ``(B, C, N)``, and what the backward of training needs; running
-    statistics move.
+    """Return the batch norm of a map ``(B, C, N)``, and the tensors that the backward of training
+    needs; running statistics are updated.
 
     Args:
-        x: float32, contiguous.
-        beta, gamma, c: the parameters, of any dtype.
-        most: radius that the rescaling approaches.
-        running: mean and variance.
-        momentum: share of this batch in them; None in evaluation.
+        x: the map, float32 and contiguous.
+        beta, gamma, c: parameters and curvature, of any dtype.
+        most: the radius that the rescaling approaches.
+        running: running mean and running variance.
+        momentum: weight of this batch in the running statistics; None in evaluation.
         constants: ``EPS``, ``LONGEST``, ``START`` (0 without rescaling) and ``LEAST``.
     """
     count, channels, pixels = x.shape
@@ -637,8 +648,8 @@ def backward(
     grad: Tensor, x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, most: Tensor,
     kept: tuple[Tensor, ...], constants: dict[str, Any],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Derivatives by x, beta, gamma and c in training; ``kept`` is what :func:`forward` gave beside
-    the result."""
+    """Return the derivatives with respect to x, beta, gamma and c in training; ``kept`` are the
+    tensors that :func:`forward` returned after the result."""
     size, center, images, points, basis, lengths, sums, products = kept
     count, channels, pixels = x.shape
     total = count * pixels
@@ -696,15 +707,15 @@ def boost_forward(
     square: Tensor, wanted: list[Tensor], last: Tensor, c: Tensor, angle: Tensor, most: Tensor,
     constants: dict[str, float],
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Norm matching, boost and rescaling of maps: the factor ``(B, 1, ...)``, and what is added to
-    the last channel.
+    """Return norm matching, boost and rescaling of maps as a factor ``(B, 1, ...)`` and a number to
+    add to the last channel, of the same shape.
 
     Args:
-        square: squared norms, contiguous.
-        wanted: what they are to be, or nothing.
-        last: the last channel.
-        c, angle: of the hyperboloid, and of the boost.
-        most: radius that the rescaling approaches.
+        square: squared norms of pixels ``(B, 1, ...)``, contiguous.
+        wanted: a list of the squared norms that they get, empty if norms are not matched.
+        last: the last channel ``(B, 1, ...)``.
+        c, angle: the curvature, and the angle of the boost.
+        most: the radius that the rescaling approaches.
         constants: ``START`` (0 without rescaling) and ``LEAST``.
     """
     factor = torch.empty_like(square)
@@ -730,7 +741,8 @@ def boost_backward(
     grads: tuple[Tensor, ...], square: Tensor, wanted: list[Tensor], last: Tensor, c: Tensor,
     angle: Tensor, most: Tensor, constants: dict[str, float],
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Derivatives by ``square``, ``last``, ``c``, ``wanted`` (if it is given) and ``angle``."""
+    """Return the derivatives with respect to ``square``, ``last``, ``c``, ``wanted`` (if it is
+    given) and ``angle``."""
     total = square.numel()
     pixels = square[0].numel()
     sums = min(SUMS, triton.next_power_of_2(triton.cdiv(total, PIXELS)))

@@ -1,4 +1,4 @@
-"""The linear layer on the hyperboloid, and initialisations of linear layers."""
+"""The linear layer on the hyperboloid, and initialisations of its weight."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from .functional import space_square, space_time
 
 @torch.no_grad()
 def isometric_(weight: Tensor) -> None:
-    """Orthonormal rows or columns, scaled so that the map keeps the mean squared norm.
+    """Fill a weight with orthonormal rows or columns, scaled so that the map keeps the mean squared
+    norm.
 
     An expanding map keeps every norm; a reducing map keeps it on average. A stack of such maps
     neither shrinks nor grows radii.
@@ -35,8 +36,8 @@ def isometric_(weight: Tensor) -> None:
 
 @torch.no_grad()
 def equal_rows_(weight: Tensor, length: float) -> None:
-    """Rows of equal ``length``, as orthogonal as possible: the spread of coordinates is multiplied
-    by ``length``."""
+    """Fill a weight with rows of equal ``length``, as orthogonal as possible, so that the map
+    multiplies the spread of coordinates by ``length``."""
     isometric_(weight)
     weight.mul_(length / torch.linalg.vector_norm(weight, dim=1, keepdim=True))
 
@@ -44,7 +45,8 @@ def equal_rows_(weight: Tensor, length: float) -> None:
 def timed_linear(
     space: Tensor, time: Tensor, weight: Tensor, time_weight: Tensor, bias: Tensor | None
 ) -> Tensor:
-    """``W_s s + w_t t + b`` of space parts ``(..., n)`` and times ``(..., 1)``."""
+    """Return ``W_s s + w_t t + b`` ``(..., m)`` of space parts ``s`` ``(..., n)`` and times ``t``
+    ``(..., 1)``."""
     out = F.linear(space, weight, bias)
     column = time.to(out.dtype).reshape(-1, 1)
     row = time_weight.to(out.dtype).unsqueeze(0)
@@ -52,8 +54,8 @@ def timed_linear(
 
 
 class SharedLinear(nn.Linear):
-    """A linear layer whose weight other code reads (joins with another layer's, or scales) instead
-    of calling the layer.
+    """A linear layer whose weight is read by other code, which joins it with another layer's or
+    scales it, instead of calling the layer.
 
     Its own type protects it from tools that replace every ``nn.Linear`` by a layer without such a
     weight, like :func:`torch.ao.quantization.quantize_dynamic`.
@@ -61,31 +63,34 @@ class SharedLinear(nn.Linear):
 
 
 class LorentzLinear(nn.Module):
-    r"""Fully connected layer on the hyperboloid: the space part is a linear map of time and space.
+    r"""Fully connected layer on the hyperboloid: the space part is a linear map of time and space
+    part.
 
     .. math:: s' = W_s s + w_t t + b, \qquad t' = \sqrt{|s'|^2 + 1/c}
 
     This is the layer of fully hyperbolic CNNs (Bdeir et al., ICLR 2024; after Chen et al., ACL
-    2022) without its dead row, and that of Hypformer (Yang et al., KDD 2024).
+    2022), but without the row of weights that it computes and never uses, and the layer of
+    Hypformer (Yang et al., KDD 2024).
 
     Args:
-        in_features, out_features: space dimensions.
+        in_features, out_features: space dimensions of input and result.
         manifold: the hyperboloid of the input.
-        normalize: what gives the size of the result, while the linear map gives its direction:
-            False, the map as well; True, the norm of the space part is
-            ``sigmoid(w_0 . x + b_0) exp(scale)`` (Bdeir et al.); ``"time"``, the time is
+        normalize: what sets the size of the result, while the linear map sets its direction. False:
+            the map sets it, too. True: the norm of the space part is
+            ``sigmoid(w_0 . x + b_0) exp(scale)`` (Bdeir et al.). ``"time"``: the time is
             ``sigmoid(w_0 . x + b_0) exp(scale) + 1/sqrt(c) + margin`` (Chen et al., "Fully
             Hyperbolic Neural Networks").
-        scale: initial ``scale``; learned if ``learn_scale``, which needs ``normalize``. Published:
-            2.3, fixed, and ``log(10)``, learned, for ``"time"``.
-        margin: see ``normalize="time"``; 0.1 as published for c = 1, 0.5 in HyperCore.
+        scale: initial ``scale``; it is learned if ``learn_scale``, which needs ``normalize``.
+            Published are 2.3, fixed, and for ``"time"`` ``log(10)``, learned.
+        margin: the number in the formula of ``normalize="time"``; 0.1 as published for c = 1, 0.5
+            in HyperCore.
         init: ``"isometric"`` keeps the radius, so that stacks of any depth start with radii in
             range (orthonormal rows or columns, scaled where the dimension falls; time column 0).
-            The others are the published ones: of Bdeir et al. ``"uniform"`` (+-0.02), under which
-            radii shrink to 0.05 within a few layers; of Hypformer ``"xavier"`` (gain sqrt 2), under
-            which they grow; of LHIER+ ``"orthogonal"`` (as the first, without the scale).
-        manifold_out: hyperboloid of the result, if its curvature differs: the result is scaled by
-            ``sqrt(c / c_out)``.
+            The others are published: ``"uniform"`` (+-0.02) by Bdeir et al., under which radii
+            shrink to 0.05 within a few layers; ``"xavier"`` (gain sqrt 2) by Hypformer, under which
+            they grow; ``"orthogonal"`` (as ``"isometric"``, but not scaled) by LHIER+.
+        manifold_out: the hyperboloid of the result, if its curvature differs; the result is then
+            scaled by ``sqrt(c / c_out)``.
 
     Shapes:
         space parts ``(..., in_features)`` to ``(..., out_features)``.
@@ -123,7 +128,7 @@ class LorentzLinear(nn.Module):
         if learn_scale and not normalize:
             raise ArgumentError(
                 "LorentzLinear: learn_scale=True is for the scale of normalize=True or 'time', and "
-                "normalize=False has none. Give one of them, or leave learn_scale out."
+                "normalize=False has no scale. Give one of these values, or leave learn_scale out."
             )
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.in_features = in_features
@@ -145,7 +150,8 @@ class LorentzLinear(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialise as ``init`` says; biases are 0, and ``scale`` is what it was created with."""
+        """Initialise the weights as ``init`` says, biases with 0, and ``scale`` with its initial
+        value."""
         if self.init == "uniform":
             self.weight.uniform_(-0.02, 0.02)
             self.time_weight.uniform_(-0.02, 0.02)
@@ -187,9 +193,9 @@ class LorentzLinear(nn.Module):
         if self.normalize == "time":
             c = self.manifold.c
             rise = wanted + self.margin  # time minus the time of the origin
-            # clamp as published
+            # The clamp is the published one.
             factor = torch.sqrt(rise * (rise + 2 / c**0.5) / size.clamp(min=1e-8))
-        else:  # as published, vectors near 0 go to the origin
+        else:  # as published, vectors near 0 become the origin
             factor = torch.where(size > 1e-10, wanted / torch.sqrt(size.clamp(min=1e-10)), 0.0)
         return out * factor.to(out.dtype)
 

@@ -1,4 +1,4 @@
-"""Multinomial logistic regression heads: logits are distances to hyperplanes."""
+"""The classification head of Lorentz networks: logits are distances from hyperplanes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class LorentzMLR(nn.Module):
     Args:
         in_features: space dimension ``n``.
         num_classes: number of hyperplanes ``K``.
-        manifold: the hyperboloid.
+        manifold: the hyperboloid of the points.
 
     Attributes:
-        a: offsets ``(K,)``.
-        z: normals ``(K, n)``; both start uniform in +-1/sqrt(n), as published.
+        a: offsets ``(K,)`` of the hyperplanes from the origin.
+        z: normals ``(K, n)`` of the hyperplanes. Both start uniform in +-1/sqrt(n), as published.
 
     Shapes:
-        space parts ``(..., n)`` to logits ``(..., K)``, float32 also under autocast.
+        space parts ``(..., n)`` to logits ``(..., K)``, which are float32 also under autocast.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class LorentzMLR(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Uniform in +-1/sqrt(n)."""
+        """Initialise offsets and normals uniformly in +-1/sqrt(n)."""
         bound = self.in_features**-0.5
         nn.init.uniform_(self.a, -bound, bound)
         nn.init.uniform_(self.z, -bound, bound)

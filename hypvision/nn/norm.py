@@ -1,6 +1,6 @@
-"""Normalisation on the hyperboloid, over space-only features.
+"""Normalisation on the hyperboloid, of features that are space parts.
 
-Internally, lengths are in units of the radius of curvature.
+Inside of this module lengths are in units of the radius of curvature.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .functional import NEAR, of_kernels, on_gpu, rescaled
 
 
 class _Options(NamedTuple):
-    """Constants of a layer."""
+    """The constants of a batch norm: numbers and switches that are not learned."""
 
     eps: float
     gyro: bool
     joint: bool
     slope: float | None
     limit: float | None
-    longest: float  # length at which the exponential map cuts vectors
+    longest: float  # the length to which the exponential map cuts vectors
 
 
 # The running mean and variance of a batch norm in evaluation; None in training.
@@ -36,29 +36,32 @@ _Running = tuple[Tensor, Tensor] | None
 
 
 def _time(space: Tensor) -> Tensor:
-    """Time ``(...)`` of points with the space parts ``(..., C)``."""
+    """Return the time ``(...)`` of points with the space parts ``(..., C)``, for c = 1."""
     return torch.sqrt(1 + (space * space).sum(-1))
 
 
 def _centroid(time: Tensor, space: Tensor) -> Tensor:
-    """Space part ``(..., C)`` of the centroid, for a mean of points: time ``(...)`` and space
-    ``(..., C)``."""
+    """Return the space part ``(..., C)`` of the centroid of points whose mean has the time
+    ``(...)`` and the space part ``(..., C)``."""
     length = torch.linalg.vector_norm(space, dim=-1)
-    # for distant points it cancels, but a mean of points has at least 1
+    # For distant points rounding may bring the square below 1, its least value for a mean of
+    # points.
     square = (time - length) * (time + length)
     return space / torch.sqrt(square.clamp(min=1.0)).unsqueeze(-1)
 
 
 def _from_tangent(tangent: Tensor, longest: float) -> Tensor:
-    """Space part of the exponential map at the origin of one vector ``(C,)``."""
+    """Return the space part ``(C,)`` of the exponential map at the origin of one vector
+    ``(C,)``."""
     length = torch.linalg.vector_norm(tangent)
     out: Tensor = tangent * (torch.sinh(length.clamp(max=longest)) / length.clamp(min=1e-30))
     return out
 
 
 def _batch_mean(time: Tensor, space: Tensor, joint: bool) -> Tensor:
-    """Space part ``(C,)`` of the mean of a batch, from the means of its images: time ``(B,)``,
-    space ``(B, C)``."""
+    """Return the space part ``(C,)`` of the mean of a batch, from the mean points of its images:
+    time ``(B,)``, space ``(B, C)``; ``joint``: the centroid of all pixels, not of the images'
+    centroids."""
     if not joint:
         space = _centroid(time, space)
         time = _time(space)
@@ -66,7 +69,8 @@ def _batch_mean(time: Tensor, space: Tensor, joint: bool) -> Tensor:
 
 
 def _center(x: Tensor, running: _Running) -> Tensor:
-    """Means ``(B, C)`` of the space parts over the pixels of an image; 0 in evaluation."""
+    """Return the means ``(B, C)`` of the space parts ``(B, C, N)`` over the pixels of each image; 0
+    in evaluation, where they are not used."""
     return x.mean(2) if running is None else x.new_zeros(x.shape[:2])
 
 
@@ -79,21 +83,22 @@ def _basis(
     options: _Options,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Space parts ``(2, C)`` of mean and beta, in units of the radius of curvature.
+    """Return the space parts ``(2, C)`` of the batch's mean and of beta, in units of the radius of
+    curvature.
 
     Args:
         square: squared norms of the space parts of all pixels, ``(B, 1, N)``.
-        center: of :func:`_center`.
-        beta, c, running, options: as of :func:`batch_norm`.
-        dtype: of the map, and of the result.
+        center: the result of :func:`_center`.
+        beta, c, running, options: arguments of :func:`batch_norm`.
+        dtype: dtype of the map, and of the result.
     """
     root = torch.sqrt(c)
     if running is not None:
         mean = _from_tangent(running[0] * root, options.longest)
     else:
         mean = _batch_mean(torch.sqrt(1 + c * square).mean((1, 2)), center * root, options.joint)
-    # rounded here: a mean that the map was multiplied by with other digits than later would lie
-    # beside itself
+    # The mean is rounded to the map's dtype here: all products with the map must use the same
+    # digits of it, or points would not lie around it.
     return torch.stack([mean, beta[1:] * root]).to(dtype)
 
 
@@ -106,8 +111,8 @@ def _numbers(
     running: _Running,
     options: _Options,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What pixels are multiplied by, ``(B, 1, N)``, what is added of mean and beta, ``(B, 2, N)``,
-    and the variance.
+    """Return what pixels are multiplied by, ``(B, 1, N)``, the multiples of mean and beta that are
+    added to them, ``(B, 2, N)``, and the variance.
 
     In units of the radius of curvature: ``m`` and ``b`` are mean and beta, ``t`` the time of a
     pixel, ``r`` its distance from the mean, ``h = cosh(r) - 1``, and ``s`` the result of scaling
@@ -118,8 +123,8 @@ def _numbers(
     Args:
         square: squared norms of the space parts, ``(B, 1, N)``.
         products: inner products of the pixels with mean and beta, ``(B, 2, N)``.
-        basis: of :func:`_basis`.
-        gamma, c, running, options: as of :func:`batch_norm`.
+        basis: the result of :func:`_basis`.
+        gamma, c, running, options: arguments of :func:`batch_norm`.
     """
     root = torch.sqrt(c)
     (mm, mb), (_, bb) = torch.matmul(basis, basis.t()).unbind()
@@ -149,20 +154,23 @@ def _numbers(
 def batch_norm(
     x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, running: _Running, options: _Options
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The layer on maps: the result, and mean ``(C,)`` and variance without gradients.
+    """Return the batch norm of maps, ``(B, C, N)``, and the mean ``(C,)`` and the variance of the
+    batch, without gradients.
 
-    The numbers of a pixel are float64, so that no formula needs another one for near points.
+    The numbers of a pixel are computed in float64, so that near points need no formulas of their
+    own.
 
     Args:
         x: space parts ``(B, C, N)``, float32 or float64.
         beta, gamma: parameters, float64.
         c: curvature, float64.
-        running: mean as a tangent vector at the origin, and variance, float64; None in training.
+        running: the running mean as a tangent vector at the origin and the running variance,
+            float64; None in training.
         options: constants of the layer.
     """
     square = (x * x).sum(1, keepdim=True).to(c.dtype)
     basis = _basis(square, _center(x, running).to(c.dtype), beta, c, running, options, x.dtype)
-    # else a product of two and three dimensions would copy the map
+    # The rows are expanded, because a product of two and three dimensions would copy the map.
     rows = basis.expand(x.shape[0], -1, -1)
     products = torch.bmm(rows, x).to(c.dtype)
     factor, ends, var = _numbers(square, products, basis.to(c.dtype), gamma, c, running, options)
@@ -171,10 +179,11 @@ def batch_norm(
 
 
 class _BatchNorm(Function):
-    """:func:`batch_norm` for a CPU, where a fresh map costs more than what is written into it.
+    """Compute :func:`batch_norm` on a CPU, where allocating a map costs more than computing what is
+    written into it.
 
-    The forward allocates one map, and so does the backward, which computes the numbers of the
-    pixels again to differentiate them.
+    Forward and backward allocate one map each; the backward computes the numbers of the pixels once
+    more to differentiate them.
     """
 
     @staticmethod
@@ -249,13 +258,15 @@ class _BatchNorm(Function):
 
 
 def _add_outer_(out: Tensor, basis: Tensor, ends: Tensor) -> None:
-    """Add two products of rank one to a map in place, twice as fast as one matrix product."""
+    """Add two products of rank one to a map in place, which is twice as fast as one matrix
+    product."""
     for row, end in zip(basis, torch.split(ends, 1, 1)):
         out.addcmul_(row.unsqueeze(1), end)
 
 
 class _Fused(Function):
-    """:func:`batch_norm` on a GPU by Triton kernels; running statistics move."""
+    """Compute :func:`batch_norm` on a GPU by Triton kernels, which also update the running
+    statistics."""
 
     @staticmethod
     def forward(
@@ -297,7 +308,8 @@ class _Fused(Function):
 
 
 class _LorentzBatchNorm(nn.Module):
-    """Batch normalisation: centre at the origin, scale the radii, move to ``beta``."""
+    """The base of batch norms: move the mean to the origin, scale the radii, move the origin to
+    ``beta``."""
 
     manifold_parameters = ("beta",)
     gyro = False
@@ -341,10 +353,10 @@ class _LorentzBatchNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(1, **factory))
 
     def _normalize(self, x: Tensor) -> Tensor:
-        """The layer on space parts ``(B, C, N)``."""
+        """Return the batch norm of space parts ``(B, C, N)``."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         wide = torch.float64 if has_float64(x) else torch.float32
-        # an empty batch has no statistics
+        # An empty batch has no statistics, so it is normalised by the running ones.
         batch = self.training and takes_statistics(self, x.shape[0] * x.shape[2])
         options = self._options(dtype)
         with exact(x.device):
@@ -366,11 +378,11 @@ class _LorentzBatchNorm(nn.Module):
         return out.to(x.dtype)
 
     def _fused(self, x: Tensor, c: Tensor, batch: bool) -> bool:
-        """Whether the kernels take it: float32 maps and the mean and variance of Bdeir et al.,
-        where Triton is.
+        """Return whether Triton kernels compute the batch norm: of float32 maps, with the mean and
+        variance of Bdeir et al., where Triton is installed.
 
-        What is rare takes the plain form there, too: float64, the gyrogroup's statistics, gradients
-        in evaluation, and maps of more numbers, or sums of pixels, than 32 bits count.
+        Rare cases are left to the plain form: float64, the gyrogroup's statistics, gradients in
+        evaluation, and maps of more numbers, or sums of pixels, than 32 bits count.
         """
         if x.dtype == torch.float64 or self.gyro or self.joint or not on_gpu(x):
             return False  # before any look at sizes, which a compiler may not know
@@ -378,14 +390,15 @@ class _LorentzBatchNorm(nn.Module):
         return 0 < numbers < 2**31 and (batch or not needs_grad(x, c, self.beta, self.gamma))
 
     def _options(self, dtype: torch.dtype) -> _Options:
-        """The constants; no vector is longer than the longest whose squared cosh is finite."""
+        """Return the constants of the layer for a dtype; vectors are cut so that the square of
+        their cosh is finite."""
         longest = CAPS[dtype] if self.exp_limit is None else min(self.exp_limit, CAPS[dtype])
         return _Options(self.eps, self.gyro, self.joint, self.slope, self.limit, longest)
 
     @torch.no_grad()
     def _update(self, mean: Tensor, var: Tensor, c: Tensor) -> None:
-        """Running variance: linear. Running mean: centroid of the two means, kept as a tangent
-        vector at the origin."""
+        """Update the running variance by linear interpolation, and the running mean to a centroid
+        of old and new mean, kept as a tangent vector at the origin."""
         mean = mean.to(c.dtype)
         root = torch.sqrt(c)
         momentum = self.momentum
@@ -405,37 +418,38 @@ class LorentzBatchNorm2d(_LorentzBatchNorm):
     r"""Lorentz batch normalisation of maps (Bdeir et al., ICLR 2024), in closed form.
 
     The mean is the centroid over the images of the centroids over their pixels, the variance the
-    mean distance from it. Points are taken to the origin by the inverse boost of the mean, their
-    radii are multiplied by ``gamma / (var + eps)``, and they are moved to ``beta`` by its boost;
-    for every pixel that is a factor and two terms of rank one, where the published chain of
-    logarithm, transports and exponential writes four maps.
+    mean distance from the mean. The inverse boost by the mean moves points so that the mean comes
+    to lie at the origin, their radii are multiplied by ``gamma / (var + eps)``, and the boost by
+    ``beta`` moves them on. For every pixel that is a factor and two terms of rank one, where the
+    published chain of logarithm, transports and exponential map writes four maps.
 
     Args:
-        num_features: channels.
-        manifold: the hyperboloid.
-        eps: added to the variance.
-        momentum: share of the new batch in the running statistics.
+        num_features: number of channels C.
+        manifold: the hyperboloid of the points.
+        eps: number that is added to the variance.
+        momentum: weight of the new batch in the running statistics.
         slope: if given, the radii pass a maximum-distance rescaling before the move to ``beta``
             ("+" models, NeurIPS 2025), see :func:`hypvision.geometry.lorentz.rescale`.
-        limit: of the rescaling, the radius that no point exceeds; by default
-            :func:`~hypvision.geometry.lorentz.max_distance`. Needs ``slope``.
-        exp_limit: longest vector that the exponential map at ``beta`` takes, in units of the radius
-            of curvature; longer ones are cut. 10 as in the published code by default; that of the
-            "+" models has 100. More than 40 in float32 (350 in float64) counts as that much:
+        limit: the radius that no point exceeds after the rescaling, which needs ``slope``; by
+            default :func:`~hypvision.geometry.lorentz.max_distance`.
+        exp_limit: length to which the exponential map at ``beta`` cuts longer vectors, in units of
+            the radius of curvature; by default 10, as in the published code. The code of the "+"
+            models has 100. More than 40 in float32 (350 in float64) counts as 40 (350), because
             squares must not overflow.
 
     Attributes:
-        beta: point ``(C + 1,)``, a :class:`~hypvision.geometry.ManifoldParameter` that starts at
-            the origin.
-        gamma: ``(1,)``, at first 1.
-        running_mean: tangent vector at the origin ``(C,)``. running_var: ``(1,)``.
+        beta: the point ``(C + 1,)`` to which the mean is moved, a
+            :class:`~hypvision.geometry.ManifoldParameter` that starts at the origin.
+        gamma: the factor ``(1,)`` of the radii, at first 1.
+        running_mean: the running mean, a tangent vector at the origin ``(C,)``.
+        running_var: the running variance ``(1,)``.
 
     Shapes:
-        space parts ``(B, C, H, W)`` to the same. Computed in float32 also under autocast. In
-        training an empty batch leaves the running statistics as they are.
+        space parts ``(B, C, H, W)`` to space parts of the same shape, computed in float32 also
+        under autocast. In training an empty batch leaves the running statistics unchanged.
 
     Raises:
-        HypvisionError: a batch of a single pixel in training.
+        HypvisionError: in training, a batch has a single pixel.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -455,11 +469,13 @@ class LorentzBatchNorm1d(_LorentzBatchNorm):
 
 
 class LorentzLayerNorm(nn.LayerNorm):
-    """Layer normalisation of the space part ``(..., n)``; time follows (Hypformer, KDD 2024)."""
+    """Layer normalisation of the space part ``(..., n)``; the time is computed from the result
+    (Hypformer, KDD 2024)."""
 
 
 class LorentzRMSNorm(nn.RMSNorm):
-    """Root-mean-square normalisation of the space part ``(..., n)``; time follows (HELM, 2025)."""
+    """Root-mean-square normalisation of the space part ``(..., n)``; the time is computed from the
+    result (HELM, 2025)."""
 
     def __init__(
         self, normalized_shape: int | list[int] | torch.Size, eps: float = 1e-4, **kwargs: Any

@@ -1,4 +1,4 @@
-"""Pooling by Lorentz centroids, over space-only maps."""
+"""Pooling of maps of space parts by Lorentz centroids."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .functional import precise, space_time, to_centroids, with_time
 
 
 class LorentzGlobalAvgPool2d(nn.Module):
-    """Centroid over the pixels: space parts ``(B, C, H, W)`` to ``(B, C)``, or ``(B, C, 1, 1)``
-    with ``keepdim``."""
+    """Pool a map to the centroid of its pixels: space parts ``(B, C, H, W)`` to ``(B, C)``, or to
+    ``(B, C, 1, 1)`` with ``keepdim``."""
 
     def __init__(self, manifold: Lorentz, keepdim: bool = False):
         super().__init__()
@@ -31,8 +31,8 @@ class LorentzGlobalAvgPool2d(nn.Module):
 
 
 class LorentzAvgPool2d(nn.Module):
-    """Centroid over windows of space parts ``(B, C, H, W)``; arguments as ``nn.AvgPool2d``, padding
-    is by origins."""
+    """Pool the windows of a map of space parts ``(B, C, H, W)`` to centroids ``(B, C, H', W')``;
+    arguments are those of ``nn.AvgPool2d``, and padding is by origins."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class LorentzAvgPool2d(nn.Module):
         check_features(self, x, dim=1, rank=4)
         c = self.manifold.c
         wide = precise(x)
-        # pool time - 1/sqrt(c), so that padding with zeros adds origins
+        # The pooled number is time - 1/sqrt(c), so that padding with zeros adds origins.
         time = F.avg_pool2d(
             space_time(wide, c, 1) - 1 / c**0.5, self.kernel_size, self.stride, self.padding
         )

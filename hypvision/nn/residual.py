@@ -1,4 +1,4 @@
-"""Residual connections on the hyperboloid, over space-only features."""
+"""Residual connections on the hyperboloid, between features that are space parts."""
 
 from __future__ import annotations
 
@@ -18,29 +18,32 @@ from .functional import radial_rescale, sized, with_time
 
 
 class LorentzResidual(nn.Module):
-    r"""``x`` plus ``y``, three ways.
+    r"""Residual connection: a sum of the points ``x`` and ``y``, computed in one of three ways.
 
-    - ``"space"``: the space parts are added, time follows (Bdeir et al., ICLR 2024).
-    - ``"average"``: :math:`m / (\sqrt c\sqrt{-\langle m, m\rangle_L})` with :math:`m = x + w y`,
-      ``w`` learned from 1 (He et al., "Lorentzian residual neural networks", KDD 2025), optionally
-      with the space part scaled.
-    - ``"boost"``: :math:`x \oplus y`, parallel transport (Chami et al., NeurIPS 2019).
+    - ``"space"``: the space parts are added and the time is computed anew (Bdeir et al., ICLR
+      2024).
+    - ``"average"``: :math:`m / (\sqrt c\sqrt{-\langle m, m\rangle_L})` with :math:`m = x + w y` and
+      a learned ``w`` that starts at 1 (He et al., "Lorentzian residual neural networks", KDD 2025);
+      the space part can be scaled.
+    - ``"boost"``: the Moebius sum :math:`x \oplus y`, by parallel transport (Chami et al., NeurIPS
+      2019).
 
     Args:
         manifold: the hyperboloid.
         mode: ``"space"``, ``"average"`` or ``"boost"``.
-        scale: for ``"average"``: the space part is multiplied by this number; ``"learned"`` for a
-            parameter, whose logarithm is learned from ``log(scale_init)``; None for 1.
-        slope: if given, a maximum-distance rescaling of the sum ("+" models, Bdeir et al., NeurIPS
-            2025).
-        dim: dimension of the channels: 1 for maps, -1 for tokens.
-        limit: of the rescaling, the radius that no point exceeds; by default
-            :func:`~hypvision.geometry.lorentz.max_distance`. Needs ``slope``.
-        scale_init: value from which a learned scale starts; by default the published one, with
+        scale: for ``"average"``, a number by which the space part is multiplied; ``"learned"`` for
+            a parameter whose logarithm is learned, from ``log(scale_init)``; None for 1.
+        slope: if given, the sum passes a maximum-distance rescaling with this slope ("+" models,
+            Bdeir et al., NeurIPS 2025).
+        dim: the dimension of the channels: 1 for maps, -1 for tokens.
+        limit: the radius that no point exceeds after the rescaling; by default
+            :func:`~hypvision.geometry.lorentz.max_distance`. It needs ``slope``.
+        scale_init: the value at which a learned scale starts; by default the published one, with
+            which radii grow by 4 in every connection unless a later layer reduces them.
         which radii grow by 4 in every connection unless a later layer reduces them.
 
     Shapes:
-        two space parts of equal shape to one.
+        two tensors of space parts of equal shape to one of that shape.
     """
 
     log_scale: Tensor | None
@@ -109,7 +112,7 @@ class LorentzResidual(nn.Module):
         first, second = with_time(both, c).unbind()
         mean = first + self.weight * second
         size = None if self.log_scale is None else self.log_scale.exp()
-        out = sized(mean, c, 1e-4, size)[..., 1:]  # clamp as published
+        out = sized(mean, c, 1e-4, size)[..., 1:]  # 1e-4 is the published clamp
         return out.movedim(-1, self.dim).to(x.dtype)
 
     def extra_repr(self) -> str:

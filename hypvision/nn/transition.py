@@ -1,4 +1,4 @@
-"""Between Euclidean features and points of hyperboloids, space-only, channels in dimension 1."""
+"""Layers between Euclidean features and the space parts of points, with channels in dimension 1."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from .functional import radial_map, rescale_limit
 
 
 class ToLorentz(nn.Module):
-    """Euclidean features ``(B, C, ...)``, channels in dimension 1, to space parts of points.
+    """Map Euclidean features ``(B, C, ...)``, channels in dimension 1, to the space parts of
+    points.
 
-    With ``slope`` the lengths are rescaled to at most the maximum distance and the vectors taken as
-    space parts (Bdeir et al., NeurIPS 2025); without, vectors longer than ``clip`` are cut to that
-    and go through the exponential map at the origin (hybrid networks of the ICLR 2024 paper, after
-    Guo et al., CVPR 2022).
+    With ``slope`` the lengths of the vectors are rescaled to at most the maximum distance, and the
+    vectors are taken as space parts (Bdeir et al., NeurIPS 2025). Without, vectors longer than
+    ``clip`` are cut to that length and go through the exponential map at the origin (hybrid
+    networks of the ICLR 2024 paper, after Guo et al., CVPR 2022).
 
     Args:
         manifold: the hyperboloid.
-        slope: of the rescaling, or None.
-        clip: largest length without rescaling; 1 by default.
-        limit: of the rescaling, the length that no vector exceeds; by default
+        slope: slope of the rescaling; None for no rescaling.
+        clip: largest length of the vectors without rescaling; 1 by default.
+        limit: the length that no vector exceeds after the rescaling; by default
             :func:`~hypvision.geometry.lorentz.max_distance`.
 
     Raises:
-        HypvisionError: ``clip`` beside ``slope``, or ``limit`` without it.
+        HypvisionError: ``clip`` is given together with ``slope``, or ``limit`` without it.
     """
 
     def __init__(
@@ -58,7 +59,8 @@ class ToLorentz(nn.Module):
         return radial_map(x, self.factor, self.manifold.c, dim=1)
 
     def factor(self, square: Tensor, c: float | Tensor) -> Tensor:
-        """Factor of vectors with these squared lengths."""
+        """Return the factor by which vectors of the squared lengths ``square`` become space
+        parts."""
         if self.slope is not None:
             return squash_factor(square, rescale_limit(c, self.limit), self.slope)
         shrink = self.clip / torch.sqrt(square.clamp(min=self.clip**2))
@@ -69,7 +71,8 @@ class ToLorentz(nn.Module):
 
 
 class ToTangent(nn.Module):
-    """Space parts to tangent vectors at the origin: the logarithm; channels in dimension 1."""
+    """Map space parts to tangent vectors at the origin by the logarithm; channels in dimension
+    1."""
 
     def __init__(self, manifold: Lorentz):
         super().__init__()
@@ -82,11 +85,12 @@ class ToTangent(nn.Module):
 
 
 class ChangeManifold(nn.Module):
-    """Points of one hyperboloid to those of another, with the same tangent vector at the origin.
+    """Map points of one hyperboloid to the points of another that have the same tangent vectors at
+    the origin.
 
     With ``slope`` the lengths of the tangent vectors are rescaled to the maximum distance of the
-    target, or to ``limit`` where that is given (an error without ``slope``). Channels in dimension
-    1.
+    target, or to ``limit`` if it is given (an error without ``slope``). Features are space parts
+    with channels in dimension 1.
     """
 
     def __init__(
@@ -109,7 +113,8 @@ class ChangeManifold(nn.Module):
         return radial_map(x, self.factor, self.source.c, self.target.c, dim=1)
 
     def factor(self, square: Tensor, source: float | Tensor, target: float | Tensor) -> Tensor:
-        """Factor of space parts with these squared lengths."""
+        """Return the factor that maps space parts of the squared lengths ``square`` from the
+        curvature ``source`` to ``target``."""
         factor = asinhc_sqrt(square * source)
         if self.slope is not None:
             limit = rescale_limit(target, self.limit)

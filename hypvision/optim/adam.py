@@ -1,4 +1,4 @@
-"""Riemannian Adam and AdamW."""
+"""The optimisers Riemannian Adam and AdamW."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from .kernels import readable, shorten_
 
 
 def _share(beta: float, step: float | Tensor) -> float | Tensor:
-    """``1 - beta^step``, the sum of a running average's weights; float32 keeps its digits."""
+    """Return ``1 - beta^step``, the sum of the weights of a running average, so that float32 keeps
+    its digits."""
     return (
         -torch.expm1(step * math.log(beta))
         if isinstance(step, Tensor) and beta > 0
@@ -38,35 +39,36 @@ class RiemannianAdam(RiemannianOptimizer):
               \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \epsilon}\Big),
               \quad m \leftarrow \mathrm{PT}_{x \to x'}\, m
 
-    with one :math:`v` for every point. :class:`~hypvision.geometry.ManifoldParameter` are points;
-    all other parameters are updated by :class:`torch.optim.Adam`'s rule. Points of a manifold whose
-    curvature is learned by the same optimiser follow the curvature. Rows of a table without a
-    gradient (``nn.Embedding(sparse=True)``) stay, and their moments too.
+    with one :math:`v` for every point. Parameters of the class
+    :class:`~hypvision.geometry.ManifoldParameter` are points; all other parameters are updated by
+    :class:`torch.optim.Adam`'s rule. Points of a manifold whose curvature is learned by the same
+    optimiser follow the curvature. Rows of a table that have no gradient
+    (``nn.Embedding(sparse=True)``) stay unchanged, and so do their moments.
 
     Args:
         params: parameters or groups, Euclidean and manifold parameters in any mixture.
         lr: learning rate.
-        betas: of the running averages.
-        eps: added to the root of ``v``.
-        weight_decay: added to the Euclidean gradient, as ``weight_decay * x``.
-        amsgrad: use the largest ``v`` so far.
+        betas: decay rates of the two running averages.
+        eps: number added to the root of ``v``.
+        weight_decay: ``weight_decay * x`` is added to the Euclidean gradient.
+        amsgrad: whether the largest ``v`` so far is used.
         move: what happens to points when the curvature of their manifold changes, see
             :class:`~hypvision.optim.RiemannianSGD`.
-        maximize: as in torch.
-        foreach: as in torch, of parameters without a manifold. Points are updated many at once in
-            any case.
-        capturable: as in torch, for steps inside a CUDA graph: counts of steps lie on the device,
-            and nothing waits for it. PyTorch has that for parameters on a GPU; on a CPU it is
-            refused.
+        maximize: see :class:`torch.optim.Adam`.
+        foreach: see :class:`torch.optim.Adam`; it holds for parameters without a manifold. Points
+            are updated many at once in any case.
+        capturable: see :class:`torch.optim.Adam`: for steps inside a CUDA graph the counts of steps
+            lie on the device, and nothing waits for it. PyTorch has this for parameters on a GPU;
+            on a CPU it is an error.
 
-    There is no ``stabilize`` as in geoopt: every step ends on the manifold, with times computed
-    from the space parts and points inside the ball, and moments are kept in frames, which they
-    cannot leave.
+    An option ``stabilize`` as in geoopt is not needed: every step ends on the manifold, with times
+    computed from the space parts and points inside the ball, and moments are kept in frames, which
+    they cannot leave.
 
     State:
-        ``exp_avg`` ``(..., n)``: the momentum in the frame of its point, that is transported along
-        the radius to the origin. ``exp_avg_sq`` ``(..., 1)``, one column for every factor of a
-        product.
+        ``exp_avg`` ``(..., n)``: the momentum in the frame of its point, which means transported
+        along the radius to the origin. ``exp_avg_sq`` ``(..., 1)``: the average ``v``, with one
+        column for every factor of a product.
     """
 
     decoupled = False
@@ -110,7 +112,7 @@ class RiemannianAdam(RiemannianOptimizer):
         return torch.zeros((), dtype=torch.float32, device=device if group["capturable"] else "cpu")
 
     def check_device(self, group: Group, parameter: Tensor) -> None:
-        if group["capturable"] and readable(parameter):  # compilers set it by themselves
+        if group["capturable"] and readable(parameter):  # compilers set capturable by themselves
             raise RuntimeError(
                 f"{type(self).__name__}: capturable=True is for CUDA graphs, and a parameter of "
                 f"shape {tuple(parameter.shape)} lies on the CPU. Move the model to the GPU, or "
@@ -119,7 +121,7 @@ class RiemannianAdam(RiemannianOptimizer):
 
     @staticmethod
     def _averages(group: Group, mean: Tensor, square: Tensor) -> State:
-        """Running averages before the first step, from zeros of their shapes."""
+        """Return the running averages before the first step, from zeros of their shapes."""
         found = {"exp_avg": mean, "exp_avg_sq": square}
         return found | {"max_exp_avg_sq": square.clone()} if group["amsgrad"] else found
 
@@ -224,14 +226,14 @@ class RiemannianAdam(RiemannianOptimizer):
 class RiemannianAdamW(RiemannianAdam):
     r"""Adam with decoupled weight decay on manifolds (Bdeir et al., NeurIPS 2025).
 
-    Before its step, a point on the hyperboloid becomes the centroid of itself, weighted
-    :math:`1 - \eta\lambda`, and the origin, weighted :math:`\eta\lambda`; in the ball it moves by
-    that share of its distance to the origin. Otherwise as :class:`RiemannianAdam`; parameters
-    without a manifold follow :class:`torch.optim.AdamW`'s rule.
+    Before its step, a point on the hyperboloid becomes the centroid of itself, with the weight
+    :math:`1 - \eta\lambda`, and the origin, with the weight :math:`\eta\lambda`; in the ball it
+    moves to the origin by that share of its distance. Everything else is as in
+    :class:`RiemannianAdam`; parameters without a manifold follow :class:`torch.optim.AdamW`'s rule.
 
     Args:
-        weight_decay: :math:`\lambda`.
-        params, lr, betas, eps, options: as in :class:`RiemannianAdam`.
+        weight_decay: the factor :math:`\lambda` of the decay.
+        params, lr, betas, eps, options: see :class:`RiemannianAdam`.
     """
 
     decoupled = True

@@ -1,14 +1,16 @@
 """Averages of weights over a training, whose points stay on their manifolds.
 
-Stochastic weight averaging and moving averages take the mean of every coordinate; that of two
-points of the hyperboloid lies off it. Here a point moves along the geodesic to the new one, by the
-share that a weight moves by. Points on one geodesic so get the average of their places on it.
+Stochastic weight averaging and moving averages take the mean of every coordinate, but the mean of
+two points of the hyperboloid does not lie on it. Here a point moves along the geodesic to the new
+point, by the same share by which a weight moves. Points on one geodesic thus get the average of
+their positions on it.
 
 >>> swa = AveragedModel(model, multi_avg_fn=points_avg_fn(model))         # torch, equal weights
 >>> ema = AveragedModel(model, multi_avg_fn=points_avg_fn(model, 0.999))  # torch, moving average
 >>> ema = with_points(ModelEmaV3(model, decay=0.999))                     # timm
 
-mmengine's ``EMAHook`` is replaced by one that does the same (:mod:`hypvision.engine.hooks`).
+For mmengine :mod:`hypvision.engine.hooks` replaces ``EMAHook`` by a hook that averages in the same
+way.
 """
 
 from __future__ import annotations
@@ -26,20 +28,22 @@ from hypvision.io.errors import ArgumentError
 
 
 def between(manifold: Manifold, old: Tensor, new: Tensor, share: float) -> Tensor:
-    """The point ``(..., d)`` at this share of the way from one point to another, in the type of the
-    first; both are first brought onto the manifold, whose curvature may have been averaged, too."""
+    """Return the points ``(..., d)`` at the given share of the way from ``old`` to ``new``, in the
+    dtype of ``old``. Both are first brought onto the manifold, because its curvature may have been
+    averaged, too."""
     start, end = (manifold.projx(point.detach().to(old)) for point in (old, new))
     return manifold.projx(manifold.geodesic(share, start, end))
 
 
 @contextmanager
 def averaging_points(average: nn.Module, model: nn.Module, share: float) -> Iterator[None]:
-    """A context in which weights are averaged; at its end the points of the average, too.
+    """Average the points of a model when this context ends, inside of which another function
+    averages its weights.
 
     Args:
-        average: the model of the average, which is changed.
+        average: the model that holds the average, which is changed.
         model: the model in training, with parameters of the same names.
-        share: how far a weight moves to the new one, 1 minus the decay.
+        share: the share of the way that a weight moves to the new one, 1 minus the decay.
     """
     points = [
         (name, parameter, manifold, parameter.detach().clone())
@@ -54,12 +58,13 @@ def averaging_points(average: nn.Module, model: nn.Module, share: float) -> Iter
 def points_avg_fn(
     model: nn.Module, decay: float | None = None
 ) -> Callable[[Sequence[Tensor], Sequence[Tensor], Any], None]:
-    """A ``multi_avg_fn`` of :class:`torch.optim.swa_utils.AveragedModel` that keeps points on their
-    manifolds.
+    """Return a ``multi_avg_fn`` for :class:`torch.optim.swa_utils.AveragedModel` that keeps points
+    on their manifolds.
 
     Args:
         model: the model in training, as it is given to ``AveragedModel``.
-        decay: of a moving average, as in :func:`torch.optim.swa_utils.get_ema_multi_avg_fn`; None:
+        decay: decay of a moving average, as in :func:`torch.optim.swa_utils.get_ema_multi_avg_fn`;
+            None: all models count alike, as in stochastic weight averaging.
             all models count alike, as in stochastic weight averaging.
     """
 
@@ -80,7 +85,7 @@ def points_avg_fn(
                 old.copy_(new)
             elif new.data_ptr() not in points:
                 old.lerp_(new, share)
-        for old, new in pairs:  # after the curvatures
+        for old, new in pairs:  # points come after the curvatures, which they need
             manifold = points.get(new.data_ptr())
             if manifold is not None:
                 old.copy_(between(_of_average(manifold, places), old, new, share))
@@ -90,7 +95,8 @@ def points_avg_fn(
 
 
 def _of_average(manifold: Manifold, places: Mapping[int, Tensor]) -> Manifold:
-    """A manifold with the averaged curvature."""
+    """Return the manifold with the averaged curvature; the manifold itself if nothing of it is
+    learned. ``places`` finds an average by the address of its weight."""
     if not any(True for _ in manifold.parameters()):
         return manifold
     own = copy.deepcopy(manifold)
@@ -100,13 +106,13 @@ def _of_average(manifold: Manifold, places: Mapping[int, Tensor]) -> Manifold:
 
 
 def with_points(ema: Any) -> Any:
-    """timm's ``ModelEmaV3`` or ``ModelEmaV2``, which then averages points on their manifolds;
-    changed in place."""
+    """Return timm's ``ModelEmaV3`` or ``ModelEmaV2``, changed in place so that it averages points
+    on their manifolds."""
     update = type(ema).update
 
     @torch.no_grad()
     def update_points(model: nn.Module, step: int | None = None) -> None:
-        # ModelEmaV2 has one decay
+        # ModelEmaV2 has one decay for all steps.
         decay = ema.get_decay(step) if hasattr(ema, "get_decay") else ema.decay
         with averaging_points(ema.module, model, 1 - decay):
             update(ema, model, *(() if step is None else (step,)))

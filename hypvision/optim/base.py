@@ -1,4 +1,5 @@
-"""Base of the Riemannian optimisers: sorts parameters, batches points, follows curvatures."""
+"""The base of the Riemannian optimisers: it sorts parameters, updates points in batches, and moves
+them after changes of curvature."""
 
 from __future__ import annotations
 
@@ -17,15 +18,15 @@ from hypvision.io.errors import ArgumentError
 
 from .kernels import Kernel, kernel_of, readable
 
-# Manifolds whose points have a kernel
+# the manifolds for whose points there are kernels
 _KNOWN = (Euclidean, Lorentz, PoincareBall)
-# Methods that a step on another manifold calls, a user's or one of geoopt's.
+# the methods that a step calls on another manifold, a user's or one of geoopt's
 _FOREIGN = ("egrad2rgrad", "component_inner", "retr", "retr_transp")
-# Parameters of one manifold and width with fewer coordinates than this are updated together, which
-# saves calls.
+# Parameters of one manifold and width that have fewer coordinates than this are updated together,
+# which saves calls.
 SMALL = 2**16
-# Coordinates per block. On a Xeon, 2**18 was up to 10 % slower (more calls), 2**21 a third slower
-# (cache).
+# The number of coordinates in a block. On a Xeon 2**18 was up to 10 % slower (more calls) and 2**21
+# a third slower (cache).
 BLOCK = 2**19
 
 Group = dict[str, Any]
@@ -33,17 +34,19 @@ State = dict[str, Any]
 
 
 class Factor(NamedTuple):
-    """One factor of the manifold of a parameter, and where its coordinates lie."""
+    """One factor of the manifold of a parameter, and the slices of its coordinates in points and in
+    tangent vectors."""
 
     kernel: Kernel
     manifold: Manifold
     points: slice
     tangents: slice
-    column: int  # column of states that have one number for every point and factor
+    column: int  # the factor's column in states that have one number for every point and factor
 
 
 class Job(NamedTuple):
-    """Points of one kernel to update: tensors with the same number of rows."""
+    """Points that one kernel updates, with their gradients and states: tensors with the same number
+    of rows."""
 
     kernel: Kernel
     manifold: Manifold
@@ -54,13 +57,13 @@ class Job(NamedTuple):
 
     @property
     def c(self) -> float | Tensor:
-        """The curvature, for points of this dtype."""
+        """The curvature, in the dtype of the points."""
         return constant(self.manifold.c, self.x.dtype)
 
 
 def manifold_of(parameter: Tensor) -> Manifold | None:
-    """The manifold that a parameter's points lie on, if there are kernels for its factors; None if
-    Euclidean."""
+    """Return the manifold on which a parameter's points lie, if there are kernels for all its
+    factors; else, and for Euclidean parameters, None."""
     manifold = getattr(parameter, "manifold", None)
     if not isinstance(manifold, Manifold) or isinstance(manifold, Euclidean):
         return None
@@ -69,8 +72,8 @@ def manifold_of(parameter: Tensor) -> Manifold | None:
 
 
 def foreign_manifold_of(parameter: Tensor) -> Any:
-    """The manifold without a kernel, a user's or one of geoopt's, that a parameter's points lie on;
-    None if there is none."""
+    """Return the manifold without a kernel, a user's or one of geoopt's, on which a parameter's
+    points lie; None if there is none."""
     manifold = getattr(parameter, "manifold", None)
     if getattr(manifold, "name", None) == "Euclidean" or manifold_of(parameter) is not None:
         return None
@@ -78,13 +81,13 @@ def foreign_manifold_of(parameter: Tensor) -> Any:
 
 
 def leaves(manifold: Manifold) -> list[Manifold]:
-    """The manifold itself, or the factors of a product."""
+    """Return a list of the factors of a product, or of the manifold itself."""
     parts = manifold.manifolds if isinstance(manifold, Product) else [manifold]
     return [part for part in parts if isinstance(part, Manifold)]
 
 
 def factors(manifold: Manifold, width: int) -> list[Factor]:
-    """The factors of a manifold, for points of ``width`` coordinates."""
+    """Return the factors of a manifold, for points of ``width`` coordinates."""
     found: list[Factor] = []
     start = tangent = 0
     sizes = manifold.sizes if isinstance(manifold, Product) else (width,)
@@ -100,12 +103,13 @@ def factors(manifold: Manifold, width: int) -> list[Factor]:
 
 
 def constant(c: float | Tensor, dtype: torch.dtype) -> float | Tensor:
-    """A curvature without gradient, rounded with its root and inverse to the points' dtype."""
+    """Return a curvature without gradient, rounded to the points' dtype."""
     return c.detach().to(dtype) if isinstance(c, Tensor) else c
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """The tensor, or a DTensor's part on this rank; raises an error if its points are split."""
+    """Return the tensor, or a DTensor's part on this rank; raise RuntimeError if its points are
+    split over ranks."""
     for placement in getattr(tensor, "placements", ()):
         if placement.is_partial() or (
             placement.is_shard() and placement.dim % tensor.dim() == tensor.dim() - 1
@@ -130,7 +134,8 @@ def _check_dtype(x: Tensor) -> None:
 
 
 def check_options(group: Group, *names: str) -> None:
-    """Options must be finite numbers >= 0, or scalar tensors, which only a CPU checks."""
+    """Raise an error if one of the options ``names`` of a group is not a finite number of at least
+    0, or a tensor with one number, which is checked only on a CPU."""
     for name in names:
         value = group[name]
         if isinstance(value, Tensor) and value.numel() == 1:
@@ -141,7 +146,7 @@ def check_options(group: Group, *names: str) -> None:
 
 
 def sparse_rows(group: Group, parameter: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Row numbers and values of a sparse gradient."""
+    """Return the row numbers and the values of a sparse gradient."""
     if parameter.dim() != 2 or grad.sparse_dim() != 1:
         raise RuntimeError(
             "Sparse gradients are for tables (N, d) as nn.Embedding makes them, got shape "
@@ -149,18 +154,19 @@ def sparse_rows(group: Group, parameter: Tensor, grad: Tensor) -> tuple[Tensor, 
         )
     if group["weight_decay"] != 0:
         raise RuntimeError(
-            "weight_decay needs dense gradients: set it to 0, or sparse=False in the embedding."
+            "weight_decay needs dense gradients. Set it to 0, or sparse=False in the embedding."
         )
     grad = grad.coalesce()
     return grad.indices()[0], grad.values()
 
 
 class RiemannianOptimizer(Optimizer):
-    """Base class: Euclidean parameters by torch's own functions, points by :mod:`.kernels`.
+    """The base class of the optimisers: Euclidean parameters are updated by torch's own functions,
+    points by :mod:`.kernels`.
 
-    A step updates everything with the old curvatures, then the curvatures, and then moves the
-    points of every manifold whose curvature changed (Bdeir et al., NeurIPS 2025,
-    "curvature-aware"); momenta in frames need no move.
+    A step first updates all weights and points with the old curvatures, then the curvatures, and
+    then moves the points of every manifold whose curvature has changed ("curvature-aware", Bdeir et
+    al., NeurIPS 2025). Momenta are kept in frames and need no move.
 
     Points of other manifolds, a user's own or geoopt's, are updated one parameter after the other
     with the methods of their manifold, as geoopt's own optimisers do: ``egrad2rgrad``,
@@ -168,20 +174,22 @@ class RiemannianOptimizer(Optimizer):
     learned curvature.
     """
 
-    # marks optimisers that keep points on their manifold; others cause a warning
+    # This marks optimisers that keep points on their manifold; the first step of others causes a
+    # warning.
     keeps_points = True
 
-    # states that are tangent vectors; the others, except step, have one number for every point and
-    # factor
+    # the names of states that are tangent vectors; other states, except step, have one number for
+    # every point and factor
     vectors = ("exp_avg", "momentum_buffer")
 
     def _check(self, group: Group) -> None:
-        """Refuse options of a group that are out of range."""
+        """Raise an error for options of a group that are out of range."""
         check_options(group, "lr", "weight_decay")
         one_of(("tangent", "scale", "project"), move=group["move"])
 
     def add_param_group(self, group: Group) -> None:
-        """Add parameters with their own options; missing ones are the constructor's."""
+        """Add a group of parameters with its own options; the constructor's options take the place
+        of missing ones."""
         self._check({**self.defaults, **group})
         super().add_param_group(group)
         for parameter in self.param_groups[-1]["params"]:
@@ -196,7 +204,7 @@ class RiemannianOptimizer(Optimizer):
                     )
 
     def _check_methods(self, foreign: Any) -> None:
-        """Refuse a manifold without the methods of a step."""
+        """Raise TypeError for a manifold without the methods that a step calls."""
         lacking = [name for name in _FOREIGN if foreign is not None and not hasattr(foreign, name)]
         if lacking:
             raise TypeError(
@@ -205,7 +213,7 @@ class RiemannianOptimizer(Optimizer):
                 f"which lacks {', '.join(lacking)}."
             )
 
-    # To be implemented by subclasses
+    # Methods that subclasses implement
 
     def _flat(
         self, group: Group, parameters: list[Tensor], grads: list[Tensor], states: list[State]
@@ -217,26 +225,28 @@ class RiemannianOptimizer(Optimizer):
         """Raise an error for a parameter whose device the group's options do not allow."""
 
     def _begin(self, group: Group, tangent: Tensor, count: int) -> State:
-        """States of points before their first step, from zero tangent vectors ``(..., n)`` and the
-        number of factors of the manifold."""
+        """Return the states of points before their first step, made from zero tangent vectors
+        ``(..., n)`` and the number of factors of the manifold."""
         raise NotImplementedError
 
     def _first(
         self, group: Group, x: Tensor, grad: Tensor, state: State, parts: Sequence[Factor] = ()
     ) -> None:
-        """Fill the states of a parameter from its first gradient; no ``parts``: no manifold."""
+        """Fill the states of a parameter from its first gradient; ``parts`` are the factors of its
+        manifold, empty without one."""
 
     def _points(self, group: Group, job: Job) -> None:
-        """Update a block of points and their state in place."""
+        """Update a block of points and their states in place."""
         raise NotImplementedError
 
     def _foreign(self, group: Group, parameter: Tensor, grad: Tensor, manifold: Any) -> None:
-        """Update points of a manifold without a kernel, as geoopt does; ``grad`` may be changed."""
+        """Update points of a manifold without a kernel as geoopt does; ``grad`` may be changed."""
         raise NotImplementedError
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step; ``closure`` computes the loss anew and returns it."""
+        """Update all parameters once; return the loss that ``closure`` computes, or None without
+        it."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -253,7 +263,7 @@ class RiemannianOptimizer(Optimizer):
         return loss
 
     def _all_but_curvatures(self, group: Group) -> list[Any]:
-        """Update the parameters of a group; its learned curvatures are returned as they are."""
+        """Update the parameters of a group but its learned curvatures, and return these."""
         flat: list[Tensor] = []
         curvatures: list[Any] = []
         tables: dict[tuple[Any, ...], list[Job]] = {}
@@ -266,11 +276,15 @@ class RiemannianOptimizer(Optimizer):
                 self._sort(group, parameter, grad, tables)
             elif foreign_manifold_of(parameter) is not None:
                 if grad.is_sparse:
-                    raise RuntimeError("Sparse gradients are not for points of other manifolds.")
+                    raise RuntimeError(
+                        "Sparse gradients are not for points on manifolds without a kernel. Set "
+                        "sparse=False in the embedding."
+                    )
                 grad = -grad if group["maximize"] else grad.clone()
                 self._foreign(group, parameter, grad, parameter.manifold)
             elif hasattr(parameter, "log_bounds"):
-                # a CurvatureParameter; compilers see no class of parameters
+                # A CurvatureParameter is found by its attribute, because compilers see no classes
+                # of parameters.
                 curvatures.append(parameter)
             elif grad.is_sparse:
                 self._sparse(group, parameter, grad)
@@ -286,7 +300,7 @@ class RiemannianOptimizer(Optimizer):
             grads = [p.grad for p in parameters if p.grad is not None]
             self._flat(group, parameters, grads, [self.state[p] for p in parameters])
 
-    # Points
+    # Updates of points
 
     def _sort(
         self,
@@ -295,7 +309,8 @@ class RiemannianOptimizer(Optimizer):
         grad: Tensor,
         tables: dict[tuple[Any, ...], list[Job]],
     ) -> None:
-        """Update the points of a parameter, or collect a few points in ``tables``."""
+        """Update the points of a parameter, or, if they are few, collect them in ``tables`` to be
+        updated together with others."""
         x = local_part(parameter)
         _check_dtype(x)
         if x.numel() == 0:
@@ -334,7 +349,8 @@ class RiemannianOptimizer(Optimizer):
     def _state(
         self, group: Group, parameter: Tensor, x: Tensor, grad: Tensor, parts: list[Factor]
     ) -> State:
-        """The state of points, begun before their first step, with this step counted."""
+        """Return the state of points, which is made before their first step, and count this step in
+        it."""
         state: State = self.state[parameter]
         if not state and group.get("momentum", 1) != 0:  # SGD without momentum keeps nothing
             tangent = x.new_zeros(*x.shape[:-1], parts[-1].tangents.stop)
@@ -345,7 +361,8 @@ class RiemannianOptimizer(Optimizer):
         return state
 
     def _columns(self, name: str, tensor: Tensor, part: Factor) -> Tensor:
-        """The part of a state of a factor: a vector's coordinates, or one number per point."""
+        """Return the columns of a factor in a state: the coordinates of a vector, or one number per
+        point."""
         columns = part.tangents if name in self.vectors else slice(part.column, part.column + 1)
         return tensor.view(-1, tensor.shape[-1])[:, columns]
 
@@ -373,7 +390,7 @@ class RiemannianOptimizer(Optimizer):
         torch._foreach_copy_(parts, moved)
 
     def _gathered(self, group: Group, job: Job, rows: Tensor) -> None:
-        """Update only the rows that have a gradient."""
+        """Update only the points in the given rows, which have a gradient."""
         part = job._replace(
             x=job.x[rows], state={name: tensor[rows] for name, tensor in job.state.items()}
         )
@@ -383,7 +400,7 @@ class RiemannianOptimizer(Optimizer):
             job.state[name][rows] = tensor
 
     def _sparse(self, group: Group, parameter: Tensor, grad: Tensor) -> None:
-        """Update the rows of a Euclidean table that have a gradient, and their states alone."""
+        """Update only the rows of a Euclidean table that have a gradient, and their states."""
         rows, values = sparse_rows(group, parameter, grad)
         table = parameter[rows]
         state = self.state[parameter]
@@ -398,10 +415,11 @@ class RiemannianOptimizer(Optimizer):
                 state[name] = torch.zeros_like(parameter)
             state[name][rows] = tensor
 
-    # Curvature
+    # Learned curvatures
 
     def _curved(self) -> dict[Manifold, list[tuple[Group, Tensor, Factor]]]:
-        """The manifolds with a learned curvature, and where their points are."""
+        """Return, by manifold with a learned curvature, its points as triples of group, parameter
+        and factor."""
         found: dict[Manifold, list[tuple[Group, Tensor, Factor]]] = {}
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -439,8 +457,8 @@ class RiemannianOptimizer(Optimizer):
                 kernel.project_(moved, new.to(dtype))
             else:
                 kernel.change_(moved, old.to(dtype), new.to(dtype), move)
-            # If nothing changes, the points stay equal bit by bit; torch.where avoids a wait for
-            # the device.
+            # If no curvature changes, the points stay equal bit by bit; torch.where avoids a wait
+            # for the device.
             sizes = [len(part) for part in parts]
             torch._foreach_copy_(parts, list(torch.split(torch.where(changed, moved, x), sizes)))
         if vectors:

@@ -1,4 +1,4 @@
-"""Gradient clipping by the Riemannian norm."""
+"""Gradient clipping by the Riemannian norm of gradients at points."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from .base import constant, factors, foreign_manifold_of, local_part, manifold_o
 
 
 def _entries(parameter: Tensor, grad: Tensor) -> list[Tensor]:
-    """The entries of a Euclidean gradient, or the Riemannian norms of a gradient at points."""
+    """Return the entries of a Euclidean gradient, or the Riemannian norms of a gradient at
+    points."""
     manifold = manifold_of(parameter)
     foreign = foreign_manifold_of(parameter)
     if foreign is not None:
-        # a copy, because geoopt changes its argument
+        # The gradient is copied, because geoopt changes its argument.
         vector = foreign.egrad2rgrad(parameter, grad.clone())
         return [foreign.inner(parameter, vector, keepdim=True).clamp(min=0).sqrt()]
     if manifold is None:
@@ -40,7 +41,8 @@ def _entries(parameter: Tensor, grad: Tensor) -> list[Tensor]:
 
 @torch.no_grad()
 def get_total_norm(parameters: Iterable[Tensor] | Tensor, norm_type: float = 2.0) -> Tensor:
-    """Norm of all gradients together, a scalar tensor; those of points by Riemannian norms.
+    """Return the norm of all gradients together, a scalar tensor; gradients at points count by
+    their Riemannian norms.
 
     Args:
         parameters: parameters; those without a gradient are left out.
@@ -72,21 +74,23 @@ def clip_grad_norm_(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
-    """Scale all gradients to a norm of at most ``max_norm``; points by Riemannian norms.
+    """Scale all gradients so that their norm is at most ``max_norm``; gradients at points count by
+    their Riemannian norms.
 
-    The Euclidean norm of a gradient with respect to points near the ball's boundary, or far out on
-    the hyperboloid, does not tell the length of its step; the Riemannian norm does. The counterpart
-    of :func:`torch.nn.utils.clip_grad_norm_`.
+    The Euclidean norm of a gradient at points near the ball's boundary, or far out on the
+    hyperboloid, does not tell the length of its step; the Riemannian norm does. This function takes
+    the place of :func:`torch.nn.utils.clip_grad_norm_`.
 
     Args:
         parameters: parameters; those without a gradient are left out.
-        max_norm: largest norm.
+        max_norm: the largest norm allowed.
         norm_type: see :func:`get_total_norm`.
-        error_if_nonfinite: raise RuntimeError instead of scaling by a norm that is not finite.
+        error_if_nonfinite: whether to raise RuntimeError instead of scaling by a norm that is not
+            finite.
         foreach: ignored; accepted for compatibility with torch.
 
     Returns:
-        The norm before.
+        The norm before scaling, a scalar tensor.
     """
     if math.isnan(max_norm) or max_norm < 0:
         raise ArgumentError(

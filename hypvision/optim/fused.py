@@ -1,7 +1,8 @@
 """A step of points on the hyperboloid as one kernel of a GPU, in Triton.
 
-:class:`.kernels.LorentzKernel` and the optimisers' ``_points`` define what it computes, and are its
-tests' truth; the formulas are the same, in float64 without their guards against overflow.
+:class:`.kernels.LorentzKernel` and the optimisers' ``_points`` define what the kernel computes, and
+tests compare it with them. The formulas are the same, but in float64 without their guards against
+overflow.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from .kernels import Kernel, LorentzKernel
 try:
     import triton
     import triton.language as tl
-except ImportError:  # it comes with PyTorch for GPUs
+except ImportError:  # Triton comes with PyTorch for GPUs alone
     triton = None
 
-# Most coordinates of a point, and of the points of one program
+# the largest numbers of coordinates of a point, and of all points of one program
 WIDEST = 4096
 TILE = 1024
 
 
 def fits(kernel: Kernel, rate: object, *tensors: Tensor | None) -> bool:
-    """Whether the kernel takes a step of these rows at a learning rate; ``meta``: a GPU."""
+    """Return whether the Triton kernel computes a step of these rows at a learning rate; tensors on
+    the meta device count as on a GPU."""
     given = [tensor for tensor in tensors if tensor is not None]
     device = given[0].device
     if not isinstance(kernel, LorentzKernel) or not isinstance(rate, float):
@@ -44,9 +46,11 @@ def lorentz_step_(
     rate: float, keep: float, fresh: float, fresh_square: float, eps: float, decay: float,
     share: float,
 ) -> None:  # fmt: skip
-    """Decay ``x`` by ``share``, update ``m`` to ``keep m + fresh G`` with the gradient ``G`` of
-    loss and ``decay``, and ``v`` by the share ``fresh_square`` of its square, move ``x`` along
-    ``-rate m / (sqrt(v) + eps)``, or without ``v`` along ``-rate m``, and transport ``m``."""
+    """Make one step of the points ``x`` in place: decay them by ``share``; update ``m`` to
+    ``keep m + fresh G`` with the gradient ``G`` of loss and ``decay``, and move ``v`` by the share
+    ``fresh_square`` towards the square of its length; move ``x`` along
+    ``-rate m / (sqrt(v) + eps)``, or without ``v`` along ``-rate m``; and transport ``m`` to the
+    new points."""
     rows, width = x.shape
     block = triton.next_power_of_2(width - 1)
     tile = max(1, TILE // block)
@@ -64,7 +68,7 @@ def _(*arguments: object) -> None:
 
 
 def step_(x: Tensor, grad: Tensor, c: float | Tensor, *options: Any) -> None:
-    """:func:`lorentz_step_` at a curvature that is a number or a tensor."""
+    """Call :func:`lorentz_step_` with a curvature that is a number or a tensor."""
     c = c if isinstance(c, Tensor) else x.new_full((), c)
     lorentz_step_(x, grad, c, *options)
 
@@ -84,12 +88,12 @@ if triton is not None:
         radius = 1 / tl.sqrt(curvature)
         space = tl.load(x + row * x_row + 1 + column, inside, 0.0).to(tl.float64)
         time = tl.sqrt(tl.sum(space * space, 1, keep_dims=True) + radius * radius)
-        # the centroid with the origin
+        # weight decay: the centroid with the origin
         rest = 1 - share
         space *= rest / tl.sqrt(rest * rest + share * share + 2 * share * rest * time / radius)
         time = tl.sqrt(tl.sum(space * space, 1, keep_dims=True) + radius * radius)
         reach = time + radius
-        # the gradient in the frame
+        # the Riemannian gradient in the frame
         outer = tl.load(grad + row * grad_row, there, 0.0).to(tl.float64)
         g = tl.load(grad + row * grad_row + 1 + column, inside, 0.0).to(tl.float64)
         g += space * (
@@ -111,7 +115,7 @@ if triton is not None:
                 square = tl.maximum(square, tl.load(most + row * most_row, there, 0.0))
                 tl.store(most + row * most_row, square, there)
             angle /= tl.sqrt(square) + eps
-        # the step
+        # the exponential map, and the transport of m
         angle = tl.minimum(angle, 40.0)
         cosh = (tl.exp(angle) + tl.exp(-angle)) / 2
         sinh = tl.where(

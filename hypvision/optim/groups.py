@@ -24,30 +24,32 @@ def param_groups(
     curvature_lr_scale: float = 1.0,
     no_weight_decay: str | Collection[str] = (),
 ) -> list[dict[str, Any]]:
-    """Groups for the optimisers: weights, those without weight decay, points, curvatures.
+    """Return groups of a model's parameters for the optimisers: weights, weights without weight
+    decay, points, curvatures.
 
-    Biases, norms and other weights with one dimension, and the weights and points that
-    ``no_weight_decay`` or the model (also by a module inside it) names, get no weight decay;
-    curvatures never do. Frozen parameters are left out, but for points whose curvature is learned:
+    Biases, norms and other weights with one dimension get no weight decay, nor do the weights and
+    points that are named by ``no_weight_decay`` or by the model (or a module inside it); curvatures
+    never get any. Frozen parameters are left out, except points whose curvature is learned, because
     they must follow it.
 
         >>> groups = param_groups(model, lr=1e-3, weight_decay=0.05, curvature_lr=1e-4)
         >>> optimizer = RiemannianAdamW(groups, lr=1e-3)
 
     Args:
-        model: the model; its manifold parameters are marked, should a wrapper have taken their
-            class.
-        lr: base learning rate; needed where a scale is not 1.
-        weight_decay: of the weights.
+        model: the model; its manifold parameters are marked as such, in case a wrapper has taken
+            their class.
+        lr: base learning rate; it is needed if a scale is not 1.
+        weight_decay: weight decay of the weights.
         manifold_lr_scale: learning rate of points, as a multiple of ``lr``.
-        manifold_weight_decay: of points; default: ``weight_decay``.
-        curvature_lr: learning rate of ``log c``; default: ``curvature_lr_scale * lr``.
-        curvature_lr_scale: as a multiple of ``lr``.
-        no_weight_decay: names, or patterns with ``*``, beyond those of :func:`exempt_names`.
+        manifold_weight_decay: weight decay of points; None: ``weight_decay``.
+        curvature_lr: learning rate of ``log c``; None: ``curvature_lr_scale * lr``.
+        curvature_lr_scale: learning rate of ``log c``, as a multiple of ``lr``.
+        no_weight_decay: names of parameters, or patterns with ``*``, besides those of
+            :func:`exempt_names`.
 
     Returns:
         Groups, each with a ``name``: ``weights``, ``no_weight_decay``, ``points``,
-        ``points_no_weight_decay`` (where the other points have some), ``curvatures``; empty ones
+        ``points_no_weight_decay`` (if other points have some), ``curvatures``; empty groups
         are left out.
     """
     named = (no_weight_decay,) if isinstance(no_weight_decay, str) else no_weight_decay
@@ -73,16 +75,17 @@ def param_groups(
 
 
 def _scaled(lr: float | None, scale: float) -> float | None:
-    """A multiple of the base learning rate; without one the optimiser's own counts."""
+    """Return a multiple of the base learning rate, or None without one, for which the optimiser's
+    own rate counts."""
     if lr is None and scale != 1:
         raise ValueError(
-            "manifold_lr_scale and curvature_lr_scale are multiples of lr: give lr as well."
+            "manifold_lr_scale and curvature_lr_scale are multiples of lr. Give lr as well."
         )
     return None if lr is None else lr * scale
 
 
 def _kind(parameter: nn.Parameter, spared: bool, points_decay: float) -> str:
-    """The name of the group of a parameter."""
+    """Return the name of the group to which a parameter belongs."""
     if isinstance(parameter, CurvatureParameter):
         return "curvatures"
     ours = isinstance(getattr(parameter, "manifold", None), Manifold)
@@ -94,7 +97,7 @@ def _kind(parameter: nn.Parameter, spared: bool, points_decay: float) -> str:
 def _group(
     name: str, params: list[nn.Parameter], lr: float | None, weight_decay: float
 ) -> dict[str, Any]:
-    """A group; without a learning rate the optimiser's own counts."""
+    """Return a group; without a learning rate the optimiser's own counts."""
     group: dict[str, Any] = {"name": name, "params": params, "weight_decay": weight_decay}
     if lr is not None:
         group["lr"] = lr
@@ -105,7 +108,7 @@ def _marked_points(model: nn.Module) -> set[int]:
     """Mark the manifold parameters of a model.
 
     Returns:
-        The ids of those whose curvature is learned.
+        The ids of the manifold parameters whose curvature is learned.
 
     Raises:
         ValueError: the model does not hold the manifold of a parameter.
@@ -123,8 +126,8 @@ def _marked_points(model: nn.Module) -> set[int]:
 
 
 def exempt_names(model: nn.Module) -> set[str]:
-    """Names that the model or any module inside exempts from weight decay through
-    ``no_weight_decay()``, made relative to ``model``."""
+    """Return the names of the parameters that the model, or any module inside it, exempts from
+    weight decay through ``no_weight_decay()``, made relative to ``model``."""
     names: set[str] = set()
     for prefix, module in model.named_modules():
         method = getattr(module, "no_weight_decay", None)

@@ -1,9 +1,9 @@
 """One step of points on a manifold, in place.
 
 Tangent vectors at a point x are given in its *frame*: transported along the radius to the origin,
-where the metric is that of flat space. ``(..., n)`` numbers, the same on both models; no
-cancellation at any radius, and when a curvature changes with
-:func:`~hypvision.geometry.lorentz.change_curvature` the vector stays what it is.
+where the metric is that of flat space. They are ``(..., n)`` numbers on both models, do not cancel
+at any radius, and stay the same when a curvature changes with
+:func:`~hypvision.geometry.lorentz.change_curvature`.
 """
 
 from __future__ import annotations
@@ -18,37 +18,40 @@ from hypvision.geometry._typing import Curvature
 from hypvision.geometry.lorentz.points import CAP
 from hypvision.geometry.numerics import has_float64
 
-# Shortest vector with a direction.
+# the length of the shortest vector that has a direction
 _SHORTEST = 1e-30
-# Largest coordinate of a gradient: products of points at the cap with 100 times this (momentum) do
-# not overflow.
+# By dtype, the largest length of a gradient: products of points at the greatest radius with vectors
+# 100 times as long (momentum) do not overflow.
 _STEEPEST = {torch.float32: 1e15, torch.float64: 1e120}
 
 
-# Values that the gradient computes and the step from the same point needs.
+# values that the gradient computes and that the step from the same point needs
 Where = tuple[Tensor, ...]
-# A number, or one value per row.
+# a number, or one number per row
 Rate = Tensor | float
 
 
 def _square(v: Tensor) -> Tensor:
-    """Squared norms ``(N,)``."""
+    """Return the squared norms ``(N,)`` of vectors ``(N, n)``."""
     norm: Tensor = torch.linalg.vector_norm(v, dim=-1)
     return norm.mul_(norm)
 
 
 def _product(v: Tensor, w: Tensor, buffer: Tensor | None = None) -> Tensor:
-    """Inner products ``(N,)``."""
+    """Return the inner products ``(N,)`` of vectors ``(N, n)``; ``buffer`` is overwritten if it is
+    given."""
     return torch.mul(v, w, out=buffer).sum(-1)
 
 
 def readable(x: Tensor) -> bool:
-    """Whether values may decide what is computed: not on a GPU or in a compiled graph."""
+    """Return whether the values of a tensor may decide what is computed: not on a GPU or in a
+    compiled graph, which would wait for them or cannot know them."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def _length(v: Tensor) -> Tensor:
-    """Lengths ``(N,)``, in float64 where their squares may overflow."""
+    """Return the lengths ``(N,)`` of vectors ``(N, n)``, in float64 if their squares overflow or
+    cannot be looked at."""
     norm: Tensor
     if readable(v):
         norm = torch.linalg.vector_norm(v, dim=-1)
@@ -59,7 +62,8 @@ def _length(v: Tensor) -> Tensor:
 
 
 def shorten_(gradient: Tensor) -> Tensor:
-    """Shorten vectors of a gradient whose products would overflow; the lengths ``(N,)`` of all."""
+    """Shorten, in place, vectors of a gradient that are so long that their products would overflow;
+    return the lengths ``(N,)`` of all vectors."""
     limit = _STEEPEST[gradient.dtype]
     norm = _length(gradient)
     if not readable(gradient) or not norm.max() <= limit:
@@ -69,7 +73,7 @@ def shorten_(gradient: Tensor) -> Tensor:
 
 
 def _sound(scale: Tensor) -> Tensor:
-    """Denominators, bounded below by rounding errors; smaller ones belong to steps across the
+    """Return denominators bounded below by rounding errors; smaller ones belong to steps across the
     origin, which rotate nothing."""
     return scale.clamp_(min=64 * torch.finfo(scale.dtype).eps)
 
@@ -80,19 +84,19 @@ def _turn_(
     r"""Rotate ``m`` in place by the gyration of ``X = size_x x`` and ``Y = B + (...) X``,
     ``B = size_b b``.
 
-    That is what parallel transport from ``X`` to :math:`X \oplus Y` does to a vector in its frame.
-    X and Y are points of the unit ball, ``products`` are those of X and X, X and B, B and B; ``y``
-    those of X and Y, Y and Y. Products of the unscaled vectors could overflow.
+    This is what parallel transport from ``X`` to :math:`X \oplus Y` does to a vector in its frame.
+    X and Y are points of the unit ball. ``products`` are the inner products of X and X, X and B, B
+    and B; ``y`` those of X and Y, Y and Y. Products of the unscaled vectors could overflow.
     """
     xx, xb, bb = products
     xy, yy = y
     mx = _product(m, x) * size_x
     mb = _product(m, b) * size_b
     scale = _sound(1 + 2 * xy + xx * yy)
-    # With the skew-symmetric A = X B^T - B X^T: m + k1 A m + k2 A (A m)
+    # The result is m + k1 A m + k2 A (A m) with the skew-symmetric A = X B^T - B X^T.
     k1 = 2 * (1 + xy) / scale
     k2 = 2 / scale
-    # inner products of X and B with A m
+    # ax and ab are the inner products of X and B with A m.
     ax = xx * mb - xb * mx
     ab = xb * mb - bb * mx
     m.addcmul_(x, ((k1 * mb + k2 * ab) * size_x).to(m.dtype).unsqueeze(1))
@@ -100,27 +104,25 @@ def _turn_(
 
 
 class Kernel:
-    """Steps in flat space, and the interface of the kernels: points ``(N, d)``, vectors in frames
-    ``(N, n)``."""
+    """The interface of the kernels, and steps in flat space; points are ``(N, d)``, vectors in
+    frames ``(N, n)``."""
 
     def __init__(self, manifold: Manifold):
         self.manifold = manifold
 
     def size(self, width: int) -> int:
-        """Numbers of a vector in the frame, for points of ``width`` coordinates."""
+        """Return the dimension n of vectors in frames, for points of ``width`` coordinates."""
         return width - self.manifold.extra
 
     def gradient(
         self, x: Tensor, grad: Tensor, c: Curvature, decay: float = 0.0
     ) -> tuple[Tensor, Where]:
-        """Riemannian gradient in the frame, from the Euclidean gradient ``grad + decay x``.
-
-        Also returns values that the step from ``x`` needs.
-        """
+        """Return the Riemannian gradient in the frame, for the Euclidean gradient
+        ``grad + decay x``, and values that the step from ``x`` needs."""
         return (torch.add(grad, x, alpha=decay) if decay else grad), ()
 
     def frame(self, x: Tensor, v: Tensor, c: Curvature) -> Tensor:
-        """The tangent part of a vector ``(N, d)`` at ``x``, in the frame."""
+        """Return the tangent part of vectors ``v`` ``(N, d)`` at ``x``, in the frame."""
         return v
 
     def step_(
@@ -135,10 +137,10 @@ class Kernel:
         x *= 1 - share
 
     def project_(self, x: Tensor, c: Curvature) -> None:
-        """Bring points that have left the manifold back."""
+        """Bring points that have left the manifold back to it, in place."""
 
     def change_(self, x: Tensor, old: Curvature, new: Curvature, move: str) -> None:
-        """Points of curvature ``new`` for those of curvature ``old``."""
+        """Change points of curvature ``old`` to points of curvature ``new``, in place."""
 
 
 class LorentzKernel(Kernel):
@@ -165,8 +167,8 @@ class LorentzKernel(Kernel):
         root = c**0.5
         reach = time + 1 / root
         buffer = torch.empty_like(grad[:, 1:], memory_format=torch.contiguous_format)
-        # The radial derivative is sinh(r) g_t + cosh(r) g_r; in perpendicular directions it is g
-        # itself.
+        # The radial derivative is sinh(r) g_t + cosh(r) g_r; in perpendicular directions the
+        # derivative is g itself.
         along = torch.addcdiv(grad[:, 0], _product(space, grad[:, 1:], buffer), reach)
         if decay:
             along += 2 * decay * time
@@ -178,18 +180,19 @@ class LorentzKernel(Kernel):
 
     @staticmethod
     def _arrive_(x: Tensor, c: Curvature) -> Tensor:
-        """Compute the times ``(N,)`` of moved points."""
+        """Compute the times of moved points in place, and return them, ``(N,)``."""
         norm = _length(x[:, 1:])
         radius = c**-0.5
         radius = radius if isinstance(radius, Tensor) else norm.new_full((), radius)
         if not torch.compiler.is_compiling():
             return torch.hypot(norm, radius.to(norm.dtype), out=x[:, 0])
-        x[:, 0] = torch.hypot(norm, radius.to(norm.dtype))  # compilers take no column as out
+        x[:, 0] = torch.hypot(norm, radius.to(norm.dtype))  # compilers take no column for ``out``
         return x[:, 0]
 
     @staticmethod
     def _cap_(x: Tensor, c: Curvature) -> None:
-        """Bring points back that left the largest radius: so far out that coordinates scale."""
+        """Scale points that have left the largest radius back to it, in place; so far out all
+        coordinates scale in proportion."""
         time = x[:, 0]
         farthest = math.cosh(CAP) * c**-0.5
         if not readable(x) or not time.max() <= farthest:
@@ -207,7 +210,7 @@ class LorentzKernel(Kernel):
         half = angle.div_(2).tanh_()
         xd = _product(space, d)
         if m is not None and m is not d:
-            # both mapped into the unit ball
+            # The point and the step are mapped into the unit ball.
             products = _square(space) / (reach * reach), -xd * half / (reach * norm), half * half
             _turn_(m, space, d, 1 / reach, -half / norm, products, products[1:])
         ahead = torch.addcdiv(cosh, size * xd, reach, value=-1)
@@ -222,7 +225,8 @@ class LorentzKernel(Kernel):
         self._cap_(x, c)
 
     def decay_(self, x: Tensor, share: Rate, c: Curvature) -> None:
-        """The centroid of ``x``, weighted ``1 - share``, and the origin, weighted ``share``."""
+        """Replace ``x`` by the centroid of itself, with the weight ``1 - share``, and the origin,
+        with the weight ``share``."""
         space = x[:, 1:]
         rest = 1 - share
         size = rest * rest + share * share + (2 * share * rest * c**0.5) * x[:, 0]
@@ -230,7 +234,7 @@ class LorentzKernel(Kernel):
         self._arrive_(x, c)
 
     def project_(self, x: Tensor, c: Curvature) -> None:
-        """Recompute the time."""
+        """Compute the time anew from the space part, in place."""
         x.copy_(lorentz.projx(x, c))
 
     def change_(self, x: Tensor, old: Curvature, new: Curvature, move: str) -> None:
@@ -244,12 +248,12 @@ class BallKernel(Kernel):
     manifold: PoincareBall
 
     def _most(self, x: Tensor) -> float:
-        """The largest ``sqrt(c) |x|``."""
+        """Return the largest ``sqrt(c) |x|`` that points may have."""
         return 1 - (poincare._default_eps(x) if self.manifold.eps is None else self.manifold.eps)
 
     def _gap(self, x: Tensor, c: Curvature, outside: bool = False) -> Tensor:
-        """``X = 1 - c |x|^2``, shape ``(N,)``, in float64 near the boundary; points ``outside``
-        come back first."""
+        """Return ``X = 1 - c |x|^2``, shape ``(N,)``, computed in float64 near the boundary; with
+        ``outside`` points outside of the ball are first brought back, in place."""
         norm: Tensor
         most = self._most(x)
         radius = c**-0.5
@@ -262,7 +266,7 @@ class BallKernel(Kernel):
         if outside:
             x.mul_((most * radius / norm).clamp_(max=1).unsqueeze(1))
             norm = torch.linalg.vector_norm(x, dim=-1, dtype=dtype)
-        # rounding may put points a little outside
+        # Rounding may put points a little outside, hence the clamp.
         return (1 - c * norm * norm).clamp_(min=max((1 - most**2) / 2, 1e-9)).to(x.dtype)
 
     def gradient(
@@ -277,10 +281,11 @@ class BallKernel(Kernel):
         return 2 * poincare.transp0back(x, v, c)
 
     def _moved(self, x: Tensor, d: Tensor, rate: Rate, gap: Tensor, c: Curvature) -> Tensor:
-        """The retraction of a step along ``-rate d``, in coordinates ``-rate X d / 2``."""
+        """Return the points that the retraction reaches in a step along ``-rate d``, which is
+        ``-rate X d / 2`` in coordinates."""
         if not self.manifold.exact:
             return torch.addcmul(x, d, (gap * rate).unsqueeze(1), value=-0.5)
-        # the Moebius sum of x and tanh(angle) along -d, as in poincare.expmap
+        # This is the Moebius sum of x and tanh(angle) along -d, as in poincare.expmap.
         norm = torch.linalg.vector_norm(d, dim=-1).clamp_(min=_SHORTEST)
         angle = (norm * (rate * c**0.5 / 2)).clamp_(max=CAP)
         both = torch.addcmul(x, d, (angle.tanh() / (norm * -(c**0.5))).unsqueeze(1))
@@ -302,7 +307,8 @@ class BallKernel(Kernel):
         delta = torch.sub(end, x, out=buffer)
         x.copy_(end)
         ahead = _product(delta, m, end)
-        # the gyration of poincare.transp, from the difference of the points and the new one
+        # This is the gyration of poincare.transp, computed from the new point and the difference
+        # from the old one.
         square = _square(delta) * c
         share = 2 * c / (gap * end_gap + square)
         back = share * (gap * ahead - square * along)
@@ -310,11 +316,11 @@ class BallKernel(Kernel):
         m.addcmul_(x, back.unsqueeze(1)).addcmul_(delta, across.unsqueeze(1), value=-1)
 
     def decay_(self, x: Tensor, share: Rate, c: Curvature) -> None:
-        """The point at ``1 - share`` of the distance from the origin."""
+        """Move ``x`` to ``1 - share`` of its distance from the origin, in place."""
         x.copy_(poincare.mobius_scalar_mul(1 - share, x, c))
 
     def project_(self, x: Tensor, c: Curvature) -> None:
-        """Bring the points inside."""
+        """Bring points outside of the ball inside, in place."""
         x.copy_(poincare.project(x, c, self.manifold.eps))
 
     def change_(self, x: Tensor, old: Curvature, new: Curvature, move: str) -> None:
@@ -324,7 +330,7 @@ class BallKernel(Kernel):
 
 
 def kernel_of(manifold: Manifold) -> Kernel:
-    """The kernel for points of a manifold."""
+    """Return the kernel for points of a manifold."""
     if isinstance(manifold, Lorentz):
         return LorentzKernel(manifold)
     return BallKernel(manifold) if isinstance(manifold, PoincareBall) else Kernel(manifold)

@@ -1,4 +1,5 @@
-"""The optimisers by name: ``timm.optim.create_optimizer_v2(model, "riemannianadamw", lr=1e-3)``."""
+"""Registration of the optimisers in timm:
+``timm.optim.create_optimizer_v2(model, "riemannianadamw", lr=1e-3)``."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from .sgd import RiemannianSGD
 
 
 def register() -> None:
-    """Enter the optimisers into timm's registry."""
+    """Enter the optimisers into timm's registry, unless they are there already."""
     known = set(default_registry.list_optimizers())
     for info in (
         OptimInfo(

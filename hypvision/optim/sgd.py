@@ -1,4 +1,4 @@
-"""Riemannian stochastic gradient descent."""
+"""The optimiser Riemannian stochastic gradient descent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RiemannianSGD(RiemannianOptimizer):
               \mathrm{retr}_x(-\eta (G + \mu b)), \qquad b \leftarrow \mathrm{PT}_{x \to x'}\, b
 
     with the Riemannian gradient :math:`G` of loss and weight decay. The retraction is the
-    exponential map on the hyperboloid and the manifold's own on the ball.
+    exponential map on the hyperboloid and the manifold's own on the ball. Parameters of the class
     :class:`~hypvision.geometry.ManifoldParameter` are points; all other parameters are updated by
     :class:`torch.optim.SGD`'s rule. Points of a manifold whose curvature is learned by the same
     optimiser follow the curvature.
@@ -33,17 +33,17 @@ class RiemannianSGD(RiemannianOptimizer):
     Args:
         params: parameters or groups, Euclidean and manifold parameters in any mixture.
         lr: learning rate.
-        momentum, dampening, nesterov: as in :class:`torch.optim.SGD`.
-        weight_decay: added to the Euclidean gradient, as ``weight_decay * x``.
+        momentum, dampening, nesterov: see :class:`torch.optim.SGD`.
+        weight_decay: ``weight_decay * x`` is added to the Euclidean gradient.
         move: what happens to points when the curvature of their manifold changes: ``"tangent"``,
-            the tangent vector at the origin stays; ``"scale"``, coordinates scale with the radius
-            of curvature; ``"project"``, nothing but a projection (the ablation: curvature learned
-            without the aware update).
-        geoopt_first_step: start the momentum of all parameters with the Euclidean gradient as
-            geoopt does, so that the first step is about ``1 + momentum`` times as long; see below.
-        maximize: as in torch.
-        foreach: as in torch, of parameters without a manifold. Points are updated many at once in
-            any case.
+            they keep their tangent vectors at the origin; ``"scale"``, their coordinates scale with
+            the radius of curvature; ``"project"``, they are only projected (the ablation: curvature
+            learned without the aware update).
+        geoopt_first_step: whether the momentum of all parameters starts with the Euclidean gradient
+            as in geoopt, so that the first step is about ``1 + momentum`` times as long; see below.
+        maximize: see :class:`torch.optim.SGD`.
+        foreach: see :class:`torch.optim.SGD`; it holds for parameters without a manifold. Points
+            are updated many at once in any case.
 
     There is no ``stabilize`` as in geoopt: every step ends on the manifold, with times computed
     from the space parts and points inside the ball, and the momentum is kept in frames, which it
@@ -108,7 +108,8 @@ class RiemannianSGD(RiemannianOptimizer):
     ) -> None:
         if not (group["geoopt_first_step"] and group["momentum"]):
             return
-        grad = grad.to_dense() if grad.is_sparse else grad  # of points
+        # Only gradients of points can be sparse here.
+        grad = grad.to_dense() if grad.is_sparse else grad
         grad = -grad if group["maximize"] else grad.clone()
         if not parts:
             state["momentum_buffer"] = grad

@@ -1,4 +1,4 @@
-"""Models with learned curvatures under fully sharded data parallelism."""
+"""Support of fully sharded data parallelism for models with learned curvatures."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from hypvision.geometry import CurvatureParameter, named_manifold_parameters
 def unsharded_parameters(
     model: nn.Module, group: dist.ProcessGroup | None = None
 ) -> set[nn.Parameter]:
-    """Parameters that ``fully_shard`` must leave alone, with their gradients averaged over the
-    processes.
+    """Return the parameters that ``fully_shard`` must leave alone, after hooks on them that average
+    their gradients over the processes.
 
     FSDP cannot shard a parameter without dimensions, and would split a single point (``beta`` of a
-    batch norm). It does not average the gradients of ignored parameters, so a hook on each of them
-    does.
+    batch norm). It does not average the gradients of ignored parameters, hence the hooks.
 
         >>> fully_shard(model, ignored_params=unsharded_parameters(model))
 
-    Layers whose points should be found after sharding, which replaces parameters, name them in
-    ``manifold_parameters`` (:func:`hypvision.geometry.named_manifold_parameters`).
+    Sharding replaces parameters, so layers whose points should be found afterwards must name them
+    in ``manifold_parameters`` (:func:`hypvision.geometry.named_manifold_parameters`).
 
     Args:
         model: the model, before it is sharded.
-        group: processes to average over; default: all.
+        group: the processes over which gradients are averaged; None: all.
 
     Returns:
         The learned curvatures of the model, and its manifold parameters with one dimension.

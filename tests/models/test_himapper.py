@@ -317,7 +317,7 @@ def test_weights_of_another_lift_are_refused(presets):
     """The scale, which one of them lacks, would keep its start value or be lost."""
     saved, other = (vit(preset=preset) for preset in presets)
     weights, lift = saved.state_dict(), saved.mapper.lift.lift
-    with pytest.raises(HypvisionError, match=f"lift='{lift}', the model.*preset='{presets[0]}'"):
+    with pytest.raises(HypvisionError, match=f"lift='{lift}', but .*preset='{presets[0]}'"):
         other.load_state_dict(weights)
     vit(preset=presets[1], lift=lift).load_state_dict(weights)
 

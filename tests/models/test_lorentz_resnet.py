@@ -219,7 +219,7 @@ def test_curvatures_on_the_way_back():
         if n.endswith(".k")
     )
     for weights, curvature, message in (
-        (learned, 0.5, "hold what was learned"),
+        (learned, 0.5, "hold a learned one"),
         (fixed, -1.0, "must be positive"),
         (
             {**fixed, "manifolds.0.log_c": torch.zeros(()), "manifolds.1.log_c": torch.ones(())},
@@ -632,7 +632,7 @@ def test_bounds_hold_learned_curvatures():
         (dict(plus=True, slope=math.inf), "slope must be a finite number above 0"),
         (dict(plus=True, clip=2.0), "clip=2.0 is for networks without rescaling.*rescale=False"),
         (dict(plus=True, limit=0.0), "limit must be a finite number above 0"),
-        (dict(limit=3.0), "limit=3.0 is that of the rescaling.*rescale=True"),
+        (dict(limit=3.0), "limit=3.0 is the limit of the rescaling.*rescale=True"),
         (
             dict(head_curvature=-0.5, head_type="linear"),
             "head_curvature must be a finite number above 0",

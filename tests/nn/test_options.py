@@ -236,7 +236,7 @@ def test_a_limit_needs_the_slope_of_its_rescaling(name):
     }
     kind(**arguments, slope=2.0, limit=1.0)
     with pytest.raises(
-        HypvisionError, match=f"{name}: limit=1 is that of the rescaling.*slope=2.0"
+        HypvisionError, match=f"{name}: limit=1 is the limit of the rescaling.*slope=2.0"
     ):
         kind(**arguments, slope=None, limit=1.0)
 

@@ -726,7 +726,7 @@ def test_param_groups():
     assert (groups["curvatures"]["lr"], groups["curvatures"]["weight_decay"]) == (1e-4, 0.0)
     assert groups["no_weight_decay"]["weight_decay"] == 0.0
     assert sum(len(g["params"]) for g in groups.values()) == len(list(model.parameters()))
-    with pytest.raises(ValueError, match="give lr"):
+    with pytest.raises(ValueError, match="Give lr"):
         param_groups(model, manifold_lr_scale=0.2)
     for names in ("norm.beta", ["norm.*", "conv.weight"]):  # of points, too
         spared = {

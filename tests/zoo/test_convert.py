@@ -181,7 +181,7 @@ def test_mistakes_are_explained(tmp_path, official):
     )
     odd = edited(official, patch_embed__proj__weight=torch.ones(40, 3, 4, 4))
     fails(
-        "no known HCFormer: it has .2, 2, 6, 2. blocks a stage and 40 channels",
+        "no known HCFormer: it has .2, 2, 6, 2. blocks per stage and 40 channels",
         save(odd, tmp_path / "odd.pth"),
     )
     part = {name: value for name, value in official.items() if not name.startswith("network.0.")}

@@ -3,17 +3,17 @@ r"""The Lorentz model (hyperboloid) of hyperbolic space, as functions of tensors
 With curvature ``c > 0`` (sectional curvature ``-c``) the points are
 :math:`\{x \in R^{n+1} : \langle x, x\rangle_L = -1/c,\ x_0 > 0\}`, where
 :math:`\langle x, y\rangle_L = -x_0 y_0 + x_s \cdot y_s`. The time coordinate comes first. A point
-is identified by its space part ``x_s``: functions read that alone and compute time and, for tangent
-vectors, its time part anew. Gradients with respect to the time coordinate of an argument are
-therefore 0 and those of the space part complete.
+is identified by its space part ``x_s``: functions read only the space part and compute the time
+and, for tangent vectors, the time part anew. Gradients with respect to the time coordinate of an
+argument are therefore 0, and those with respect to the space part are complete.
 
 Every function takes tensors ``(..., n + 1)`` (points, tangent vectors) or ``(..., n)`` (space
 parts, tangent vectors at the origin) and the curvature last: a float, or a tensor that broadcasts
 with ``(..., 1)``.
 
-float32 points are computed in float64 and rounded once: up to ``sqrt(c) * r = 16`` results are as
-right as rounding the points leaves them, see ``docs/numerics.md``. Exponential maps cut the
-distance that they move at 40 radii of curvature.
+float32 points are computed in float64 and results are rounded once: up to ``sqrt(c) * r = 16``
+results are as exact as the rounding of the points allows, see ``docs/numerics.md``. Exponential
+maps cut the distance that they move at 40 radii of curvature.
 
 Sources: Nickel and Kiela (ICML 2018); Ganea et al. (NeurIPS 2018); Law et al. (ICML 2019); Nagano
 et al. (ICML 2019); Desai et al. "MERU" (ICML 2023); Bdeir et al. (ICLR 2024, NeurIPS 2025).

@@ -1,4 +1,4 @@
-"""Hyperplanes, horospheres and entailment cones."""
+"""Distances from hyperplanes and horospheres, logits, and entailment cones."""
 
 from __future__ import annotations
 
@@ -28,18 +28,20 @@ from .points import CAP, _from_space, _time
 def dist2plane(
     x: Tensor, z: Tensor, a: Tensor | float, c: Curvature, signed: bool = True
 ) -> Tensor:
-    r"""Distance ``(...)`` of points ``(..., n + 1)`` from hyperplanes (Bdeir et al., ICLR 2024).
+    r"""Return the distance ``(...)`` of points ``(..., n + 1)`` from hyperplanes (Bdeir et al.,
+    ICLR 2024).
 
     .. math:: \tfrac{1}{\sqrt c}\,\mathrm{asinh}\left(\sqrt c\,(\cosh(\sqrt c a)\, x_s \cdot \hat z
               - \sinh(\sqrt c a)\, x_t)\right)
 
     Args:
-        x: points.
+        x: points ``(..., n + 1)``.
         z: normals ``(..., n)``, not 0.
         a: offset of the hyperplane from the origin along ``z``, ``(...)``; cut at 40 radii of
             curvature.
         c: curvature.
-        signed: positive on the side that ``z`` points to; otherwise the absolute value.
+        signed: whether distances are positive on the side to which ``z`` points and negative on the
+            other; else they are absolute values.
     """
     space = x[..., 1:]
     root = square_root(c)
@@ -51,7 +53,8 @@ def dist2plane(
 
 
 def _offset(a: Tensor | float, root: Curvature, z: Tensor) -> tuple[Tensor, Tensor]:
-    """cosh and sinh ``(..., 1)`` of the offsets in radii of curvature."""
+    """Return the cosh and the sinh ``(..., 1)`` of the offsets ``a`` in radii of curvature;
+    ``root`` is ``sqrt(c)``, ``z`` gives dtype and device."""
     a = torch.as_tensor(a, dtype=z.dtype, device=z.device)
     a = ((a.unsqueeze(-1) if a.dim() else a) * root).clamp(-CAP, CAP)
     return torch.cosh(a), torch.sinh(a)
@@ -59,7 +62,8 @@ def _offset(a: Tensor | float, root: Curvature, z: Tensor) -> tuple[Tensor, Tens
 
 @stable("x", space=("z",), wide=False)
 def hyperplane_logits(x: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
-    """Signed distances from ``K`` hyperplanes times lengths of normals: logits of Lorentz MLR.
+    """Return the logits of Lorentz multinomial logistic regression: signed distances from ``K``
+    hyperplanes, times the lengths of their normals.
 
     Args:
         x: points ``(..., n + 1)``.
@@ -83,7 +87,8 @@ def hyperplane_logits(x: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", fits=("z",), wide=False)
 def space_logits(x: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
-    """:func:`hyperplane_logits` of points that are given by their space parts ``(..., n)``."""
+    """Return :func:`hyperplane_logits` ``(..., K)`` of the points with the space parts ``x``
+    ``(..., n)``."""
     return _logits(x, z, a, c)
 
 
@@ -102,7 +107,8 @@ def _logits(space: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", space=("p",), rows=True, small=True)
 def busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
-    r"""Busemann function :math:`\tfrac{1}{\sqrt c} \log(\sqrt c(x_t - x_s \cdot p))`, ``(...)``.
+    r"""Return the Busemann function :math:`\tfrac{1}{\sqrt c} \log(\sqrt c(x_t - x_s \cdot p))`,
+    ``(...)``.
 
     Args:
         x: points ``(..., n + 1)``.
@@ -112,7 +118,8 @@ def busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
     space = x[..., 1:]
     root = square_root(c)
     size = length(space)
-    # x_t - |x_s| and |x_s| - x_s . p, both from positive terms
+    # The two parts x_t - |x_s| and |x_s| - x_s . p are computed from positive terms, without
+    # cancellation.
     unit = inverse(c)
     gap = unit / (_time(space, unit) + size)
     side = square_norm(space - size * p) / (2 * size).clamp_min(tiny(size))
@@ -120,15 +127,15 @@ def busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
 
 
 def horosphere_dist(x: Tensor, p: Tensor, tau: float | Tensor, c: Curvature) -> Tensor:
-    """Distance ``(...)`` of ``x`` from the horosphere around ``p``: the points whose
+    """Return the distance ``(...)`` of ``x`` from the horosphere around ``p``, on which
     :func:`busemann` is ``tau``."""
     return (busemann(x, p, c) - tau).abs()
 
 
 @stable("x", rows=True, small=True)
 def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
-    """Half-aperture ``asin(min(1, 2 K / (sqrt(c) |x_s|)))`` ``(...)`` of the entailment cone at
-    ``x``, in radians.
+    """Return the half-aperture ``asin(min(1, 2 K / (sqrt(c) |x_s|)))`` ``(...)`` of the entailment
+    cone at ``x``, in radians.
 
     ``min_radius`` is the ``K`` of MERU (Desai et al., ICML 2023, after Ganea et al., ICML 2018).
     Near the origin the cone is a half-space, with gradient 0.
@@ -138,19 +145,19 @@ def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
     """
     positive("half_aperture", "min_radius", min_radius, zero=True)
     square = square_norm(x[..., 1:]) * c
-    top = 0 * square + 2 * min_radius  # not a number where a coordinate is infinite
+    top = 0 * square + 2 * min_radius  # NaN where a coordinate is infinite
     return torch.atan2(top, safe_sqrt(square - 4 * min_radius**2)).squeeze(-1)
 
 
 @stable("x", "y", rows=True, small=True)
 def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    r"""Angle ``(...)`` at ``x`` between the ray from the origin and the geodesic to ``y``, in
-    radians.
+    r"""Return the angle ``(...)`` at ``x`` between the ray from the origin and the geodesic to
+    ``y``, in radians.
 
-    0 where ``y`` lies behind ``x`` on its ray, and where the points coincide, as those of equal
-    texts do: a point is in its own cone. No clamp: an ``atan2`` of the parts of :func:`logmap`
-    across and along the ray, :math:`|s_\perp| / \sqrt c` and
-    :math:`t\, \hat s \cdot (s' - s) - |s| (t' - t)` (Desai et al., ICML 2023, compute an ``acos``
+    It is 0 where ``y`` lies behind ``x`` on its ray, and where the points coincide, as those of
+    equal texts do: a point is in its own cone. No clamp is needed: the angle is the ``atan2`` of
+    the parts of :func:`logmap` across and along the ray, :math:`|s_\perp| / \sqrt c` and
+    :math:`t\, \hat s \cdot (s' - s) - |s| (t' - t)` (Desai et al., ICML 2023, compute an ``acos``,
     which loses half of the digits, and gives pi/2 where points coincide).
     """
     time, ahead, delta, _ = chord(x, y, c)
@@ -164,6 +171,6 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 def entailment_loss(
     x: Tensor, y: Tensor, c: Curvature, min_radius: float = 0.1, aperture_scale: float = 1.0
 ) -> Tensor:
-    """``max(0, exterior angle - aperture_scale * half-aperture)`` ``(...)``: 0 where ``x`` entails
-    ``y``."""
+    """Return ``max(0, exterior angle - aperture_scale * half-aperture)`` ``(...)``, in radians: 0
+    where ``x`` entails ``y``."""
     return torch.relu(exterior_angle(x, y, c) - aperture_scale * half_aperture(x, c, min_radius))

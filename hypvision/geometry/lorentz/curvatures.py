@@ -1,4 +1,4 @@
-"""Rescaling of radii, changes of curvature, concatenation."""
+"""Rescaling of radii, changes of curvature, concatenation and splitting."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from ..border import positive, same_list, stable
 from ..numerics import square_norm, squash_factor
 from .points import expmap0, from_space, logmap0
 
-# Smallest product of curvature and time for which max_distance is defined
+# the smallest product of curvature and time with which max_distance computes
 _LEAST_TIME = 20.0
 
 
 @stable()
 def max_distance(c: Curvature, largest: float = 2000.0) -> float | Tensor:
-    r"""Default limit of :func:`rescale` in float32, :math:`\mathrm{arcosh}(c\, t) / \sqrt c` with
-    ``t = largest``.
+    r"""Return the default limit of :func:`rescale` for float32, the radius
+    :math:`\mathrm{arcosh}(c\, t) / \sqrt c` with ``t = largest``.
 
-    8.29 for c = 1 (Bdeir et al., NeurIPS 2025, who write :math:`\sqrt k\, \mathrm{arcosh}(t / k)`
-    with :math:`k = 1 / c`). A point at that radius has the time coordinate :math:`\sqrt c\, t`.
+    It is 8.29 for c = 1 (Bdeir et al., NeurIPS 2025, who write
+    :math:`\sqrt k\, \mathrm{arcosh}(t / k)` with :math:`k = 1 / c`). A point at that radius has the
+    time coordinate :math:`\sqrt c\, t`.
 
-    Where ``c * largest`` is below 20, for ``c < 0.01`` by default, it counts as 20: the published
-    limit would fall with the curvature, to 0 at ``c = 1 / largest``, although it should grow as the
-    space becomes flatter. There the limit is 3.69 radii of curvature, ``3.69 / sqrt(c)``.
+    A product ``c * largest`` below 20, which by default occurs for ``c < 0.01``, counts as 20: the
+    published limit would fall with the curvature, to 0 at ``c = 1 / largest``, although it should
+    grow as the space becomes flatter. Below 20 the limit is 3.69 radii of curvature,
+    ``3.69 / sqrt(c)``.
     """
     root = c**0.5
     x = c * largest
@@ -37,12 +39,12 @@ def max_distance(c: Curvature, largest: float = 2000.0) -> float | Tensor:
 
 @stable("space")
 def rescale_tangent(space: Tensor, limit: float | Tensor, slope: float = 2.0) -> Tensor:
-    """Vectors ``(..., n)`` whose length ``r`` becomes ``D tanh(atanh(0.99) r / (s D))``.
-
-    ``D`` is ``limit`` and ``s`` is ``slope``, as in :func:`rescale`.
+    """Return the vectors ``space`` ``(..., n)`` with their lengths ``r`` squashed to
+    ``D tanh(atanh(0.99) r / (s D))``, where ``D`` is ``limit`` and ``s`` is ``slope``, as in
+    :func:`rescale`.
 
     Raises:
-        ValueError: one of them is a number that is not positive.
+        ValueError: ``limit`` or ``slope`` is a number that is not positive.
     """
     positive("rescale_tangent", "limit", limit)
     positive("rescale_tangent", "slope", slope)
@@ -53,13 +55,13 @@ def rescale_tangent(space: Tensor, limit: float | Tensor, slope: float = 2.0) ->
 def rescale(
     x: Tensor, c: Curvature, limit: float | Tensor | None = None, slope: float = 2.0
 ) -> Tensor:
-    r"""Maximum-distance rescaling: the radius ``r`` of points becomes
-    ``D tanh(atanh(0.99) r / (s D))``.
+    r"""Return the points with their radii ``r`` squashed to ``D tanh(atanh(0.99) r / (s D))``:
+    maximum-distance rescaling.
 
     Args:
         x: points ``(..., n + 1)``.
         c: curvature.
-        limit: ``D``, the radius that no point exceeds; :func:`max_distance` by default.
+        limit: ``D``, the radius that no point exceeds; None: :func:`max_distance`.
         slope: ``s``; at ``r = s D`` 99 % of the limit are reached. Below 2.65 small radii grow.
 
     Returns:
@@ -75,33 +77,36 @@ def rescale(
 
 
 def change_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
-    r"""Points of curvature ``c_new`` with the same tangent vector at the origin:
+    r"""Return the points of curvature ``c_new`` with the same tangent vectors at the origin,
     :math:`\exp_0^{c'}(\log_0^{c} x)`.
 
-    Distances from the origin stay. This is what happens to parameters when a curvature is learned.
+    Their distances from the origin stay the same. When a curvature is learned, parameters change in
+    this way.
     """
     return expmap0(logmap0(x, c_old), c_new)
 
 
 @stable("x")
 def scale_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
-    """Points ``x * sqrt(c_old / c_new)`` of curvature ``c_new``: distances scale, angles stay."""
+    """Return the points ``x * sqrt(c_old / c_new)`` of curvature ``c_new``: all distances are
+    multiplied by that root, angles stay."""
     return from_space(x[..., 1:] * (c_old / c_new) ** 0.5, c_new)
 
 
 def concat(points: list[Tensor], c: Curvature) -> Tensor:
-    """Direct concatenation (Qu and Zou, 2022): the space parts of ``(..., n_i + 1)`` side by side,
-    time anew."""
+    """Return the points whose space parts are those of ``points`` ``(..., n_i + 1)`` side by side,
+    with their time computed anew: direct concatenation (Qu and Zou, 2022)."""
     same_list("concat", points)
     return from_space(torch.cat([x[..., 1:] for x in points], -1), c)
 
 
 @stable("x")
 def split(x: Tensor, sizes: list[int], c: Curvature) -> list[Tensor]:
-    """Points whose space parts are slices of that of ``x``; ``sizes`` must add up to ``n``.
+    """Return points whose space parts are slices of the space part of ``x``; ``sizes`` must add up
+    to ``n``.
 
     Raises:
-        ValueError: they do not.
+        ValueError: ``sizes`` do not add up to ``n``.
     """
     if sum(sizes) != x.shape[-1] - 1:
         raise ValueError(

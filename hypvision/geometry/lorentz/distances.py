@@ -1,4 +1,4 @@
-"""Distances of points of the hyperboloid."""
+"""Distances between points of the hyperboloid, in pairs or all at once."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .points import _time
 
 
 def chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    r"""Time of ``x``, differences ``t' - t`` and ``s' - s``, squared chord
-    :math:`\langle y - x, y - x\rangle_L`.
+    r"""Return the time of ``x``, the differences ``t' - t`` and ``s' - s`` of times and space
+    parts, and the squared chord :math:`\langle y - x, y - x\rangle_L`.
 
-    The difference of times is :math:`(s' - s) \cdot (s' + s) / (t' + t)`, which keeps the digits of
-    near points.
+    The difference of times is computed as :math:`(s' - s) \cdot (s' + s) / (t' + t)`, which keeps
+    the digits of near points.
     """
     start = x[..., 1:]
     end = y[..., 1:]
@@ -33,7 +33,7 @@ def chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Tensor, T
 
 @stable("x", "y", rows=True, small=True)
 def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    r"""Geodesic distance ``(...)`` of points ``(..., n + 1)``:
+    r"""Return the geodesic distance ``(...)`` between points ``(..., n + 1)``:
     :math:`\tfrac{2}{\sqrt c} \mathrm{asinh}\tfrac{\sqrt q} {2}` of the squared chord ``q / c``.
 
     The gradient is 0 where the points coincide.
@@ -45,15 +45,15 @@ def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "y", rows=True)
 def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    r"""Squared Lorentz distance
-    :math:`\langle x - y, x - y\rangle_L = -2/c - 2\langle x, y\rangle_L`, ``(...)``.
+    r"""Return the squared Lorentz distance ``(...)`` between ``x`` and ``y``,
+    :math:`\langle x - y, x - y\rangle_L = -2/c - 2\langle x, y\rangle_L`.
 
-    Not the square of :func:`dist`: the squared chord (Law et al., ICML 2019).
+    It is not the square of :func:`dist` but the squared chord (Law et al., ICML 2019).
     """
     return chord(x, y, c)[3].clamp_min(0).squeeze(-1)
 
 
-# up to this many distances a matrix is computed in float64
+# the largest number of distances of a matrix that is computed in float64
 WIDEST = 2**24
 _HALF = math.sqrt(0.5)
 # a float32 number whose root has a finite inverse
@@ -62,24 +62,24 @@ _LEAST = 1e-37
 
 @stable("x", "y", sets=("x", "y"), wide=False)
 def cdist(x: Tensor, y: Tensor, c: Curvature, dtype: torch.dtype | None = None) -> Tensor:
-    r"""Pairwise geodesic distances by one matrix product.
+    r"""Return all geodesic distances between two sets of points, by one matrix product.
 
     With :math:`u = \sqrt c t - 1` the fourth part of the squared chord is
     :math:`(u + (u + 1) u' - c\, s \cdot s') / 2`, a product of rows of :math:`n + 2` numbers, and
-    the distance :math:`\tfrac{2}{\sqrt c} \mathrm{asinh}` of its root. Nothing of shape
+    the distance is :math:`\tfrac{2}{\sqrt c} \mathrm{asinh}` of its root. No tensor of shape
     ``(N, M, n)`` is built.
 
-    Up to 2^24 distances the product is float64: those of points at the radius ``r`` that are ``d``
-    apart have the relative error ``1e-16 (sinh(r) / d)^2``. Larger matrices are float32, with 6e-8
-    in place of 1e-16.
+    Up to 2^24 distances the product is computed in float64: the distance of points at the radius
+    ``r`` that are ``d`` apart has the relative error ``1e-16 (sinh(r) / d)^2``. Larger matrices are
+    computed in float32, with 6e-8 in place of 1e-16.
 
     Args:
         x: points ``(..., N, n + 1)``.
         y: points ``(..., M, n + 1)``; leading dimensions broadcast.
         c: curvature, ``c > 0``; a tensor must broadcast with ``(..., N, 1)``, ``(..., M, 1)`` and
             ``(..., N, M)``.
-        dtype: of the result; default: that of the points. float32 has distances between 16 and 32
-            in steps of 2e-6.
+        dtype: the dtype of the result; None: that of the points. float32 has steps of 2e-6 between
+            distances of 16 and 32.
 
     Returns:
         Distances ``(..., N, M)``; 0 with gradient 0 on the diagonal of ``cdist(x, x)``.
@@ -94,8 +94,8 @@ def cdist(x: Tensor, y: Tensor, c: Curvature, dtype: torch.dtype | None = None) 
 
 
 def _scaled(x: Tensor, root: Curvature) -> tuple[Tensor, Tensor, Tensor]:
-    """``sqrt(c / 2) s``, ``sqrt(c / 2) t``, and the latter minus its least value from positive
-    terms."""
+    """Return ``sqrt(c / 2) s``, ``sqrt(c / 2) t``, and the latter minus its least value, computed
+    from positive terms; ``root`` is ``sqrt(c)``."""
     space = widen(x[..., 1:]) * (root * _HALF)
     square = square_norm(space)
     time = torch.sqrt(square + 0.5)
@@ -108,12 +108,14 @@ def of_both(
     y: Tensor,
     root: Curvature,
 ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    """``function`` of the points ``x`` and of ``y``, in one pass where that is possible.
+    """Return the results of ``function`` for the points ``x`` and for the points ``y``, computed in
+    one pass where that is possible.
 
     Args:
-        function: of points ``(..., N, k)`` and ``root``; its results have a row for each point.
+        function: a function of points ``(..., N, k)`` and ``root``, whose results have a row for
+            each point.
         x, y: points ``(..., N, k)`` and ``(..., M, k)``.
-        root: of the curvature.
+        root: the square root of the curvature.
     """
     if y is x:
         found = function(x, root)
@@ -129,19 +131,19 @@ def of_both(
 def from_products(
     rows: Tensor, columns: Tensor, same: bool, dtype: torch.dtype, unit: Curvature
 ) -> Tensor:
-    """Distances ``(..., N, M)``, in ``dtype``: ``unit`` times the asinh of roots of products of
-    rows and columns.
+    """Return distances ``(..., N, M)`` in ``dtype``: ``unit`` times the asinh of the roots of the
+    products of rows and columns.
 
-    The products, of float64 rows ``(..., N, k)`` and ``columns`` ``(..., M, k)``, are fourth parts
-    of squared chords. They are computed in float64, or in ``dtype`` where there are many. The
-    diagonal is 0 if both are of the same points.
+    The products of float64 ``rows`` ``(..., N, k)`` and ``columns`` ``(..., M, k)`` are the fourth
+    parts of squared chords. They are computed in float64, or in ``dtype`` if there are many. The
+    diagonal is 0 if both are of the ``same`` points.
     """
-    # An exported program takes any number, so it is not asked for.
+    # An exported program takes any number of points, so its number is not asked for.
     if not torch.compiler.is_exporting() and rows.shape[:-1].numel() * columns.shape[-2] > WIDEST:
         rows = bounded(rows, dtype)
         columns = bounded(columns, dtype)
     squares = torch.matmul(rows, columns.transpose(-1, -2))
-    # rounding may make them negative; at the bounds the gradient is 0
+    # Rounding may make squares negative; at the bounds the gradient is 0.
     squares = hardtanh(squares, _LEAST, torch.finfo(dtype).max).to(dtype)
     out = torch.asinh(torch.sqrt(squares)) * unit
     if same:

@@ -15,11 +15,11 @@ from .tangents import expmap, logmap, norm
 
 @stable("x", "y", rows=True)
 def boost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    r"""The boost that takes the origin to ``x``, applied to ``y``; both ``(..., n + 1)``.
+    r"""Return ``y`` after the boost that takes the origin to ``x``; both are ``(..., n + 1)``.
 
-    It is the gyrovector (Moebius) addition :math:`x \oplus y` of the model, :func:`expmap` at ``x``
-    of the transported :func:`logmap0` of ``y`` (Chami et al., NeurIPS 2019): :math:`s' +
-    \left(\sqrt c t' + \frac{c\, s \cdot s'}{1 + \sqrt c t}\right) s`.
+    The result is the gyrovector (Moebius) sum :math:`x \oplus y` of the model, :func:`expmap` at
+    ``x`` of the transported :func:`logmap0` of ``y`` (Chami et al., NeurIPS 2019):
+    :math:`s' + \left(\sqrt c t' + \frac{c\, s \cdot s'}{1 + \sqrt c t}\right) s`.
     """
     space = x[..., 1:]
     end = y[..., 1:]
@@ -31,8 +31,8 @@ def boost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "y", rows=True)
 def unboost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    r"""Inverse of :func:`boost`: ``y`` as seen from ``x``, :math:`(-x) \oplus y`; accurate for near
-    points too."""
+    r"""Return ``y`` as seen from ``x``, :math:`(-x) \oplus y`: the inverse of :func:`boost` for the
+    same ``x``; accurate for near points too."""
     time, ahead, delta, _ = chord(x, y, c)
     space = x[..., 1:]
     root = square_root(c)
@@ -42,39 +42,38 @@ def unboost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", space=("matrix",), wide=False)
 def rotate(x: Tensor, matrix: Tensor, c: Curvature) -> Tensor:
-    """Points ``(..., m + 1)`` with the space parts ``R x_s``, for ``R`` ``(m, n)`` and ``x``
-    ``(..., n + 1)``.
-
-    A ``matrix`` with orthonormal columns leaves distances as they are.
-    """
+    """Return the points ``(..., m + 1)`` with the space parts ``R x_s``, for a ``matrix`` ``R``
+    ``(m, n)`` and ``x`` ``(..., n + 1)``: an isometry if the columns of ``R`` are orthonormal."""
     return from_space(torch.matmul(bounded(x[..., 1:], x.dtype), matrix.transpose(-1, -2)), c)
 
 
 @stable("x")
 def scalar_mul(r: float | Tensor, x: Tensor, c: Curvature) -> Tensor:
-    r"""Points on the same rays at ``r`` times the radius: :math:`\exp_0(r \log_0 x)`."""
+    r"""Return the points on the same rays at ``r`` times the radius, :math:`\exp_0(r \log_0 x)`;
+    ``r`` is a number or ``(..., 1)``."""
     check_factor(r, "scalar_mul: r")
     return expmap0(r * logmap0(x, c), c)
 
 
 @stable("x", space=("matrix",), wide=False)
 def matvec(matrix: Tensor, x: Tensor, c: Curvature) -> Tensor:
-    r"""Moebius matrix-vector product :math:`\exp_0(M \log_0 x)`; ``matrix`` ``(m, n)``, ``x``
-    ``(..., n + 1)``."""
+    r"""Return the Moebius product :math:`\exp_0(M \log_0 x)` ``(..., m + 1)`` of the ``matrix``
+    ``M`` ``(m, n)`` and ``x`` ``(..., n + 1)``."""
     return expmap0(torch.matmul(logmap0(x, c), matrix.transpose(-1, -2)), c)
 
 
 @stable("x", "y")
 def geodesic(t: float | Tensor, x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    """The point at the fraction ``t``, a number or ``(..., 1)``, of the way from ``x`` to ``y``."""
+    """Return the point at the fraction ``t``, a number or ``(..., 1)``, of the way from ``x`` to
+    ``y``."""
     check_factor(t, "geodesic: t")
     return expmap(x, t * logmap(x, y, c), c)
 
 
 @stable("x", "u")
 def geodesic_unit(t: float | Tensor, x: Tensor, u: Tensor, c: Curvature) -> Tensor:
-    """The point at distance ``t`` (a number, or ``(..., 1)``) from ``x`` in the direction of ``u``
-    ``(..., n + 1)``."""
+    """Return the point at the distance ``t``, a number or ``(..., 1)``, from ``x`` in the direction
+    of the tangent vector ``u`` ``(..., n + 1)``."""
     check_factor(t, "geodesic_unit: t")
     size = norm(x, u, c).unsqueeze(-1)
     none = size == 0

@@ -11,16 +11,17 @@ from ..numerics import bounded, narrow, safe_sqrt, sinhc_sqrt, square_norm, tiny
 from .isometries import boost, unboost
 from .points import _from_space, expmap0, logmap0
 
-# longest Newton step as sqrt(c) times its length: 1 converges more slowly, 4 diverges for distant
-# points
+# the greatest length of a Newton step, times sqrt(c): 1 converges more slowly, 4 diverges for
+# distant points
 _STEP = 2.0
 
 
 @stable("x", sets=("x",))
 def centroid(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Tensor:
-    r"""Weighted Lorentz centroid: the minimiser of the weighted sum of squared Lorentz distances.
+    r"""Return the weighted Lorentz centroid: the point with the least weighted sum of squared
+    Lorentz distances.
 
-    Also known as Einstein midpoint. With :math:`m = \sum_i w_i x_i` it is
+    It is also known as Einstein midpoint. With :math:`m = \sum_i w_i x_i` it is
     :math:`m / (\sqrt c \sqrt{-\langle m, m\rangle_L})` (Law et al., ICML 2019).
 
     Args:
@@ -41,7 +42,8 @@ def centroid(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Te
 
 
 def _shares(function: str, x: Tensor, weights: Tensor | None) -> Tensor:
-    """Weights ``(..., N)`` of points, of sum 1 or all 0."""
+    """Return the weights ``(..., N)`` of points, divided by their sum (equal ones if ``weights`` is
+    None); weights that are all 0 stay 0."""
     if weights is None:
         return x.new_full(x.shape[:-1], 1 / max(x.shape[-2], 1))
     one_each(function, "weights", weights, x.shape[-2])
@@ -49,19 +51,21 @@ def _shares(function: str, x: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def normalised(weights: Tensor) -> Tensor:
-    """Weights whose sum along the last dimension is 1, or that are all 0."""
+    """Return the weights divided by their sum along the last dimension; weights that are all 0 stay
+    0."""
     total = weights.sum(-1, keepdim=True)
     return weights / (total + (total == 0))
 
 
 @stable("x", sets=("x",), wide=False)
 def weighted_centroids(weights: Tensor, x: Tensor, c: Curvature) -> Tensor:
-    """Many centroids of the same points by one matrix product, as attention needs them.
+    """Return many centroids of the same points by one matrix product, as attention needs them.
 
-    The product is float32: right up to ``sqrt(c) * r`` of about 7, where :func:`centroid` is to 16.
+    The product of float32 points is computed in float32, which is exact up to ``sqrt(c) * r`` of
+    about 7, where :func:`centroid` is exact up to 16.
 
     Args:
-        weights: ``(..., M, N)``, not negative; the scale of a row does not matter. Where it is all
+        weights: ``(..., M, N)``, at least 0; the scale of a row does not matter. Where a row is all
             0 the result is the origin.
         x: points ``(..., N, n + 1)``.
         c: curvature, a float or a tensor without dimensions.
@@ -80,19 +84,21 @@ def weighted_centroids(weights: Tensor, x: Tensor, c: Curvature) -> Tensor:
 
 
 def lorentz_square(time: Tensor, space: Tensor, dim: int = -1) -> Tensor:
-    """``t^2 - |s|^2`` of means of points, along ``dim``, which is kept: the square of what a
-    centroid divides by.
+    """Return ``t^2 - |s|^2`` of means of points, along ``dim``, which is kept: the square of the
+    number by which a centroid divides.
 
-    As a product, which loses half as many digits for far points as the difference. In units of the
-    radius of curvature a mean has at least 1.
+    It is computed as a product, which loses half as many digits for far points as the difference of
+    squares. In units of the radius of curvature it is at least 1 for a mean of points.
     """
     length = safe_sqrt((space * space).sum(dim, keepdim=True))
     return (time - length) * (time + length)
 
 
 def centroid_space(time: Tensor, space: Tensor, c: Curvature, dim: int = -1) -> Tensor:
-    """Space parts, along ``dim``, of the centroids with these mean times and mean space parts."""
-    # for distant points the square cancels, but a mean of points has at least 1
+    """Return the space parts, along ``dim``, of the centroids whose points have the mean ``time``
+    and the mean space part ``space``."""
+    # For distant points rounding may bring the square below 1, its least value for a mean of
+    # points.
     return space / torch.sqrt((lorentz_square(time, space, dim) * c).clamp_min(1.0))
 
 
@@ -100,19 +106,22 @@ def centroid_space(time: Tensor, space: Tensor, c: Curvature, dim: int = -1) -> 
 def frechet_mean(
     x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, steps: int = 30
 ) -> Tensor:
-    """Weighted Frechet mean: the minimiser of the weighted sum of squared geodesic distances.
+    """Return the weighted Frechet mean: the point with the least weighted sum of squared geodesic
+    distances.
 
-    Newton's method from the centroid, with the Hessian in closed form and steps no longer than 2
-    radii of curvature: 3 steps for points at a distance of 1, about 10 at 30. Only the last two
-    steps are differentiated, which gives the exact (implicit) first and second derivatives.
+    It is found by Newton's method from the centroid, with the Hessian in closed form and steps no
+    longer than 2 radii of curvature: 3 steps for points at a distance of 1, about 10 at 30. Only
+    the last two steps are differentiated, which gives the exact (implicit) first and second
+    derivatives.
 
     Args:
         x: points ``(..., N, n + 1)``.
         weights: ``(..., N)``, not negative; equal ones if left out. Where all are 0 the result is
             the origin.
         c: curvature.
-        steps: most steps to take; 8 where a look at the numbers, which may end them early, would
-            cost: on a GPU, while compiling and under ``vmap``. 8 are enough up to a distance of 15.
+        steps: the greatest number of steps; on a CPU steps end early once they no longer move the
+            mean. On a GPU, while compiling and under ``vmap``, where looking at the numbers would
+            cost too much, it is at most 8, which is enough up to a distance of 15.
 
     Returns:
         Points ``(..., n + 1)``.
@@ -140,21 +149,22 @@ def frechet_mean(
 
 
 def _newton(mean: Tensor, x: Tensor, weights: Tensor, c: Curvature) -> Tensor:
-    """Newton step ``(..., n)`` in the tangent space of the origin moved to ``mean``."""
+    """Return the Newton step ``(..., n)`` from ``mean``, as a tangent vector at the origin."""
     logs = logmap0(unboost(mean.unsqueeze(-2), x, c), c)  # (..., N, n)
     weights = weights.unsqueeze(-1)
     with torch.no_grad():
         q = square_norm(logs)
         stretch = torch.sqrt(1 + c * q * sinhc_sqrt(c * q) ** 2) / sinhc_sqrt(c * q)  # d coth d
-        # eigenvalues: 1 along the geodesic, d coth d perpendicular to it
+        # The Hessian of half a squared distance has the eigenvalue 1 along the geodesic and d coth
+        # d across it.
         inverse = (1 - stretch) / q.clamp_min(tiny(q))
         hessian = torch.matmul((logs * (weights * inverse)).transpose(-1, -2), logs)
         across = (weights * stretch).sum(-2)
-        # all weights are 0: do not move
+        # If all weights are 0, a divisor of 1 makes the step 0.
         across = torch.where(across > 0, across, torch.ones_like(across))
         hessian = hessian + torch.diag_embed(across.expand(*logs.shape[:-2], logs.shape[-1]))
     step: Tensor = torch.linalg.solve(hessian, (weights * logs).sum(-2))
-    # limit the step, because far from the mean the Hessian there is a poor guide
+    # The step is limited, because the Hessian far from the mean is a poor guide.
     with torch.no_grad():
         factor = (_STEP / safe_sqrt(c * square_norm(step))).clamp(max=1)
     return step * factor

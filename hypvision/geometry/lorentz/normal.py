@@ -1,4 +1,4 @@
-"""The wrapped normal distribution."""
+"""The wrapped normal distribution on the hyperboloid: samples and log densities."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ def wrapped_normal(
     size: tuple[int, ...] = (),
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Samples ``(*size, ..., n + 1)`` of the wrapped normal around ``mean`` (Nagano et al., 2019).
+    """Return samples ``(*size, ..., n + 1)`` of the wrapped normal distribution around ``mean``
+    (Nagano et al., 2019).
 
-    A normal vector with the standard deviations ``std`` (a number, or ``(..., n)``) at the origin
-    is transported to ``mean`` ``(..., n + 1)`` and mapped. Differentiable with respect to ``mean``
-    and ``std``.
+    A normal vector at the origin with the standard deviations ``std`` (a number, or ``(..., n)``)
+    is transported to ``mean`` ``(..., n + 1)`` and mapped there by the exponential map. Samples are
+    differentiable with respect to ``mean`` and ``std``.
 
     Raises:
         ValueError: ``std`` is a number that is not positive, or a tensor without one value for each
@@ -46,7 +47,8 @@ def wrapped_normal(
 
 @stable("x", "mean")
 def wrapped_normal_log_prob(x: Tensor, mean: Tensor, std: Tensor | float, c: Curvature) -> Tensor:
-    """Log density ``(...)`` at ``x`` of :func:`wrapped_normal`, for the Riemannian volume."""
+    """Return the log density ``(...)`` of :func:`wrapped_normal` at ``x``, for the Riemannian
+    volume."""
     _check_std("wrapped_normal_log_prob", std, mean.shape[-1] - 1)
     v = logmap0(unboost(mean, x, c), c)
     volume = (v.shape[-1] - 1) * log_sinhc_sqrt(c * square_norm(v)).squeeze(-1)
@@ -54,7 +56,8 @@ def wrapped_normal_log_prob(x: Tensor, mean: Tensor, std: Tensor | float, c: Cur
 
 
 def gauss_log_prob(v: Tensor, std: Tensor | float) -> Tensor:
-    """Log density ``(...)`` of the normal distribution around 0 at ``v`` ``(..., n)``."""
+    """Return the log density ``(...)`` of the normal distribution around 0 at ``v``
+    ``(..., n)``."""
     std = torch.as_tensor(std, dtype=v.dtype, device=v.device)
     log_std = torch.log(std).expand_as(v).sum(-1)
     constant = 0.5 * v.shape[-1] * math.log(2 * math.pi)

@@ -9,10 +9,10 @@ from .._typing import Curvature
 from ..border import stable
 from ..numerics import inverse, length, narrow, square_norm, square_root, tiny, widen
 
-# Exponential maps move no further than this, in radii of curvature: the squares of its sinh are
-# float32 numbers.
+# Exponential maps move points by at most this number of radii of curvature, because the square of
+# its sinh still is a float32 number.
 CAP = 40.0
-# the same for code that computes in the dtype of the points
+# the same limit by dtype, for code that computes in the dtype of the points
 CAPS = {torch.float32: CAP, torch.float64: 350.0}
 
 
@@ -24,7 +24,7 @@ def origin(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """The origin ``(1 / sqrt(c), 0, ..., 0)`` of ``n`` dimensions, shape ``(n + 1,)``."""
+    """Return the origin ``(1 / sqrt(c), 0, ..., 0)`` of ``n`` dimensions, shape ``(n + 1,)``."""
     out = torch.zeros(n + 1, dtype=dtype, device=device)
     out[0] = c**-0.5
     return out
@@ -32,29 +32,32 @@ def origin(
 
 @stable("space", rows=True)
 def time_from_space(space: Tensor, c: Curvature) -> Tensor:
-    """Time coordinate ``(..., 1)`` of the points with the given space parts ``(..., n)``."""
+    """Return the time coordinate ``(..., 1)`` of the points with the space parts ``space``
+    ``(..., n)``."""
     return _time(space, inverse(c))
 
 
 @stable("space", wide=False, rows=True)
 def from_space(space: Tensor, c: Curvature) -> Tensor:
-    """Points ``(..., n + 1)`` on the hyperboloid with the given space parts ``(..., n)``."""
+    """Return the points ``(..., n + 1)`` with the space parts ``space`` ``(..., n)``."""
     return _with_time(space, c)
 
 
 @stable("x", wide=False, rows=True)
 def projx(x: Tensor, c: Curvature) -> Tensor:
-    """The point ``(..., n + 1)`` with the space part of ``x``: time is computed anew."""
+    """Return the points ``(..., n + 1)`` with the space parts of ``x``; their time is computed
+    anew."""
     return _with_time(x[..., 1:], c)
 
 
 def _with_time(space: Tensor, c: Curvature) -> Tensor:
-    """Points of the dtype of their space parts, whose time alone is computed in float64."""
+    """Return points of the dtype of ``space``; only their time is computed in float64."""
     return torch.cat([narrow(_time(widen(space), inverse(c)), space.dtype), space], -1)
 
 
 def _time(space: Tensor, unit: Curvature) -> Tensor:
-    """Times ``(..., 1)``; ``unit`` is ``1 / c``, the squared radius of curvature."""
+    """Return the times ``(..., 1)`` of space parts; ``unit`` is ``1 / c``, the squared radius of
+    curvature."""
     return torch.sqrt(square_norm(space) + unit)
 
 
@@ -64,21 +67,22 @@ def _from_space(space: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "y", rows=True)
 def minkowski_inner(x: Tensor, y: Tensor) -> Tensor:
-    """``-x_0 y_0 + <x_s, y_s>`` of any vectors ``(..., n + 1)``, shape ``(..., 1)``."""
+    """Return the Minkowski product ``-x_0 y_0 + <x_s, y_s>`` of any vectors ``(..., n + 1)``, shape
+    ``(..., 1)``."""
     product = x * y
     return product[..., 1:].sum(-1, keepdim=True) - product[..., :1]
 
 
 @stable("u", rows=True)
 def expmap0(u: Tensor, c: Curvature) -> Tensor:
-    r"""Exponential map at the origin.
+    r"""Return the exponential map at the origin of the tangent vectors ``u``.
 
     .. math:: \exp_0(u) = \left(\cosh(\sqrt c |u|)/\sqrt c,\
               \frac{\sinh(\sqrt c |u|)}{\sqrt c |u|} u\right)
 
     Args:
-        u: space part of tangent vectors at the origin, ``(..., n)``; their time part is 0. The
-            distance is cut at 40 radii of curvature.
+        u: space part of the tangent vectors, ``(..., n)``; their time part is 0. The distance is
+            cut at 40 radii of curvature.
         c: curvature, ``c > 0``.
 
     Returns:
@@ -92,8 +96,8 @@ def expmap0(u: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", rows=True, small=True)
 def logmap0(x: Tensor, c: Curvature) -> Tensor:
-    """Logarithm at the origin: space part ``(..., n)`` of the tangent vector that leads to ``x``
-    ``(..., n + 1)``."""
+    """Return the logarithm at the origin: the space part ``(..., n)`` of the tangent vectors that
+    lead to ``x`` ``(..., n + 1)``."""
     space = x[..., 1:]
     z = (length(space) * square_root(c)).clamp_min(tiny(x))
     return space * (torch.asinh(z) / z)
@@ -101,7 +105,7 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", rows=True, small=True)
 def dist0(x: Tensor, c: Curvature) -> Tensor:
-    """Hyperbolic radius ``(...)``: the distance of points ``(..., n + 1)`` from the origin;
-    gradient 0 there."""
+    """Return the hyperbolic radius ``(...)`` of ``x`` ``(..., n + 1)``, its distance from the
+    origin; the gradient is 0 at the origin."""
     root = square_root(c)
     return (torch.asinh(length(x[..., 1:]) * root) / root).squeeze(-1)

@@ -1,6 +1,6 @@
 """Tangent vectors of the hyperboloid: exponential, logarithm, projections, parallel transport.
 
-In the formulas ``s``, ``t`` are the space part and the time of ``x``, and ``s'``, ``t'`` those of
+In the formulas ``s`` and ``t`` are the space part and the time of ``x``, ``s'`` and ``t'`` those of
 ``y``.
 """
 
@@ -18,7 +18,8 @@ from .points import CAP, _from_space, _time
 
 @stable("x", "u", rows=True)
 def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
-    r"""Exponential map: where the geodesic from ``x`` with the velocity ``u`` is after unit time.
+    r"""Return the exponential map: the points that geodesics from ``x`` with the velocities ``u``
+    reach after unit time.
 
     .. math:: \cosh\theta\, s + \frac{\sinh\theta}{\theta} u_s,\quad
               \theta = \sqrt{c (|u_s|^2 - (s \cdot u_s)^2 / t^2)}
@@ -40,15 +41,15 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "y", rows=True)
 def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    r"""Logarithm: the tangent vector ``(..., n + 1)`` at ``x`` whose geodesic reaches ``y`` after
-    unit time.
+    r"""Return the logarithm of ``y`` at ``x``: the tangent vector ``(..., n + 1)`` at ``x`` whose
+    geodesic reaches ``y`` after unit time.
 
     .. math:: \frac{A}{\sinh A} \left(y - x - \tfrac{q}{2} x\right)
 
-    with the distance ``A / sqrt(c)`` and its squared chord ``q / c``.
+    where ``A / sqrt(c)`` is the distance and ``q / c`` the squared chord.
     """
     time, ahead, delta, square = chord(x, y, c)
-    # rounding may make the square of far points negative
+    # Rounding may make the squared chord of far points negative.
     quarter = (square * (c / 4)).clamp_min(tiny(x))
     root = torch.sqrt(quarter)
     factor = torch.asinh(root) / (root * torch.sqrt(1 + quarter))  # A / sinh(A)
@@ -58,8 +59,8 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "v", rows=True)
 def proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
-    r"""Orthogonal projection :math:`v + c\langle x, v\rangle_L x` of ``v`` ``(..., n + 1)`` to the
-    tangent space."""
+    r"""Return the orthogonal projection :math:`v + c\langle x, v\rangle_L x` of ``v``
+    ``(..., n + 1)`` to the tangent space at ``x``."""
     x = _from_space(x[..., 1:] * square_root(c), 1.0)
     signs = torch.ones(x.shape[-1], 1, dtype=x.dtype, device=x.device)
     signs[:1].neg_()
@@ -68,11 +69,11 @@ def proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "v", rows=True)
 def egrad2rgrad(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
-    """Riemannian gradient ``(..., n + 1)`` from the Euclidean gradient ``v`` ``(..., n + 1)`` at
-    ``x``."""
+    """Return the Riemannian gradient ``(..., n + 1)`` at ``x`` for the Euclidean gradient ``v``
+    ``(..., n + 1)``."""
     space = x[..., 1:]
     time = _time(space, inverse(c))
-    # the derivative along the hyperboloid as a function of the space part
+    # the derivative with respect to the space part when the point moves on the hyperboloid
     covector = v[..., 1:] + (space / time) * v[..., :1]
     along = c * dot(space, covector)
     return torch.cat([time * along, covector + space * along], -1)
@@ -80,7 +81,8 @@ def egrad2rgrad(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "u", "v", rows=True)
 def inner(x: Tensor, u: Tensor, v: Tensor, c: Curvature) -> Tensor:
-    r"""Inner product ``(...)`` of tangent vectors ``u``, ``v`` at ``x``, all ``(..., n + 1)``.
+    r"""Return the inner product ``(...)`` of the tangent vectors ``u``, ``v`` at ``x``, all
+    ``(..., n + 1)``.
 
     .. math:: u_s \cdot v_s - (s \cdot u_s)(s \cdot v_s) / t^2
     """
@@ -93,8 +95,8 @@ def _inner(space: Tensor, u: Tensor, v: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "u", rows=True)
 def norm(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
-    """Length ``(...)`` of tangent vectors ``u`` at ``x``, both ``(..., n + 1)``; gradient 0 where
-    it is 0."""
+    """Return the length ``(...)`` of the tangent vectors ``u`` at ``x``, both ``(..., n + 1)``; its
+    gradient is 0 where it is 0."""
     space = x[..., 1:]
     vector = u[..., 1:]
     return safe_sqrt(_inner(space, vector, vector, c)).squeeze(-1)
@@ -102,12 +104,12 @@ def norm(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "y", "v", rows=True)
 def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
-    r"""Parallel transport of tangent vectors ``v`` from ``x`` to ``y`` along the geodesic, all
-    ``(..., n + 1)``.
+    r"""Return the tangent vectors ``v`` at ``x`` after parallel transport to ``y`` along the
+    geodesic, all ``(..., n + 1)``.
 
     .. math:: v + \frac{c \langle y - x, v\rangle_L}{2 + q / 2} (x + y)
 
-    with the squared chord ``q / c``. Of ``v`` the space part alone is read.
+    where ``q / c`` is the squared chord. Only the space part of ``v`` is read.
     """
     time, ahead, delta, square = chord(x, y, c)
     space = x[..., 1:]
@@ -120,8 +122,8 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", space=("u",), rows=True)
 def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
-    """Parallel transport from the origin to ``x`` ``(..., n + 1)`` of ``u`` ``(..., n)``; returns
-    ``(..., n + 1)``."""
+    """Return the tangent vectors ``u`` ``(..., n)`` at the origin after parallel transport to ``x``
+    ``(..., n + 1)``, as ``(..., n + 1)``."""
     space = x[..., 1:]
     root = square_root(c)
     along = dot(space, u) * root
@@ -130,11 +132,8 @@ def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "v", rows=True)
 def transp0back(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
-    """Parallel transport of ``v`` from ``x`` to the origin, both ``(..., n + 1)``.
-
-    Returns:
-        The space part ``(..., n)``.
-    """
+    """Return the tangent vectors ``v`` ``(..., n + 1)`` at ``x`` after parallel transport to the
+    origin, as their space part ``(..., n)``."""
     space = x[..., 1:]
     vector = v[..., 1:]
     time = _time(space, inverse(c))
