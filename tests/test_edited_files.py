@@ -32,7 +32,7 @@ def config_of_a_folder(root):
 def copy_of_a_config(root):
     config = write_config(root / "mine.py", make_images(root / "data"))
     words = ["train", str(config), "--work-dir", str(root / "work")]
-    return words, root / "work/mine.py", "was edited, and stays"
+    return words, root / "work/mine.py", "was edited, so it is not replaced"
 
 
 def converted_annotations(root):
