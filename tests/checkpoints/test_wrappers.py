@@ -199,7 +199,7 @@ def test_files_without_one_set_of_weights_name_their_keys(weights):
     for extra in (False, True):
         with pytest.raises(HypvisionError, match="unknown to the model: encoder_q.cls_tokenx"):
             load_into(model, strange, "FILE", "it", "Give another.", extra=extra)
-    with pytest.raises(HypvisionError, match="one that FSDP made of several"):
+    with pytest.raises(HypvisionError, match="FSDP has made from several"):
         stored_weights({"blocks.0._flat_param": torch.ones(3)})
 
 
