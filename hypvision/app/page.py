@@ -134,8 +134,7 @@ def _examples(gr: Any, photo: Any, paths: list[str]) -> None:
 def _clips(gr: Any) -> Any:
     info = (
         "a name of open_clip with its weights (ViT-B-16:openai), or of the zoo; the list has the "
-        "CLIPs "
-        "on this machine"
+        "CLIPs on this machine"
     )
     return gr.Dropdown(
         clips_here(), value=best_clip(), label="CLIP", info=info, allow_custom_value=True

@@ -122,7 +122,9 @@ def locked(path: Path, what: str) -> Iterator[None]:
         ) from None
     except NotImplementedError:
         # Some network file systems have no locks, so two processes may download the same file.
-        _logger.warning("'%s' is on a file system without locks.", path)
+        _logger.warning(
+            "'%s' is on a file system without locks, so processes may download a file twice.", path
+        )
     try:
         # Only messages need the note of who holds the lock.
         with suppress(OSError, HypvisionError):
@@ -304,4 +306,6 @@ def copy_verified(source: Path, target: Path, sha256: str, size: int) -> None:
             shutil.copyfile(source, temporary)
             verify_file(temporary, sha256, size)
     except SourceError as error:
-        raise HypvisionError(f"'{target}' cannot be written: {error}.") from error
+        raise HypvisionError(
+            f"'{target}' cannot be written: {error}. Get its source again."
+        ) from error

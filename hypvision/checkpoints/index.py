@@ -109,7 +109,7 @@ def parse_index(text: str, root: Path | None = None, address: str | None = None)
         content: _Content = parse(_Content, parse_yaml(text), where)
     # Invalid YAML and impossible dates are both a ValueError.
     except ValueError as error:
-        raise HypvisionError(f"{where} is not valid YAML: {error}.") from error
+        raise HypvisionError(f"{where} is not valid YAML: {error}. Correct it.") from error
     records: dict[str, Record] = {}
     for number, item in enumerate(content.records, start=1):
         record = parse_record(item, f"{where}, record {number}")
@@ -119,8 +119,8 @@ def parse_index(text: str, root: Path | None = None, address: str | None = None)
     for record in records.values():
         ensure(
             record.parent is None or (record.parent in records and record.parent != record.name),
-            f"{where}: '{record.name}' names '{record.parent}' as its parent, which is no other "
-            "record.",
+            f"{where}: '{record.name}' names '{record.parent}' as its parent, but there is no such "
+            "other record. Correct the name.",
         )
     return Index(records, root, address)
 

@@ -116,8 +116,8 @@ def _read_config(folder: Path) -> _Config:
     if config.peft_type != "LORA" or config.use_dora:
         kind = "DoRA" if config.use_dora else config.peft_type
         raise HypvisionError(
-            f"The adapter '{folder}' is a {kind}, and only LoRA is merged here. Merge it by peft: "
-            "merge_and_unload(), and save that model."
+            f"The adapter '{folder}' is a {kind}, but only a LoRA can be merged here. Merge the "
+            "adapter by peft: merge_and_unload(), and save the merged model."
         )
     return config
 

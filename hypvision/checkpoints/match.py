@@ -263,7 +263,8 @@ def check_finite(weights: Weights, source: StrPath | None = None, allow: bool = 
     )
     ensure(
         allow,
-        f"{text} Take an earlier checkpoint, or measure it all the same with --allow-nonfinite.",
+        f"{text} Use an earlier checkpoint, or measure this one nevertheless with "
+        "--allow-nonfinite.",
     )
     _logger.warning("%s", text)
 
@@ -386,8 +387,8 @@ def check_unknown(found: Comparison, source: StrPath, exact: bool = True) -> Non
     if inside and exact:
         raise HypvisionError(
             f"The checkpoint '{source}' has {len(inside)} weights inside of the model's parts that "
-            f"the model does not know: {_few(inside)}. Without them it would compute something "
-            "else. Give the model, and its arguments, that it was trained with."
+            f"the model does not know: {_few(inside)}. Without them the model would compute "
+            "something else. Give the model and the arguments that the checkpoint was trained with."
         )
     _logger.warning(
         "'%s' has %d weights that the model does not know, and that are left out: %s.",
@@ -403,8 +404,9 @@ def check_tuning(unknown: Iterable[str], source: StrPath) -> None:
             f"The checkpoint '{source}' holds an adapter '{next(iter(tuned.values()))}' "
             f"({len(tuned)} weights: {_few(list(tuned))}) that the model lacks: without it, this "
             f"would be the untuned model. Give the config of its training{_beside(source)}, or "
-            "merge it into the weights: of hypvision by merge of hypvision.clip.adapters, of peft "
-            "by merge_and_unload() or hypvision.checkpoints.lora."
+            "merge the adapter into the weights: one of hypvision by merge of "
+            "hypvision.clip.adapters, one of peft by merge_and_unload() or "
+            "hypvision.checkpoints.lora."
         )
 
 

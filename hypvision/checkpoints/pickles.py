@@ -97,7 +97,7 @@ def open_zip(path: str | Path) -> zipfile.ZipFile:
 
 def _too_much(path: str | Path, what: str) -> HypvisionError:
     return HypvisionError(
-        f"The checkpoint '{path}' was refused: it has {what}, and no training saves as many. Take "
+        f"The checkpoint '{path}' was refused: it has {what}, and no training saves as many. Get "
         "the file from a source that you trust, or save its weights alone: "
         "torch.save(model.state_dict(), path)."
     )

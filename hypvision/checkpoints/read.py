@@ -516,9 +516,14 @@ def _refusal(path: Path, error: Exception) -> HypvisionError:
     """Return the error for a checkpoint that cannot be read: it would run code, or it is
     damaged."""
     if isinstance(error, PermissionError):
-        return HypvisionError(f"The checkpoint '{path}' cannot be read: {error.strerror}.")
+        return HypvisionError(
+            f"The checkpoint '{path}' cannot be read: {error.strerror}. Get the right to read it."
+        )
     if isinstance(error, torch.OutOfMemoryError):
-        return HypvisionError(f"There is not enough memory to load '{path}' ({error}).")
+        return HypvisionError(
+            f"There is not enough memory to load '{path}' ({error}). Free some, or use another "
+            "device."
+        )
     text = str(error)
     culprit = re.search(r"GLOBAL ([\w.]+)", text) or re.search(r"()Trying to|()Can only", text)
     if isinstance(error, UnpicklingError) and culprit:

@@ -130,7 +130,7 @@ def _place(address: str) -> Path | _Web:
         parts = urlsplit(address)
         ensure(
             parts.netloc in ("", "localhost"),
-            f"'{address}': a file address has three slashes, file:///folder/file.",
+            f"'{address}': a file address has three slashes, file:///folder/file. Correct it.",
         )
         return Path(unquote(parts.path))
     return Path(address).expanduser()
@@ -296,10 +296,10 @@ def _address_and_sum(text: str) -> tuple[str, str]:
     if in_name and not fragment and parts.scheme == "https":
         return url, in_name[1]
     raise HypvisionError(
-        f"The checkpoint '{text}' was not loaded, because it has no checksum to "
-        f"verify the file with. Add one: {without_secrets(url)}#sha256=HEX with 64 digits, as "
-        "sha256sum prints them. Or use zoo:NAME, hf-hub:USER/REPO (verified by their index), or a "
-        "file that you have downloaded and checked."
+        f"The checkpoint '{text}' was not loaded, because it has no checksum to verify the file "
+        f"with. Add one: {without_secrets(url)}#sha256=HEX with 64 digits, as sha256sum prints "
+        "them. Or use zoo:NAME, hf-hub:USER/REPO (verified by their index), or a file that you "
+        "have downloaded and checked."
     )
 
 
@@ -317,8 +317,9 @@ def fetch_first(address: str) -> Path:
     write_text(kept, digest)
     place = _web_place(address).address
     _logger.warning(
-        "No sum of '%s' is published. The sha256 of this first download is kept and every later "
-        "one must have it. To check it on another machine, give %s#sha256=%s as the weights.",
+        "No sum of '%s' is published. The sha256 of this first download is stored, and every later "
+        "download must have the same. To check the file on another machine, give %s#sha256=%s as "
+        "the weights.",
         place, place, digest,
     )  # fmt: skip
     return path

@@ -70,7 +70,7 @@ def pack(weights: Weights, storage: str) -> StateDict:
             continue
         if not value.isfinite().all():
             raise HypvisionError(
-                f"The weight '{name}' has NaN or infinite values: its training has diverged. Take "
+                f"The weight '{name}' has NaN or infinite values: its training has diverged. Use "
                 "an earlier checkpoint."
             )
         if storage == "int8" and value.dim() >= 2 and value.numel() >= _SMALL:
@@ -246,9 +246,9 @@ def format_problem(path: StrPath) -> str | None:
     # Each entry has a brace, so entries are counted before they are parsed.
     ensure(
         start[8:] != b"{" or header.count(b"{") <= MOST_ENTRIES,
-        f"'{path}' was refused: its header has more than {MOST_ENTRIES:,} entries, and no "
-        "model has as many tensors. Take the file from a source that you trust, or save the "
-        "weights alone.",
+        f"'{path}' was refused: its header has more than {MOST_ENTRIES:,} entries, and no model "
+        "has as many tensors. Get the file from a source that you trust, or save the weights "
+        "alone.",
     )
     with suppress(SafetensorError), safe_open(path, "pt"):
         return None
@@ -325,8 +325,8 @@ def read_header(path: StrPath) -> Plain:
     ensure(
         foreign is None,
         f"'{path}' was refused: the config of the model in its header contains {foreign}, where "
-        "only numbers and texts are allowed. Take the file from a source that you trust, or "
-        "publish it again.",
+        "only numbers and texts are allowed. Get the file from a source that you trust, or publish "
+        "it again.",
     )
     return header
 

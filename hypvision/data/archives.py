@@ -181,8 +181,7 @@ def _check_sum(place: Path) -> None:
     if found.hexdigest() != wanted:
         raise HypvisionError(
             f"'{place}' has the sum {found.hexdigest()}, but the published file has {wanted}: the "
-            "archive is "
-            "not complete, or another one. Fetch it again."
+            "archive is not complete, or another one. Fetch it again."
         )
 
 
@@ -231,8 +230,8 @@ def _validation(source: Path) -> Iterator[Picture]:
         file = Path(name).name
         if flat and file not in labels:
             raise HypvisionError(
-                f"'{val.place}' has '{file}', which the devkit does not know: expected are "
-                "ILSVRC2012_val_00000001.JPEG and so on."
+                f"'{val.place}' has '{file}', which the devkit does not know: expected are the "
+                "names ILSVRC2012_val_00000001.JPEG and so on."
             )
         wnid = labels[file] if flat else _class_of(name, val)
         yield f"val/{wnid}/{file}", partial(val.copy, name)
@@ -267,8 +266,8 @@ def _class_of(name: str, files: Files) -> str:
     folder = PurePosixPath(name).parent.name
     if not folder:
         raise HypvisionError(
-            f"'{name}' in '{files.place}' lies in no folder of a class. Expected: n01440764/..., "
-            "one folder or archive a class."
+            f"'{name}' in '{files.place}' does not lie in the folder of a class. Expected: "
+            "n01440764/..., one folder or archive for each class."
         )
     return folder
 
@@ -448,5 +447,7 @@ def stuff_table() -> np.ndarray:
 def _write_stuff(maps: Files, name: str, target: Path) -> None:
     labels = _pixels(maps, name)
     if labels.ndim != 2 or labels.dtype != np.uint8:
-        raise HypvisionError(f"'{name}' in '{maps.place}' is no label map of 8 bits.")
+        raise HypvisionError(
+            f"'{name}' in '{maps.place}' is no label map of 8 bits. Fetch it again."
+        )
     write_image(Image.fromarray(stuff_table()[labels]), target, "PNG")

@@ -157,8 +157,8 @@ def _one_format(source: Path) -> tuple[_Reader, list[Path]]:
         found = " and ".join(_NAMES[reader] for reader in kinds) or "no kind that is known"
         raise HypvisionError(
             f"'{source}' has annotations of {found}. Expected is one of YOLO (data.yaml), VOC "
-            "(.xml), LabelMe and CreateML (.json), tables of boxes (.csv). Give a folder with "
-            "only one of them."
+            "(.xml), LabelMe and CreateML (.json), tables of boxes (.csv). Give a folder with only "
+            "one of them."
         )
     return next(iter(kinds.items()))
 
@@ -250,8 +250,8 @@ def _size(item: Annotated) -> tuple[int, int]:
     """Return height and width of the image; raise an error if the annotation has another size."""
     if not item.image.is_file():
         raise HypvisionError(
-            f"'{item.source}' is about the image '{item.image}', which does not exist. Put it "
-            "there."
+            f"'{item.source}' is about the image '{item.image}', which does not exist. Put the "
+            "image there."
         )
     size = shown_size(item.image)
     said = item.size
@@ -371,7 +371,9 @@ def _table(file: Path, usage: Usage) -> Iterator[Annotated]:
         lines.setdefault(row[image], []).append((f"In '{file}', line {number}", row))
     paths, lost = find_images_of([*lines], file.parent, file)
     if len(lost) == len(lines):
-        raise HypvisionError(f"None of the {len(lines)} images of '{file}' is beside or below it.")
+        raise HypvisionError(
+            f"None of the {len(lines)} images of '{file}' is beside or below it. Put them there."
+        )
     for place, (name, rows) in enumerate(lines.items()):
         if place in lost:
             usage.leave_out("images", "missing on disk", name)

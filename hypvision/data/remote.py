@@ -117,7 +117,9 @@ class RemoteFile:
         with self.open() as file:
             content = file.read(_TEXT + 1)
         if len(content) > _TEXT:
-            raise HypvisionError(f"'{self}' has more than {_TEXT:,} bytes, too many for a text.")
+            raise HypvisionError(
+                f"'{self}' has more than {_TEXT:,} bytes, too many for a text. Give a smaller file."
+            )
         return content.decode("utf-8")
 
     def children(self, ending: str | tuple[str, ...]) -> list[RemoteFile]:

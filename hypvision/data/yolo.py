@@ -112,7 +112,7 @@ def _points(content: dict[str, Any], path: Path) -> tuple[int, ...]:
     found = tuple(number for number in numbers if number is not None and number < 1000)
     if len(found) != len(numbers):
         raise HypvisionError(
-            f"'{path}' has kpt_shape: {str(shape):.100}. Expected: two whole numbers."
+            f"'{path}' has kpt_shape: {str(shape):.100}. Expected: two whole numbers. Correct it."
         )
     return found
 
@@ -133,7 +133,7 @@ def _names(content: dict[str, Any], path: Path) -> tuple[str, ...]:
         )
     if content.get("nc", str(len(names))) != str(len(names)):
         raise HypvisionError(
-            f"'{path}' has nc: {content['nc']}, but {len(names)} names. Correct one of the two."
+            f"'{path}' has nc: {content['nc']}, but {len(names)} names. Correct nc or the names."
         )
     return tuple(names)
 
@@ -350,7 +350,7 @@ def _tell(
             "file of labels: these images count as background."
         )
     if data.points:
-        usage.notes.append(f"'{data.path}' has key points (kpt_shape): the boxes alone are used.")
+        usage.notes.append(f"'{data.path}' has key points (kpt_shape): only the boxes are used.")
     if 0 < outlined < len(annotations):
         usage.notes.append(
             f"'{data.path}', {part}: {outlined} objects have outlines and "

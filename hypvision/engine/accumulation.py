@@ -19,7 +19,7 @@ from hypvision.engine.sharded import cut, whole_tensor
 
 @HOOKS.register_module()
 class AccumulationHook(Hook):
-    """Saves the sums over ``accumulative_counts`` iterations in checkpoints that fall between them,
+    """Save the sums over ``accumulative_counts`` iterations in checkpoints that fall between them,
     so that a resumed run repeats the uninterrupted one at any interval.
 
     The sums are the gradients and, if the model has a list ``accumulated``, the tensors in it,

@@ -3,7 +3,7 @@ with their labels drawn in.
 
 The samples pass through every step before the network: the transforms of the data set, the model's
 preprocessor (normalisation, padding) and, in the training data of a classifier, mixup. Then the
-normalisation is undone, which gives a picture again.
+normalisation is undone, so that the result is a picture.
 """
 
 from __future__ import annotations
@@ -124,10 +124,13 @@ def browse(
             raise HypvisionError(f"{report.faults[0]} `hypvision check` lists all faults.")
         if not parts:
             raise HypvisionError(
-                f"The config '{config.filename}' has no data for {' or '.join(phases)}."
+                f"The config '{config.filename}' has no data for {' or '.join(phases)}. Choose "
+                "another part."
             )
         if model is None:
-            raise HypvisionError(f"{report.notes[0]} The model is needed to show its input.")
+            raise HypvisionError(
+                f"{report.notes[0]} The model is needed to show its input, so correct the config."
+            )
         return [
             _part(config, model, dataset, phase, count, seed, failed)
             for phase, dataset in parts.items()
@@ -201,7 +204,8 @@ def _samples(
         inputs = sample.get("inputs") if isinstance(sample, dict) else None
         if not isinstance(inputs, Tensor) or inputs.ndim < 3:
             raise HypvisionError(
-                "The samples of this data have no pictures, so there is nothing to look at."
+                "The samples of this data have no pictures, so there is nothing to show. Give a "
+                "config with images."
             )
     return found
 

@@ -468,9 +468,9 @@ def _candidates(folder: Path) -> tuple[list[Path], str, bool]:
     later = _written_after(pointer, pointed[0].name, numbered)
     if later:
         MMLogger.get_current_instance().warning(
-            f"'{later[0]}' was written after last_checkpoint, which names '{named}': the "
-            "training was killed between the two writes. It resumes from the former; to resume "
-            "from the latter give --resume CHECKPOINT."
+            f"'{later[0]}' was written after last_checkpoint, which names '{named}': the training "
+            "was killed between the two writes. It resumes from the former; to resume from the "
+            "latter give --resume CHECKPOINT."
         )
     gone = not later and not any(path.exists() for path in pointed)
     return [*later, *pointed, *found], named, gone

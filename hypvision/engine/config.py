@@ -79,7 +79,7 @@ OWN = (
 )
 
 
-_LARGEST = 2**22  # in bytes; mmengine needs minutes for ten times as many
+_LARGEST = 2**22  # limit in bytes for a config; mmengine needs minutes for ten times as many
 
 
 class Schedule(NamedTuple):
@@ -101,7 +101,7 @@ class Run(Config):
     follows from the keys.
 
     Attributes:
-        files: the config file and its bases, in the order in which they end.
+        files: the config file and its bases, bases before those that name them.
         roots: every ``data_root`` that one of these files has.
     """
 
@@ -249,8 +249,7 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
     if "model" not in config:
         raise HypvisionError(
             f"The config '{source}' has no 'model': it is a part that other configs name in "
-            "_base_. Give one of these "
-            "configs."
+            "_base_. Give one of these configs."
         )
     _check_kinds(config, source)
     root = config.get("data_root")
@@ -307,7 +306,8 @@ def _change(config: Run, options: dict[str, Any], source: str | Path | Config) -
             _import_modules(config)
         except ImportError as error:
             raise HypvisionError(
-                f"The options {options} name a module that cannot be imported: {error}."
+                f"The options {options} name a module that cannot be imported: {error}. Correct "
+                "its name, or install it."
             ) from error
 
 
@@ -338,8 +338,8 @@ def _check_kinds(config: Run, source: str | Path | Config) -> None:
                 value = value.get(part) if hasattr(value, "get") else None
             if value is not None and not (isinstance(value, kinds) and _holds_dicts(value)):
                 raise HypvisionError(
-                    f"The config '{source}' has {key} = {value!r}, but {expected} is expected "
-                    "there."
+                    f"The config '{source}' has {key} = {value!r}, but {expected} is expected for "
+                    "this key. Correct the config."
                 )
 
 
@@ -477,7 +477,7 @@ def _norm_apart(config: Run) -> None:
     synchronised = [node for node in nodes if node.get("type") == "SyncBN"]
     if config.pop("sync_bn", None) or synchronised:
         _logger.warning(
-            "PyTorch synchronises batch norms between GPUs only: on CPUs each process takes the "
+            "PyTorch synchronises batch norms between GPUs only: on CPUs each process uses the "
             "statistics of its own images."
         )
     for node in synchronised:
@@ -682,7 +682,9 @@ def parse_options(items: list[str]) -> dict[str, Any]:
     """
     wrong = [item for item in items if "=" not in item]
     if wrong:
-        raise HypvisionError(f"--cfg-options takes KEY=VALUE, got '{wrong[0]}'.")
+        raise HypvisionError(
+            f"--cfg-options takes KEY=VALUE, got '{wrong[0]}'. Add the key or the value."
+        )
     called = [item for item in items if _DICT.search(item)]
     if called:
         raise HypvisionError(

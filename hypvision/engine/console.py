@@ -75,9 +75,7 @@ def quiet(verbose: bool = False) -> Iterator[None]:
                 handler.addFilter(_is_brief)
                 handler.setFormatter(_Plain())
 
-    MMLogger.__init__ = (
-        init  # replaced, because mmengine creates its logger and logs the config in one step
-    )
+    MMLogger.__init__ = init  # replaced, since it creates the logger and logs the config at once
     warned = logging.getLogger("py.warnings")
     relay = _Relay()
     warned.addHandler(relay)

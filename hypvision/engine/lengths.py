@@ -33,8 +33,7 @@ def with_epochs(config: Run, epochs: int, launcher: str = "none") -> list[str]:
     if not old:
         raise HypvisionError(
             f"The config '{config.filename}' does not say its length, so --epochs cannot change "
-            "it. "
-            f"Set train_cfg.{unit}."
+            f"it. Set train_cfg.{unit}."
         )
     new = epochs if unit == "max_epochs" else epochs * _iterations(config, launcher)
     told = [f"length  {new} {word} in place of {old}"]

@@ -105,9 +105,9 @@ def drop_single_image(loop: Any, network: nn.Module) -> None:
         return
     if loader.batch_size == 1:
         _logger.warning(
-            "Each batch is one image, and the model trains %d batch norms: their "
-            "statistics are those of one image, and PyTorch refuses them for a map of one pixel. "
-            "Set train_dataloader.batch_size to 2 or more, or keep the norms as they are: "
+            "Each batch is one image, and the model trains %d batch norms: their statistics are "
+            "those of one image, and PyTorch refuses them for a map of one pixel. Set "
+            "train_dataloader.batch_size to 2 or more, or keep the norms as they are: "
             "model.freeze_bn=True of a classifier, norm_eval=True of a backbone.",
             len(norms),
         )

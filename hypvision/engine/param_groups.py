@@ -169,8 +169,8 @@ def _parameters_of(model: nn.Module, module: str) -> list[nn.Parameter]:
     ]
     if not found:
         raise HypvisionError(
-            f"optim_wrapper.paramwise_cfg.lr_mult names '{module}', but the model has no "
-            "parameter in a module of that name. It has "
+            f"optim_wrapper.paramwise_cfg.lr_mult names '{module}', but the model has no parameter "
+            "in a module of that name. It has "
             f"{', '.join(name for name, _ in model.named_children())}, ... Correct the name."
         )
     return found

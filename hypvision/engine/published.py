@@ -84,7 +84,7 @@ def _check_types(config: Any, path: Path) -> None:
         if node.get("_scope_", "mmengine") not in _SCOPES:
             raise HypvisionError(
                 f"'{path}' was refused: its model names a scope ({node['_scope_']!r}), by which "
-                "mmengine imports a module of that name. Take the file from a source that you "
+                "mmengine imports a module of that name. Get the file from a source that you "
                 "trust, or publish it again."
             )
         kind = node.get("type")
@@ -93,6 +93,6 @@ def _check_types(config: Any, path: Path) -> None:
         ):
             raise HypvisionError(
                 f"'{path}' was refused: its model has a part of the type {kind!r}, which is "
-                "neither mmseg's, mmdet's nor hypvision's. Take the file from a source that you "
+                "neither mmseg's, mmdet's nor hypvision's. Get the file from a source that you "
                 "trust, or install the package that the part is from and import it first."
             )

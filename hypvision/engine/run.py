@@ -166,8 +166,8 @@ def train(
         for name in _LOOPS[0]:
             if run.get(name) is None:
                 raise HypvisionError(
-                    f"The config '{run.filename}' has no {name}: it is for tests only. Add the "
-                    "key to train."
+                    f"The config '{run.filename}' has no {name}: it is for tests only. Add the key "
+                    "to train."
                 )
         check_data(run, ("train", "val"))
         _set_start(run, resume)
@@ -209,10 +209,9 @@ def _check_average(config: Run, path: str, checkpoint: dict[str, Any]) -> None:
         "EMA" in str(h.get("type")) for h in config.custom_hooks
     ):
         raise HypvisionError(
-            f"The weights of '{path}' are the average of an EMAHook, which the config does "
-            "not have: a training would go on from the average. Add the hook again, or start a new "
-            "training from "
-            f"the average: --cfg-options load_from={path}."
+            f"The weights of '{path}' are the average of an EMAHook, which the config does not "
+            "have: a training would go on from the average. Add the hook again, or start a new "
+            f"training from the average: --cfg-options load_from={path}."
         )
 
 
@@ -416,8 +415,8 @@ def _use_tta(config: Run) -> None:
         if options is None:
             raise HypvisionError(
                 f"--tta: the config '{config.filename}' has no tta_model and tta_pipeline, and "
-                f"there are no defaults for its model '{config.kind}'. Add "
-                "them, or leave out --tta."
+                f"there are no defaults for its model '{config.kind}'. Add them, or leave out "
+                "--tta."
             )
         options.augment(config)
     if "tta_model" in config:

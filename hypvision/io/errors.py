@@ -161,7 +161,7 @@ def require_finite(values: Any, named: str | Callable[[int], str]) -> None:
     more = f", and neither are {len(bad) - 1} more" if callable(named) and len(bad) > 1 else ""
     raise HypvisionError(
         f"{subject} is not finite (NaN or infinite){more}: the weights are damaged or have "
-        "diverged, or the precision is too low. Take other weights, or float32 (without --amp)."
+        "diverged, or the precision is too low. Use other weights, or float32 (without --amp)."
     )
 
 

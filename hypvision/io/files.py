@@ -169,7 +169,7 @@ def inside(paths: Iterable[StrPath], *roots: StrPath) -> list[str]:
         if not fine[folder] and os.path.abspath(path) not in allowed:
             raise HypvisionError(
                 f"The data name the file '{path}', which lies outside of '{roots[0]}', so it is "
-                "not read. Correct its name. If the file is meant, allow its folder: "
+                "not read. Correct its name. If the name is right, allow its folder: "
                 f"HYPVISION_ALLOW_OUTSIDE='{os.path.abspath(folder)}'."
             )
     return found
@@ -501,7 +501,9 @@ def read_lines(path: StrPath, what: str, blank: bool = False) -> list[str]:
     except (OSError, ValueError, RuntimeError) as error:
         # The path is a folder, has a NUL or an unknown ~user.
         reason = getattr(error, "strerror", None) or error
-        raise HypvisionError(f"'{path}', {what}, cannot be read: {reason}.") from error
+        raise HypvisionError(
+            f"'{path}', {what}, cannot be read: {reason}. Check the path."
+        ) from error
     # Python's splitlines() ends lines at other characters, too, but line numbers must be those of
     # an editor.
     lines = re.split(r"\r\n|\r|\n", text)

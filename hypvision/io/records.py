@@ -402,7 +402,9 @@ def parse_arguments(pairs: Iterable[str], option: str = "--model-args") -> Plain
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.isidentifier():
-            raise HypvisionError(f"{option} takes KEY=VALUE, e.g. patch_size=2; got '{pair}'.")
+            raise HypvisionError(
+                f"{option} takes KEY=VALUE, e.g. patch_size=2; got '{pair}'. Correct it."
+            )
         arguments[key] = value
         with suppress(ValueError, SyntaxError):
             arguments[key] = ast.literal_eval(value)

@@ -107,7 +107,7 @@ def check_time(end: float) -> None:
     """Raise an error if the time ``end``, of :func:`time.monotonic`, has passed."""
     if time.monotonic() >= end:
         raise SourceError(
-            "the time that it may take is over (HYPVISION_DEADLINE sets it, in seconds)"
+            "the time limit for it is over (HYPVISION_DEADLINE sets the limit, in seconds)"
         )
 
 
@@ -121,7 +121,7 @@ def separated(address: str) -> tuple[str, dict[str, str]]:
     try:
         user, at, host = urlsplit(address).netloc.rpartition("@")
     except ValueError as error:
-        raise HypvisionError(f"'{address}' is not a web address ({error}).") from error
+        raise HypvisionError(f"'{address}' is not a web address ({error}). Correct it.") from error
     if not at:
         return address, {}
     name, _, password = user.partition(":")
@@ -241,7 +241,7 @@ def _check_request(request: Any) -> None:
     if not getattr(_thread, "guards", False):
         return
     if _thread.secure and request.url.scheme != "https":
-        raise SourceError("redirects from https to an address without it")
+        raise SourceError("redirects from https to an address without https")
     _thread.secure = request.url.scheme == "https"
 
 
@@ -261,7 +261,7 @@ def _check_body(response: Any, seen: dict[str, str] | None) -> None:
         raise StatusError(response)
     encoding = response.headers.get("content-encoding", "identity")
     if "," in encoding:
-        raise SourceError("sends a file that is compressed more than once")
+        raise SourceError("sends a file that is compressed more than once, which is not read")
     _check_range(response)
     packed = encoding != "identity"
     if seen is not None and response.status_code in (200, 206):
@@ -288,12 +288,12 @@ def _check_same(headers: Mapping[str, str], part: bool, seen: dict[str, str]) ->
     if part:
         size = headers.get("content-range", "").rpartition("/")[2].replace("*", "")
     tag = headers.get("etag") or headers.get("last-modified") or ""
-    # HTTP demands a tag in an answer to a conditional request.
+    # HTTP demands that a partial answer has the tag of the whole file.
     if part and not tag and seen.get("tag"):
         tag = "none"
     for name, said in (("tag", tag), ("size", size)):
         same = not said or seen.setdefault(name, said) == said
-        need(same, "sends another file than before: it was changed there meanwhile")
+        need(same, "sends another file than before: the file has been changed on the server")
 
 
 def _bound(response: Any, limit: int) -> None:

@@ -104,7 +104,10 @@ def _nearest(part: str, known: Any) -> str:
 def _held_out(images: Sequence[Any], place: Path) -> tuple[list[int], list[int]]:
     """Return the positions of the images for training, and of every fifth image, for validation."""
     if len(images) < 2:
-        raise HypvisionError(f"'{place}' has one image. Expected: two, one to validate with.")
+        raise HypvisionError(
+            f"'{place}' has one image. Expected: at least two, one of them to validate with. Add "
+            "images."
+        )
     apart = list(range(len(images) - 1, -1, -5))[::-1]
     return [number for number in range(len(images)) if number not in set(apart)], apart
 

@@ -85,8 +85,8 @@ def _is_data(source: str | Path) -> bool:
     config = find_config(source)
     if path.is_dir() and config is not None and not str(source).startswith((".", "/", "~")):
         raise HypvisionError(
-            f"'{source}' is a folder here, and a config that ships. Write './{source}' for the "
-            f"folder, or '{config}' for the config."
+            f"'{source}' is a folder here, and also the name of a shipped config. Write "
+            f"'./{source}' for the folder, or '{config}' for the config."
         )
     return yaml or path.is_dir()
 

@@ -160,8 +160,7 @@ def _check_recordable(config: Run) -> None:
         (
             lost,
             f"The transform of the test data has {lost}, which a record of the zoo cannot hold: "
-            "its "
-            "users would prepare images otherwise. Test without it.",
+            "its users would prepare images otherwise. Test without it.",
         ),
     )
 
@@ -478,8 +477,8 @@ def add_familiar(
     record = index.get(name)
     if record.task != "classification" or record.file.path is None:
         raise HypvisionError(
-            f"'{name}' is no classifier with its file in '{folder}': only such weights can be "
-            "told what images they know."
+            f"'{name}' is no classifier with its file in '{folder}': only for such weights can the "
+            "limit of familiar images be stored. Give the name of another record."
         )
     settings = load_config(record.config, parse_options(list(options)))
     import_extensions(settings)
@@ -487,8 +486,8 @@ def add_familiar(
     model: Any = trained_model(settings, f"{folder.resolve().as_uri()}#{name}")
     if not isinstance(model.backbone.get_classifier(), nn.Linear):
         raise HypvisionError(
-            f"'{name}' has another head than one linear layer, and only the features of such a one "
-            "are compared by cosines."
+            f"'{name}' has another head than one linear layer, but only features before a linear "
+            "layer can be compared by cosines. Give another classifier."
         )
     found = familiar_images(model, train, held_out)
     old = folder / record.file.path
@@ -540,8 +539,7 @@ def _classes(settings: Run, meta: Mapping[str, Any]) -> list[str]:
     if tested is None:
         raise HypvisionError(
             "The config does not name the words that the model is tested with, which its record "
-            "needs. "
-            "Add classes=[...] to the data set of test_dataloader."
+            "needs. Add classes=[...] to the data set of test_dataloader."
         )
     return list(load_classes(tested))
 
@@ -573,8 +571,7 @@ def _measure_both(
         if math.isnan(before[metric["name"]]):
             raise HypvisionError(
                 f"The test data have no ground truth for '{metric['name']}', so it is NaN. Give "
-                "other "
-                "--metrics."
+                "other --metrics."
             )
     environment = {
         "HYPVISION_INDEX": str(stage / "index.yml"),
@@ -591,8 +588,8 @@ def _measure_both(
         if not abs(before[key] - after[key]) <= allowed + 1e-9:
             raise HypvisionError(
                 f"{key} is {after[key]} with the {storage} file but {before[key]} with the "
-                f"checkpoint, which is more than the tolerance of {allowed:g} away. Store it with "
-                "more bits (--storage)."
+                f"checkpoint, a difference of more than the tolerance of {allowed:g}. Store the "
+                "file with more bits (--storage)."
             )
         metric["value"] = after[key]
         if storage != "float32":
@@ -636,7 +633,7 @@ def read_about(path: str | Path) -> dict[str, Any]:
         about = parse_yaml(read_text(path, 2**26))
     except (OSError, ValueError) as error:
         # A ValueError comes from invalid YAML or UTF-8, or from an impossible date.
-        raise HypvisionError(f"The file '{path}' cannot be read: {error}.") from error
+        raise HypvisionError(f"The file '{path}' cannot be read: {error}. Correct it.") from error
     if not isinstance(about, dict):
         raise HypvisionError(f"The file '{path}' must be a mapping of keys to texts.")
     return about

@@ -145,4 +145,6 @@ def _remove(path: Path) -> bool:
     except Timeout:
         return False
     except OSError as error:
-        raise HypvisionError(f"'{path}' cannot be removed: {error.strerror or error}.") from error
+        raise HypvisionError(
+            f"'{path}' cannot be removed: {error.strerror or error}. Check your rights."
+        ) from error

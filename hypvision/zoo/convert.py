@@ -195,9 +195,8 @@ class Conversion(NamedTuple):
             )
             return (
                 f"Not in the checkpoint, so these published values are assumed: {given}. If the "
-                "model was trained "
-                "otherwise, give from_official() what differs. save_pretrained() then writes a "
-                "folder for all of transformers."
+                "model was trained otherwise, give from_official() what differs. save_pretrained() "
+                "then writes a folder for all of transformers."
             )
         if not self.model.startswith("hecnn_"):
             return ""
@@ -233,7 +232,7 @@ def convert_file(
             determine it.
 
     Returns:
-        The first file that was written, the name of its model and the model's arguments.
+        The file, the name of its model and the arguments to create the model with.
     """
     one_of(CONVERTERS, family=family)
     converter = CONVERTERS[family]
@@ -246,7 +245,7 @@ def convert_file(
         (useless, f"--{useless} has no use here: {_USES.get(useless)}."),
         (
             target.suffix not in (".safetensors", ".pth", ".pt"),
-            f"The output '{target}' must end in .safetensors or .pth.",
+            f"The output '{target}' must end in .safetensors or .pth. Rename it.",
         ),
     )
     path = fetch(source)

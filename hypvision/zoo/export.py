@@ -383,7 +383,10 @@ def _compare(
             ) from error
         sizes = [[tuple(y.shape) for y in outputs] for outputs in (got, expected)]
         given, wanted = (", ".join(map(str, each)) for each in sizes)
-        ensure(given == wanted, f"The exported network gives {given} instead of {wanted}.")
+        ensure(
+            given == wanted,
+            f"The exported network gives {given} instead of {wanted}. Try another format.",
+        )
         difference = _difference(model, got, expected)
         if difference > tolerance:
             _check_repeats(model, x, expected)
@@ -415,8 +418,7 @@ def _check_repeats(model: nn.Module, x: Tensor, expected: Sequence[Tensor]) -> N
         not _difference(model, _several(model(x)), expected) > 0,
         "PyTorch itself gives another output at every call: the network draws random numbers in "
         "eval mode, which no file can repeat. Switch the random numbers off; for a Hi-Mapper: "
-        "--model-args "
-        "eval_noise=mean.",
+        "--model-args eval_noise=mean.",
     )
 
 

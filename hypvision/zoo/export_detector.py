@@ -246,16 +246,17 @@ def _check(part: nn.Module, methods: Sequence[str], owner: str, config: Any = No
     ]
     if other:
         raise HypvisionError(
-            f"The nms of test_cfg has {', '.join(other)}, which an exported detector does not do. "
-            "Its options are iou_threshold (rename iou_thr, its older name) and class_agnostic. "
-            "Remove others; score_thr and max_per_img of test_cfg drop boxes by score and number."
+            f"The nms of test_cfg has {', '.join(other)}, which an exported detector does not "
+            "support. Its options are iou_threshold (rename iou_thr, its older name) and "
+            "class_agnostic. Remove other options; score_thr and max_per_img of test_cfg drop "
+            "boxes by score and number."
         )
 
 
 def _refusal(part: nn.Module) -> HypvisionError:
     return HypvisionError(
-        f"{type(part).__name__} finds boxes in a way of its own, which cannot be expressed here: "
-        "whole detectors are RetinaNet, FCOS, ATSS and others that share their post-processing, "
-        "Faster and Mask R-CNN. Add --part features for the maps of backbone and neck; "
-        "docs/model-zoo.md shows how the head takes them."
+        f"{type(part).__name__} finds boxes in a way of its own, which cannot be exported: "
+        "detectors that can be exported whole are RetinaNet, FCOS, ATSS and others that share "
+        "their post-processing, Faster and Mask R-CNN. Add --part features for the maps of "
+        "backbone and neck; docs/model-zoo.md shows how the head takes them."
     )

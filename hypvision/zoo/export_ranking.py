@@ -74,7 +74,8 @@ def _about(clip: CLIPBundle, towers: dict[str, Any]) -> dict[str, Any]:
     if view.resize_mode == "longest" or (view.resize_mode == "shortest" and height != width):
         raise HypvisionError(
             f"The images of this CLIP are {height}x{width} in the mode '{view.resize_mode}', but "
-            "rank.py cuts squares or squeezes. Export the towers one by one: --part image."
+            "the exported rank.py only cuts squares or squeezes images. Export the towers one by "
+            "one: --part image."
         )
     _, input_size, about = towers["image"]
     _, (context,), _ = towers["text"]

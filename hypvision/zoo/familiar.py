@@ -45,8 +45,8 @@ def fit(features: Tensor, labels: Tensor, held_out: Tensor) -> Familiar:
     the limit that the features ``(M, D)`` of at least two held-out images give."""
     ensure(
         len(held_out) > 1,
-        f"{len(held_out)} held-out images say nothing of familiar ones. Give validation data of "
-        "two or more.",
+        f"{len(held_out)} held-out images are too few to find the limit of familiar images. Give "
+        "two or more for validation.",
     )
     means = torch.stack([features[labels == label].mean(dim=0) for label in labels.unique()])
     found = Familiar(means, 0.0, 0.0)

@@ -136,12 +136,13 @@ def classifier(index: Index, record: Record, overrides: Values) -> TimmModel:
         network = timm_model(record.model, pretrained=True, **arguments)
     except (TypeError, ValueError) as error:
         raise HypvisionError(
-            f"'{record.name}' does not accept {dict(overrides)}: {error}."
+            f"'{record.name}' does not accept {dict(overrides)}: {error}. Correct the arguments."
         ) from error
     except RuntimeError as error:
         reason = one_line(error, 400)
         raise HypvisionError(
-            f"The weights '{record.name}' do not fit {dict(overrides)}: {reason}."
+            f"The weights '{record.name}' do not fit {dict(overrides)}: {reason}. Leave out "
+            "arguments that change their shapes."
         ) from error
     # A head with another number of classes has none of the trained class names.
     if getattr(network, "num_classes", len(record.classes)) != len(record.classes):
@@ -214,7 +215,7 @@ def load_trained(path: StrPath, model: str, arguments: Values | None = None) -> 
         network = timm_model(model, **arguments)
     except (TypeError, ValueError) as error:
         raise HypvisionError(
-            f"The model '{model}' does not accept {arguments}: {error}."
+            f"The model '{model}' does not accept {arguments}: {error}. Correct the arguments."
         ) from error
     load_into(
         network, filtered(network, weights), path, f"the model '{model}'",

@@ -322,7 +322,7 @@ def test_a_lora_beside_whole_weights_is_refused(tmp_path):
 def test_other_methods_of_peft_are_refused(tmp_path):
     options = dict(r=2, target_modules=["qkv"])
     tuned(timm.create_model(NAME), use_dora=True, **options).save_pretrained(tmp_path)
-    with pytest.raises(HypvisionError, match="is a DoRA, and only LoRA is merged here"):
+    with pytest.raises(HypvisionError, match="is a DoRA, but only a LoRA can be merged here"):
         merge_lora(timm.create_model(NAME), tmp_path)
 
 

@@ -283,8 +283,8 @@ class EarlyStoppingHook(Hook):
                 self.rule = self.rule or hook.rules[0]
         ensure(
             self.monitor is not None,
-            "Early stopping does not know which metric to look at. Set monitor='top1', or what "
-            "your validation is to be judged by, in the EarlyStoppingHook.",
+            "Early stopping does not know which metric to look at. Set monitor='top1', or the "
+            "metric that decides for your validation, in the EarlyStoppingHook.",
         )
         self.rule = self.rule or _rule_of(str(self.monitor))
         self.state = runner.message_hub.get_info("early_stopping", None) or dict(
