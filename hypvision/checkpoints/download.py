@@ -192,7 +192,7 @@ def download(
 
 
 def _any(part: Path) -> None:
-    """Accept every file, as a function for ``verify``."""
+    """Accept every file; a function for the argument ``verify`` of :func:`download`."""
 
 
 def _full(folder: Path) -> str:

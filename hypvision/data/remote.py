@@ -192,7 +192,7 @@ class _HttpFile(io.RawIOBase):
     """A file of a web server, opened for reading. An answer is read on until a distant position is
     asked for; a broken connection is opened again. All answers must be of the same version of the
     file, and the waiting for them has a limit (:func:`~hypvision.io.web.deadline`), however slowly
-    they arrive."""
+    its bytes arrive."""
 
     def __init__(self, url: str, size: int):
         self.url = url

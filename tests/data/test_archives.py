@@ -157,7 +157,7 @@ def test_sums(tmp_path, monkeypatch):
     monkeypatch.setattr(archives, "SUMS", sums)
     assert prepare("imagenet", source, tmp_path / "out") == 6
     monkeypatch.setattr(archives, "SUMS", {**sums, "ILSVRC2012_img_val.tar": "0" * 40})
-    with pytest.raises(HypvisionError, match="img_val.tar' has the sum .* published file 0000"):
+    with pytest.raises(HypvisionError, match="img_val.tar' has the sum .* published file has 0000"):
         prepare("imagenet", source, tmp_path / "new")
 
 
