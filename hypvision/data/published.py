@@ -59,5 +59,7 @@ def read_matlab(path: Path, key: str, **options: Any) -> Any:
         found = (
             ", ".join(sorted(name for name in content if not name.startswith("__"))) or "nothing"
         )
-        raise HypvisionError(f"'{path}' has no '{key}', but {found}. Replace it by an intact copy.")
+        raise HypvisionError(
+            f"'{path}' has no '{key}', it has {found}. Replace it by an intact copy."
+        )
     return content[key]
