@@ -204,7 +204,7 @@ def test_a_config_with_other_sentences_is_told(caplog):
     model = dict(type="CLIPContrast", templates="photo")
     take_templates(model, content)
     assert model["templates"] == [PECULIAR]
-    assert "in place of those of the config" in caplog.text
+    assert "replace those of the config" in caplog.text
     radial = dict(type="RadialTuning")
     take_templates(radial, content)
     assert "templates" not in radial

@@ -1,4 +1,4 @@
-"""The page of the app: a tab for each question."""
+"""Build the page of the app, which has a tab for each question."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from hypvision.io.errors import require
 TITLE = "hypvision"
 EXAMPLES = Path(__file__).parent / "examples"
 # Gradio's large preview of a drawing gets a solid background, which hides the small drawings behind
-# it
+# it.
 STYLE = (
     ".preview { background: var(--background-fill-primary) !important; backdrop-filter: none "
     "!important }"
 )
-SECONDS = 20  # how long an error is shown
+SECONDS = 20  # how many seconds an error is shown
 
 
 def build(answers: Answers | Worker, scratch: str | Path) -> Any:
-    """The page, a ``gradio.Blocks``, whose buttons call ``answers``; examples are copied into the
-    folder ``scratch``, uploads go where ``GRADIO_TEMP_DIR`` says."""
+    """Return the page, a ``gradio.Blocks`` whose buttons call ``answers``. Examples are copied into
+    the folder ``scratch``; uploads go into the folder ``GRADIO_TEMP_DIR``."""
     gr = gradio()
     examples = _copy_examples(Path(scratch))
     with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(600, 3600)) as page:
@@ -51,14 +51,14 @@ def build(answers: Answers | Worker, scratch: str | Path) -> Any:
 
 
 def gradio() -> Any:
-    """The module, with its telemetry switched off."""
+    """Return the module gradio, with its telemetry switched off."""
     for name in ("GRADIO_ANALYTICS_ENABLED", "HF_HUB_DISABLE_TELEMETRY"):
         os.environ[name] = "1" if "DISABLE" in name else "False"
     return require("gradio", "app")
 
 
 def with_messages(answer: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the page whose mistakes and warnings are shown there, in the library's own
+    """Return the function with its errors and warnings shown on the page, in hypvision's own
     sentences."""
     gr = gradio()
 
@@ -81,22 +81,24 @@ def with_messages(answer: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shown(message: str) -> str:
-    """A message as the text of a page: no folders of this machine, nothing that is read as HTML."""
+    """Return a message as text for a page: without folders of this machine, and escaped so that
+    nothing is read as HTML."""
     return html.escape(without_folders(message), quote=False)
 
 
 def _copy_examples(folder: Path) -> list[str]:
-    """Files of emoji on photos, which small models that ship know, in a folder that is served."""
+    """Copy the examples, emoji on photos that shipped small models know, into a folder that is
+    served, and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     return [str(shutil.copy(path, folder)) for path in sorted(EXAMPLES.glob("*.jpg"))]
 
 
-# Parts that tabs share
+# Parts that several tabs share
 
 
 def _photo(gr: Any, label: str = "Photo") -> Any:
-    """An input for a photo that passes the file on without opening it, so that the library's own
-    errors say what is wrong."""
+    """Return an input for a photo that passes the file on without opening it, so that hypvision's
+    own errors say what is wrong."""
     return _by_path(
         gr.Image(
             label=label, type="filepath", sources=["upload", "clipboard"], height=320, buttons=[]
@@ -105,7 +107,7 @@ def _photo(gr: Any, label: str = "Photo") -> Any:
 
 
 def _by_path(component: Any) -> Any:
-    """Let an input pass on the path of an upload."""
+    """Let an input pass on the path of an upload, and return the input."""
     component.preprocess = with_messages(
         lambda payload: None if payload is None else uploaded(payload.path)
     )
@@ -122,7 +124,8 @@ def _examples(gr: Any, photo: Any, paths: list[str]) -> None:
         label="Examples: emoji on photos, which the small models that ship know",
         type="index",
     )
-    # gr.Examples would replace the photo by another component, which opens files by itself
+    # gr.Examples is not used, since it would replace the photo by another component, which opens
+    # files by itself.
     chosen.click(
         with_messages(example), chosen, photo, api_visibility="private", show_progress="hidden"
     )
@@ -130,8 +133,8 @@ def _examples(gr: Any, photo: Any, paths: list[str]) -> None:
 
 def _clips(gr: Any) -> Any:
     info = (
-        "a name of open_clip with its weights (ViT-B-16:openai), or of the zoo; the list has those "
-        "on this machine"
+        "a name of open_clip with its weights (ViT-B-16:openai), or of the zoo; the list has the "
+        "CLIPs on this machine"
     )
     return gr.Dropdown(
         clips_here(), value=best_clip(), label="CLIP", info=info, allow_custom_value=True
@@ -141,14 +144,14 @@ def _clips(gr: Any) -> Any:
 def _on(
     gr: Any, button: Any, answer: Callable[..., Any], inputs: list[Any], outputs: Any, *boxes: Any
 ) -> None:
-    """Call a function at a button, and where Enter ends a line; one at a time, as all share the
-    processor."""
+    """Call ``answer`` when the button is pressed, and when Enter ends a line in one of ``boxes``.
+    One call runs at a time, since all share the processor."""
     triggers = [button.click, *(box.submit for box in boxes)]
     alone = dict(concurrency_limit=1, concurrency_id="model", api_visibility="private")
     gr.on(triggers, with_messages(answer), inputs, outputs, **alone)
 
 
-# Tabs
+# Tabs of the page
 
 
 def _classify(gr: Any, answers: Answers | Worker, examples: list[str]) -> None:
@@ -162,7 +165,9 @@ def _classify(gr: Any, answers: Answers | Worker, examples: list[str]) -> None:
                 models, value=first, label="Model", info=info, allow_custom_value=True
             )
             words = gr.Textbox(
-                label="Words", info="for a CLIP alone, commas between", placeholder="cat, dog, bird"
+                label="Words",
+                info="only for a CLIP; separate words by commas",
+                placeholder="cat, dog, bird",
             )
             button = gr.Button("Classify and explain", variant="primary")
             _examples(gr, photo, examples)
@@ -188,7 +193,7 @@ def _find(gr: Any, answers: Answers | Worker) -> None:
                 choices, value=best_clip(), label="Model", info=info, allow_custom_value=True
             )
             info = (
-                "of the gallery"
+                "a folder of the gallery to search in"
                 if answers.gallery
                 else "start with --gallery DIR to have one to search"
             )
@@ -210,7 +215,9 @@ def _segment(gr: Any, answers: Answers | Worker, examples: list[str]) -> None:
             photo = _photo(gr)
             value = "monster or costume face, mammal, fruit, water transport"
             words = gr.Textbox(
-                label="Words", value=value, info="commas between; each pixel gets one of them"
+                label="Words",
+                value=value,
+                info="separated by commas; each pixel gets one of the words",
             )
             clip = _clips(gr)
             button = gr.Button("Segment", variant="primary")

@@ -1,12 +1,11 @@
-"""Downloads of one file from one address. The bytes are streamed to a part file, which is moved
-into place once it is complete and verified.
+"""Download a file from an address: its bytes go to a part file, which is moved into place when it
+is complete and verified.
 
-Answers come from :func:`hypvision.io.web.ask`. A broken connection is opened again and goes on by a
-range request. A server may send as many bytes as the file has, in the time of
-:func:`~hypvision.io.web.deadline`. A part file outlives the process, and a later call goes on from
-it.
+:func:`hypvision.io.web.ask` opens the address. If the connection breaks, it is opened again and
+continued by a range request. A server may send as many bytes as the file has, in the time of
+:func:`~hypvision.io.web.deadline`. A part file outlives the process, and a later call continues it.
 
-filelock keeps two processes from downloading the same file; the operating system frees its locks
+Locks of filelock keep two processes from downloading the same file; the operating system frees them
 when a process is killed.
 """
 
@@ -47,14 +46,14 @@ from hypvision.io.web import (
 
 _logger = logging.getLogger(__name__)
 
-ATTEMPTS = 5  # failed attempts in a row that received no bytes
+ATTEMPTS = 5  # failed attempts in a row, each without any bytes, after which the download ends
 WAIT = 0.5  # seconds before the first retry; doubled for each further one
 LOCK_WAIT = 900.0  # seconds that a process waits while another one downloads the file
-LARGEST = 2**37  # limit in bytes where the record does not say the size
+LARGEST = 2**37  # limit in bytes for a file whose size the record does not give
 
 
 def file_sha256(path: str | Path) -> str:
-    """The sha256 of a file's content, in hexadecimal digits."""
+    """Return the SHA-256 of a file's content, in hexadecimal digits."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while chunk := file.read(2**20):
@@ -71,7 +70,8 @@ def _readable() -> Iterator[None]:
 
 
 def verify_file(path: StrPath, sha256: str, size: int) -> None:
-    """Check that a file is a safetensors file with the size and sha256 of its record."""
+    """Check that a file is a safetensors file with the size and SHA-256 of its record; raise
+    SourceError if not."""
     with _readable():
         found = Path(path).stat().st_size
         what = format_problem(path)
@@ -82,7 +82,7 @@ def verify_file(path: StrPath, sha256: str, size: int) -> None:
 
 
 def verify_sum(path: StrPath, sha256: str) -> None:
-    """Check that the sha256 of a file begins with the given digits."""
+    """Check that the SHA-256 of a file begins with the given digits; raise SourceError if not."""
     with _readable():
         digest = file_sha256(path)
     sums = f"begins with {digest[:8]} instead of {sha256[:8]}"
@@ -91,18 +91,18 @@ def verify_sum(path: StrPath, sha256: str) -> None:
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Let one process at a time run the block; others wait, at most :data:`LOCK_WAIT` seconds.
+    """Context that one process at a time runs; others wait, at most :data:`LOCK_WAIT` seconds.
 
     Args:
-        path: the lock file, in a folder that exists.
-        what: what is done, for the message to those who wait.
+        path: path of the lock file, in a folder that exists.
+        what: what is done in the context, for the message to processes that wait.
 
     Raises:
         HypvisionError: another process holds the lock for too long.
         OSError: the lock file cannot be made.
     """
-    # Every user of a shared cache must be able to open the lock file. It is empty and stays when
-    # its process ends.
+    # Every user of a shared cache must be able to open the lock file. The file is empty and stays
+    # when its process ends.
     lock = FileLock(path, mode=0o666)
     holder = path.with_name(f"{path.name}.json")
     try:
@@ -121,10 +121,13 @@ def locked(path: Path, what: str) -> Iterator[None]:
             "removes the lock; then run the command again."
         ) from None
     except NotImplementedError:
-        # some network file systems have no locks: a file may then be loaded twice
-        _logger.warning("'%s' is on a file system without locks.", path)
+        # Some network file systems have no locks, so two processes may download the same file.
+        _logger.warning(
+            "'%s' is on a file system without locks, so processes may download a file twice.", path
+        )
     try:
-        with suppress(OSError, HypvisionError):  # only messages need it
+        # Only messages need the note of who holds the lock.
+        with suppress(OSError, HypvisionError):
             note_holder(holder)
         yield
     finally:
@@ -142,21 +145,21 @@ def download(
     name: str | None = None,
     limit: int | None = None,
 ) -> None:
-    """Download a file to ``target``. A later call goes on with the bytes in ``target.part``.
+    """Download a file to ``target``. A later call continues with the bytes in ``target.part``.
 
     Args:
-        url: ``http://`` or ``https://``.
-        target: where the file appears when it is complete and verified.
-        verify: raises :class:`SourceError` for a complete file that is not the right one. None:
-            nothing tells, so bytes of an earlier call, which may be of another version of the file,
-            are not used.
-        size: its bytes, where they are known.
-        headers: of the request, e.g. an authorisation.
-        name: for the progress bar.
-        limit: the most bytes of a file whose size is not known.
+        url: address of the file, ``http://`` or ``https://``.
+        target: path where the file appears when it is complete and verified.
+        verify: function that raises :class:`SourceError` for a complete file that is not the right
+            one. None: nothing is known of the right file, so bytes of an earlier call, which may
+            come from another version of the file, are not used.
+        size: number of bytes of the file, if known.
+        headers: headers of the request, e.g. an authorisation.
+        name: name of the file on the progress bar.
+        limit: largest number of bytes of a file whose size is not known.
 
     Raises:
-        SourceError: this address does not give the file, or not in time.
+        SourceError: this address does not give the right file, or not in time.
         HypvisionError: the disk is full.
         OSError: the folder cannot be written.
     """
@@ -189,7 +192,7 @@ def download(
 
 
 def _any(part: Path) -> None:
-    """Accept every file."""
+    """Accept every file; a function for the argument ``verify`` of :func:`download`."""
 
 
 def _full(folder: Path) -> str:
@@ -205,7 +208,8 @@ def _size(path: Path) -> int:
 
 
 class _Part(io.FileIO):
-    """A part file, opened at its end. Writing raises an error once the server has sent too much."""
+    """A part file, opened at its end, whose ``write`` raises an error once the server has sent more
+    than ``limit`` bytes."""
 
     def __init__(self, path: Path, limit: int):
         super().__init__(path, "a")
@@ -223,7 +227,7 @@ class _Part(io.FileIO):
 def _fetch(
     url: str, part: Path, limit: int, headers: Mapping[str, str] | None, name: str, end: float
 ) -> None:
-    """Append the bytes of an address to a part, by ``end`` at the latest, a time of
+    """Append the bytes of an address to a part file, with retries, until the time ``end`` of
     :func:`time.monotonic`."""
     seen: dict[str, str] = {}
     failures = 0
@@ -241,7 +245,7 @@ def _fetch(
         except (SourceError, HypvisionError):
             raise
         except Exception as error:
-            # the HTTP library raises errors of its own
+            # The HTTP library raises errors of its own classes.
             full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
             ensure(not full, _full(part.parent))
             reason = f"the connection broke ({one_line(error)})"
@@ -261,7 +265,8 @@ def _transfer(
     end: float,
     seen: dict[str, str],
 ) -> None:
-    """Append the bytes of one answer to a part; one that has the whole file begins it anew."""
+    """Append the bytes of one answer to a part file; an answer with the whole file replaces its
+    content."""
     have = _size(part)
     with (
         closing(ask(url, end - time.monotonic(), have, seen, headers)) as answer,
@@ -282,7 +287,8 @@ def _transfer(
 
 
 def download_text(url: str, headers: Mapping[str, str] | None = None) -> str:
-    """A text of at most 4 MiB from an address, with the retries and limits of :func:`download`."""
+    """Return the text, of at most 4 MiB, at an address, with the retries and limits of
+    :func:`download`."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = Path(folder, "text")
         name = without_secrets(url).rpartition("/")[2]
@@ -294,10 +300,12 @@ def download_text(url: str, headers: Mapping[str, str] | None = None) -> str:
 
 
 def copy_verified(source: Path, target: Path, sha256: str, size: int) -> None:
-    """Copy a file and verify the copy before it gets its name."""
+    """Copy a file and verify the copy before it gets its final name."""
     try:
         with replacing(target) as temporary:
             shutil.copyfile(source, temporary)
             verify_file(temporary, sha256, size)
     except SourceError as error:
-        raise HypvisionError(f"'{target}' cannot be written: {error}.") from error
+        raise HypvisionError(
+            f"'{target}' cannot be written: {error}. Get its source again."
+        ) from error

@@ -1,7 +1,7 @@
-"""The index of the zoo: ``index.yml``, one record a weight file, read and written.
+"""Read and write the index of the zoo, ``index.yml``, which has one record for each weight file.
 
-A record says what a file is, where it lies, how to verify it (sha256 and bytes) and which results
-were measured with it; its schema is :mod:`hypvision.checkpoints.records`.
+A record says what a file is, where it lies, how to verify it (SHA-256 and bytes) and which results
+were measured with it; :mod:`hypvision.checkpoints.records` is its schema.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class _Content:
-    """What an index file holds."""
+    """The content of an index file."""
 
     version: Any = key(
         rule(f"{VERSION} (Update hypvision for later ones)", lambda value: value == VERSION)
@@ -40,12 +40,12 @@ _HEADER = """\
 """  # noqa: E501
 
 
-# Parsing
+# Parsing the text of an index
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads plain values only. Raises an error if a key is there twice: YAML would silently take
-    the last one."""
+    """A YAML loader for plain values only, which raises an error if a key occurs twice; PyYAML
+    would silently take the last value."""
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict:
@@ -60,8 +60,8 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict:
 
 
 def _compose(loader: _Loader, parent: Any, index: Any) -> yaml.Node:
-    """Raises an error for aliases: a few lines of them can expand to a structure that fills the
-    memory."""
+    """Compose a YAML node, but raise an error for an alias: a few lines of aliases can expand to a
+    structure that fills the memory."""
     if loader.check_event(yaml.AliasEvent):
         event = loader.peek_event()
         raise yaml.composer.ComposerError(
@@ -74,12 +74,14 @@ _Loader.compose_node = _compose
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
-# in characters: a hundred records with a thousand classes; PyYAML takes seconds to read these
+# The limit is in characters: enough for a hundred records with a thousand classes, which PyYAML
+# reads in seconds.
 _LONGEST_YAML = 2**21
 
 
 def parse_yaml(text: str) -> Any:
-    """What a YAML text says: plain values, no key twice, no aliases.
+    """Return the content of a YAML text of plain values, in which no key occurs twice and there are
+    no aliases.
 
     Raises:
         ValueError: the text is not valid YAML of this kind, has a bracket that is never closed, or
@@ -94,19 +96,20 @@ def parse_yaml(text: str) -> Any:
 
 
 def parse_index(text: str, root: Path | None = None, address: str | None = None) -> Index:
-    """Parse and check the text of an ``index.yml``.
+    """Parse and check the text of an ``index.yml`` and return the index.
 
     Raises:
         HypvisionError: the text is not YAML; a key is unknown or missing; a value is out of range;
-            a name is there twice; or a parent has no record. The message names the record and the
-            key.
+            two records have the same name; or a parent has no record. The message names the record
+            and the key.
     """
     where = str(root / "index.yml") if root else "the index"
     where = address or where
     try:
         content: _Content = parse(_Content, parse_yaml(text), where)
-    except ValueError as error:  # invalid YAML, or an impossible date
-        raise HypvisionError(f"{where} is not valid YAML: {error}.") from error
+    # Invalid YAML and impossible dates are both a ValueError.
+    except ValueError as error:
+        raise HypvisionError(f"{where} is not valid YAML: {error}. Correct it.") from error
     records: dict[str, Record] = {}
     for number, item in enumerate(content.records, start=1):
         record = parse_record(item, f"{where}, record {number}")
@@ -116,14 +119,14 @@ def parse_index(text: str, root: Path | None = None, address: str | None = None)
     for record in records.values():
         ensure(
             record.parent is None or (record.parent in records and record.parent != record.name),
-            f"{where}: '{record.name}' names '{record.parent}' as its parent, which is no other "
-            "record.",
+            f"{where}: '{record.name}' names '{record.parent}' as its parent, but there is no such "
+            "other record. Correct the name.",
         )
     return Index(records, root, address)
 
 
 def read_index(path: str | Path) -> Index:
-    """Read an index file; packaged paths start from its folder."""
+    """Read an index file; paths of packaged files in it start from the folder of the index."""
     path = Path(path).expanduser()
     path = path / "index.yml" if path.is_dir() else path
     try:
@@ -136,17 +139,18 @@ def read_index(path: str | Path) -> Index:
 
 
 def parse_record(item: Any, where: str = "the record") -> Record:
-    """Check one record and make it an object."""
+    """Check the plain values of one record and return them as a :class:`Record`."""
     if isinstance(item, dict) and isinstance(item.get("name"), str):
         where = f"{where} ({item['name'][:200]})"
     return parse(Record, item, where)
 
 
-# Writing
+# Writing the text of an index
 
 
 class _Dumper(yaml.SafeDumper):
-    """Lists of numbers and of short words on one line, everything else in blocks."""
+    """A YAML dumper that writes lists of numbers and of short words on one line, and everything
+    else in blocks."""
 
 
 def _represent_list(dumper: _Dumper, items: list) -> yaml.Node:
@@ -162,7 +166,7 @@ _Dumper.ignore_aliases = lambda *args: True
 
 
 def dump_index(index: Index) -> str:
-    """The text of an ``index.yml``."""
+    """Return the text of an ``index.yml`` for an index."""
     content = {"version": VERSION, "records": [record.to_dict() for record in index]}
     return _HEADER + yaml.dump(
         content, Dumper=_Dumper, sort_keys=False, width=118, allow_unicode=True
@@ -170,14 +174,14 @@ def dump_index(index: Index) -> str:
 
 
 def write_index(index: Index, path: str | Path) -> None:
-    """Write an index file, complete or not at all. The text is parsed again before."""
+    """Write an index file, complete or not at all, after its text was parsed again as a check."""
     text = dump_index(index)
     parse_index(text)
     write_text(path, text)
 
 
 def with_record(index: Index, record: Record) -> Index:
-    """The index with one record added, or replaced in its place."""
+    """Return the index with a record added; a record of the same name is replaced in its place."""
     return replace(index, records={**index.records, record.name: record})
 
 
@@ -185,8 +189,8 @@ def with_record(index: Index, record: Record) -> Index:
 
 
 def builtin_root() -> Path | None:
-    """``model_zoo`` beside the package in a checkout, or the copy inside an installed wheel (see
-    ``setup.py``)."""
+    """Return the folder ``model_zoo`` beside the package in a checkout, or its copy inside an
+    installed wheel (see ``setup.py``); None if there is neither."""
     package = Path(__file__).resolve().parents[1]
     for folder in (package.parent / "model_zoo", package / "_model_zoo"):
         if (folder / "index.yml").is_file():
@@ -200,7 +204,8 @@ def _read_cached(path: str, stamp: tuple[int, int]) -> Index:
 
 
 def builtin_index() -> Index:
-    """The index that comes with hypvision, or that of ``HYPVISION_INDEX``, a path, if it is set."""
+    """Return the index that comes with hypvision, or the one at the path ``HYPVISION_INDEX`` if
+    that is set."""
     given = os.environ.get("HYPVISION_INDEX")
     path = Path(given).expanduser() if given else builtin_root()
     if path is None:

@@ -1,5 +1,5 @@
-"""Recognise, by its first bytes, the kind of a file that is not a checkpoint, so that an intact
-file of another kind is not reported as a damaged checkpoint."""
+"""Recognise by its first bytes the kind of a file that is not a checkpoint, so that an intact file
+of another kind is not reported as a damaged checkpoint."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _GIVE = "Give a safetensors file, or one of torch.save."
 
 
 class Kind(NamedTuple):
-    """A kind of file.
+    """A kind of file, such as a gzip archive.
 
     Attributes:
-        name: to complete "it is ...".
-        advice: a sentence on what to do with it.
-        read: whether :func:`hypvision.checkpoints.read.read_file` takes files of this kind.
+        name: name of the kind, which completes "it is ...".
+        advice: a sentence that says what to do with such a file.
+        read: whether :func:`hypvision.checkpoints.read.read_file` reads files of this kind.
     """
 
     name: str
@@ -34,18 +34,17 @@ _CONVERT = (
     "torch.save."
 )
 _STATE = "Save the weights alone, with torch.save(model.state_dict(), path)."
-# the magic number of torch.save before it wrote zip files
+# The magic number with which torch.save began a file before it wrote zip files.
 _TORCH_SAVE = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 
-# (offset, bytes at this offset, kind of file)
-# how a file begins, by what to do with it: a pattern of its bytes, and the name of its kind
+# For each advice: patterns of the first bytes of files, each with the name of their kind.
 _FIRST_BYTES = {
     _CONVERT: {
         rb"\x89HDF\r\n\x1a\n": "an HDF5 file, as Keras writes them",
         rb"\x93NUMPY": "an array of NumPy (.npy)",
         rb"GGUF": "a GGUF file, as llama.cpp takes them",
         rb".{4}TFL3": "a model of TensorFlow Lite",
-        # the first field is a number (the version), the second one a text
+        # The first field is a number (the version), the second one a text.
         rb"\x08.\x12": "a protocol buffer, as ONNX and TensorFlow write them",
     },
     _STATE: {rb".{4}PTMF": "a mobile model of PyTorch in flatbuffers"},
@@ -67,7 +66,7 @@ _FIRST_BYTES = {
         rb"%PDF": "a PDF document",
     },
 }
-# (entries of a zip archive, kind of file)
+# For entries that a zip archive must have: the kind of file.
 _SAVED = Kind("a zip archive, as torch.save writes it", read=True)
 _PROGRAM = Kind("a program of torch.export", _STATE)
 _ENTRIES = {
@@ -79,7 +78,7 @@ _ENTRIES = {
     "/model.json": Kind("a TorchScript archive of PyTorch 1.1 or older", _STATE),
     "model.weights.h5": Kind("a Keras archive (.keras)", _CONVERT),
 }
-# (how a text begins, kind of file)
+# For the beginning of a text: the kind of file.
 _LFS = Kind(
     "a Git LFS pointer instead of the file (run: git lfs pull)",
     "Run: git lfs pull, or download the file.",
@@ -94,7 +93,8 @@ _TEXTS = {
 
 
 def kind_of(path: str | Path) -> Kind | None:
-    """The kind of a file by its bytes, whatever its name; None if no known kind begins so."""
+    """Return the kind of a file by its bytes, whatever its name is; None if its bytes fit no known
+    kind."""
     with open(path, "rb") as file:
         start = file.read(4096)
     if start.startswith(_TORCH_SAVE):
@@ -111,11 +111,12 @@ def kind_of(path: str | Path) -> Kind | None:
 
 
 def _zip_kind(path: str | Path) -> Kind:
-    if not zipfile.is_zipfile(path):  # the directory at the end of the zip file is missing
+    # The directory at the end of the zip file is missing, as of a file cut off.
+    if not zipfile.is_zipfile(path):
         return _SAVED
     with open_zip(path) as archive:
         names = archive.namelist()
-    # PyTorch stores all entries below one folder
+    # PyTorch stores all entries below one folder, whose name varies.
     entries = {f"/{name.partition('/')[2]}" for name in names}.union(names)
     for wanted, kind in _ENTRIES.items():
         if entries.issuperset(wanted.split()):
@@ -129,16 +130,18 @@ def _zip_kind(path: str | Path) -> Kind:
 def _pickle_kind(path: str | Path, protocol: int) -> Kind:
     try:
         with open(path, "rb") as file:
-            check_pickle(file, path)  # reads the instructions without executing them
+            # This reads the instructions without executing them.
+            check_pickle(file, path)
     except (ValueError, IndexError):
-        # the bytes are cut off, or have arrays between the instructions
+        # Either the file is cut off, or arrays lie between the instructions, as torch.save writes
+        # them with protocol 2.
         return Kind("a Python pickle", _CONVERT, read=protocol <= 2)  # torch.save writes protocol 2
     return Kind("a Python pickle that torch.save did not write", _CONVERT)
 
 
 def _text_kind(start: bytes) -> Kind | None:
     try:
-        # a letter at the end may be cut off
+        # The last letter may be cut off by the limit of bytes that were read.
         text = codecs.getincrementaldecoder("utf-8")().decode(start)
     except UnicodeDecodeError:
         return None

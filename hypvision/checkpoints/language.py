@@ -1,4 +1,4 @@
-"""The sentences and the class words that a CLIP was trained with, in the ``meta`` of its
+"""The templates and the class words that a CLIP was trained with, stored in the ``meta`` of its
 checkpoints."""
 
 from __future__ import annotations
@@ -10,25 +10,26 @@ from hypvision.checkpoints.records import is_template
 from hypvision.io.records import is_text
 
 KEY = "language"
-_MOST = 100_000  # texts, each of which would be encoded
+_MOST = 100_000  # limit for the number of texts, each of which would be encoded
 
 
 class Language(NamedTuple):
-    """What a CLIP knows words by; empty where nothing says so."""
+    """The templates and words of a CLIP; both empty if they are not known."""
 
     templates: tuple[str, ...] = ()
-    """Sentences with one ``{}`` for a class name."""
+    """Templates: sentences with one ``{}`` for a class name."""
     words: tuple[str, ...] = ()
-    """Class names."""
+    """Class names that the CLIP was trained with."""
 
 
 def written(found: Language) -> dict[str, list[str]]:
-    """What a checkpoint holds of it."""
+    """Return the language as plain values, which a checkpoint stores."""
     return {name: list(value) for name, value in found._asdict().items()}
 
 
 def language_of(checkpoint: Mapping[str, Any]) -> Language:
-    """What a checkpoint holds under ``meta``; empty where it holds nothing, or something else."""
+    """Return the language in the ``meta`` of a checkpoint; an empty one if the checkpoint has none,
+    or values of another form."""
     meta = checkpoint.get("meta")
     given = meta.get(KEY) if isinstance(meta, Mapping) else None
     if not isinstance(given, Mapping):

@@ -1,9 +1,9 @@
-"""LoRA of the library peft, merged into the weights that it was trained on.
+"""Merge a LoRA of the library peft into the weights that it was trained on.
 
-A LoRA (Hu et al., 2022) adds ``s B A`` to a matrix, ``s = lora_alpha / r`` (with ``use_rslora``
-``lora_alpha / sqrt(r)``, Kalajdzievski 2023).
-peft writes a folder: ``adapter_config.json`` has ``lora_alpha``, and ``adapter_model.safetensors``
-(or ``.bin``) ``A``, ``B`` and the weights that were trained whole: ``modules_to_save``, biases.
+A LoRA (Hu et al., 2022) adds ``s B A`` to a matrix, with ``s = lora_alpha / r``, or with
+``use_rslora`` ``s = lora_alpha / sqrt(r)`` (Kalajdzievski 2023). peft writes a folder:
+``adapter_config.json`` has ``lora_alpha``, and ``adapter_model.safetensors`` (or ``.bin``) has
+``A``, ``B`` and the weights that were trained in full: ``modules_to_save``, biases.
 
 >>> merge_lora(model, "runs/lora")                       # any model, in place
 >>> create_clip("ViT-B-16", "openai", lora="runs/lora")  # also one trained on transformers' CLIP
@@ -34,7 +34,7 @@ _MODULE = re.compile(
 
 
 class _Config(NamedTuple):
-    """What of ``adapter_config.json`` counts for the weights."""
+    """The entries of ``adapter_config.json`` that matter for merging."""
 
     peft_type: str
     r: int
@@ -46,7 +46,8 @@ class _Config(NamedTuple):
     alpha_pattern: dict[str, float] = {}
 
     def scale(self, module: str, rank: int) -> float:
-        """``s`` of a module, which a pattern may name by the end of its name."""
+        """Return ``s`` for a module; a pattern in ``alpha_pattern`` matches the end of the module's
+        name."""
         own = (
             value
             for pattern, value in self.alpha_pattern.items()
@@ -57,10 +58,11 @@ class _Config(NamedTuple):
 
 
 def merge_lora(model: nn.Module, folder: StrPath) -> nn.Module:
-    """Put a LoRA into the weights of the model that it was trained on, in place.
+    """Merge a LoRA into the weights of the model that it was trained on, in place, and return the
+    model.
 
     Raises:
-        HypvisionError: see :func:`merged`.
+        HypvisionError: as for :func:`merged`.
     """
     weights = merged(model.state_dict(), folder)
     model.load_state_dict(weights)
@@ -68,15 +70,15 @@ def merge_lora(model: nn.Module, folder: StrPath) -> nn.Module:
 
 
 def merged(weights: Weights, folder: StrPath) -> StateDict:
-    """A state dict with a LoRA in its weights.
+    """Return a state dict with a LoRA merged into its weights.
 
     Args:
-        weights: of the model that the LoRA was trained on, by the names that it had there.
-        folder: of peft.
+        weights: weights of the model that the LoRA was trained on, by their names in that model.
+        folder: folder that peft has written.
 
     Raises:
-        HypvisionError: the folder is not complete; it is another method of peft (DoRA, IA3, ...);
-            or a weight of it has no place in ``weights``.
+        HypvisionError: a file is missing in the folder; the adapter is of another method (DoRA,
+            IA3, ...); or one of its weights has no counterpart in ``weights``.
     """
     folder = Path(folder).expanduser()
     config = _read_config(folder)
@@ -100,7 +102,7 @@ def merged(weights: Weights, folder: StrPath) -> StateDict:
     for module, parts in pairs.items():
         change = _change(parts, config, module, folder)
         name = module[len(prefix) :]
-        # attention of PyTorch keeps its three matrices as one parameter
+        # Attention of PyTorch keeps its three matrices as one parameter.
         packed = f"{name}.in_proj_weight"
         name = packed if packed in weights else f"{name}.weight"
         _known(name, weights, change.shape, folder)
@@ -114,20 +116,21 @@ def _read_config(folder: Path) -> _Config:
     if config.peft_type != "LORA" or config.use_dora:
         kind = "DoRA" if config.use_dora else config.peft_type
         raise HypvisionError(
-            f"The adapter '{folder}' is a {kind}, and only LoRA is merged here. Merge it by peft: "
-            "merge_and_unload(), and save that model."
+            f"The adapter '{folder}' is a {kind}, but only a LoRA can be merged here. Merge the "
+            "adapter by peft: merge_and_unload(), and save the merged model."
         )
     return config
 
 
 def _base(name: str) -> str:
-    """The name of a module or weight in the model without peft's modules around it."""
+    """Return the name of a module or weight in the original model, without the modules that peft
+    puts around it."""
     name = name.replace(".base_layer", "")
     return re.sub(r"\.modules_to_save(?:\.default)?", "", name)
 
 
 def _change(parts: Weights, config: _Config, module: str, folder: Path) -> Tensor:
-    """``s B A`` of a module, in the shape of its weight."""
+    """Return ``s B A`` for a module, in the shape of its weight."""
     is_table = "embedding_A" in parts
     a, b = (parts.get(f"embedding_{side}" if is_table else side) for side in "AB")
     if a is None or b is None or a.shape[0] != b.shape[1]:
@@ -135,13 +138,14 @@ def _change(parts: Weights, config: _Config, module: str, folder: Path) -> Tenso
     a = a.float()
     b = b.float()
     change = config.scale(module, len(a)) * (b.flatten(1) @ a.flatten(1))
-    if a.dim() == 4:  # of a convolution: (rank, in, height, width) and (out, rank, 1, 1)
+    # For a convolution A is (rank, in, height, width) and B is (out, rank, 1, 1).
+    if a.dim() == 4:
         return change.reshape(len(b), *a.shape[1:])
     return change.T if is_table or config.fan_in_fan_out else change
 
 
 def _known(name: str, weights: Weights, shape: torch.Size, folder: Path) -> str:
-    """The name of a weight, which the model must have in this shape."""
+    """Return the name of a weight, and raise an error unless the model has it in this shape."""
     if name not in weights or weights[name].shape != shape:
         there = tuple(weights[name].shape) if name in weights else "no such weight"
         raise HypvisionError(

@@ -30,15 +30,16 @@ _logger = logging.getLogger(__name__)
 _judged: ContextVar[bool] = ContextVar("judged", default=False)
 
 ADAPTER_NAMES = ("hyperclip", "lathadapter", "lora", "vpt", "bottleneck")
-"""The methods of :data:`hypvision.clip.adapters.ADAPTERS`: words in the names of their weights."""
-# Words in the names of what tunes a frozen network, ours and others': without it, the network is
-# the untuned one.
+"""The methods in :data:`hypvision.clip.adapters.ADAPTERS`, as words in the names of their
+weights."""
+# Words in the names of weights that tune a frozen network, in hypvision and elsewhere. Without
+# these weights a network is the untuned one.
 _TUNING = re.compile(
     rf"(?:^|[._])({'|'.join(ADAPTER_NAMES)}|dora|ia3|ssf|prompts?|prompt_learner|ctx|meta_net"
     r"|adapt(?:er|ers|mlp|former)|\w+_adapter)(?:[._]|$)",
     re.IGNORECASE,
 )
-# Counters and tables that follow from the network's sizes, which files of older code have.
+# Counters and tables that follow from the network's sizes, which files of older code contain.
 _COUNTER = "num_batches_tracked"
 _NO_WEIGHTS = re.compile(
     r"(?:.*\.)?(?:position_ids|relative_position_index|attn_mask|inv_freq"
@@ -47,13 +48,14 @@ _NO_WEIGHTS = re.compile(
 
 
 class Comparison(NamedTuple):
-    """How the weights in a checkpoint fit a model.
+    """The result of comparing the weights in a checkpoint with those of a model.
 
     Attributes:
-        matched: names in both, with equal shapes and numbers of the same kind.
+        matched: names in both, with equal shapes and the same kind of numbers.
         missing: names that only the model has.
         unexpected: names that only the checkpoint has.
-        mismatched: names in both that differ in shape or kind, each with a text that gives the two.
+        mismatched: names in both with different shapes or kinds of numbers, each with a text that
+            gives the two.
     """
 
     matched: list[str]
@@ -62,7 +64,8 @@ class Comparison(NamedTuple):
     mismatched: dict[str, str]
 
     def describe(self, limit: int = 3) -> str:
-        """The differences in one sentence each, with up to ``limit`` examples."""
+        """Return the differences as a text: for each sort of difference the number of names, with
+        up to ``limit`` of them."""
         groups = [
             ("missing in the file", self.missing),
             ("unknown to the model", self.unexpected),
@@ -77,21 +80,22 @@ class Comparison(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Matched names, as a share of all names in the model or in the checkpoint; 1 where there
-        are none."""
+        """Return the share of matched names among all names in the model or in the checkpoint; 1 if
+        there are no names."""
         total = sum(map(len, self))
         return len(self.matched) / total if total else 1.0
 
 
 def _kind(value: Tensor) -> str:
-    """The kind of numbers of a weight, which must be that of the model's weight."""
+    """Return the kind of numbers of a weight, which must equal that of the model's weight."""
     if value.is_complex():
         return "complex numbers"
     return "real numbers" if value.is_floating_point() else "integers"
 
 
 def _difference(given: Tensor, expected: Tensor) -> str | None:
-    """How the shape or the kind of numbers of two weights differs; None if they agree."""
+    """Return a text on how two weights differ in shape or in kind of numbers; None if they
+    agree."""
     if given.shape != expected.shape:
         return " instead of ".join(
             "x".join(map(str, value.shape)) or "scalar" for value in (given, expected)
@@ -101,8 +105,8 @@ def _difference(given: Tensor, expected: Tensor) -> str | None:
 
 
 def compare(expected: Weights, given: Weights) -> Comparison:
-    """Compare two state dicts by names, shapes and kinds; counters of batch norm and the like do
-    not count."""
+    """Compare two state dicts by names, shapes and kinds of numbers; counters of batch norms and
+    tables that follow from sizes are ignored."""
     expected = {n: value for n, value in expected.items() if not n.endswith(_COUNTER)}
     given = {
         name: value
@@ -125,33 +129,33 @@ def compare(expected: Weights, given: Weights) -> Comparison:
 
 
 def filtered(model: nn.Module, weights: Weights) -> StateDict:
-    """Weights by the names and with the shapes of a timm model, for example those of an official
-    checkpoint: what the ``checkpoint_filter_fn`` of its family makes of them, without the prefix of
-    a module that kept the model."""
+    """Return weights with the names and shapes of a timm model, e.g. for an official checkpoint:
+    the ``checkpoint_filter_fn`` of the model's family converts them, after the prefix of an
+    enclosing module was removed."""
     weights = without_prefix(model.state_dict(), weights)
     convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
     return dict(weights if convert is None or not weights else convert(weights, model))
 
 
 def placed(model: nn.Module, part: str, weights: Weights) -> StateDict:
-    """Weights by the names of a model that keeps a network as its ``part``: those of that network
-    alone (of official code, timm's, converted ones) get its name before theirs; others stay as they
-    are."""
+    """Return weights with the names of a model that holds a network as its attribute ``part``.
+    Weights of that network alone (from official code, timm or converted) get the name of the
+    attribute as a prefix; others keep their names."""
     expected = getattr(model, part).state_dict().keys()
     alone = 2 * len(expected & weights.keys()) >= len(expected | weights.keys())
     return {f"{part}.{name}" if alone else name: value for name, value in weights.items()}
 
 
 def engine_names(model: nn.Module, checkpoint: Values) -> Values:
-    """A checkpoint whose weights have the names of a model of the engine, if they can be brought to
-    them.
+    """Return a checkpoint whose weights have the names of the engine's model, as far as they can be
+    translated.
 
-    Files of the network alone (official ones, timm's, converted ones) have other names, or lack
-    that of the ``backbone`` that a classifier or learner keeps it in. Models of several parts
-    translate them by a method ``checkpoint_filter`` of their own.
+    Files with the network alone (official, of timm, converted) have other names, or lack the prefix
+    ``backbone``, in which a classifier or learner holds the network. Models of several parts
+    translate names by their method ``checkpoint_filter``.
 
     Returns:
-        The checkpoint itself, or one with other weights in ``state_dict``.
+        The checkpoint itself, or a copy with other weights in ``state_dict``.
     """
     state = checkpoint.get("state_dict", checkpoint)
     weights = _engine_weights(model, checkpoint)
@@ -159,24 +163,25 @@ def engine_names(model: nn.Module, checkpoint: Values) -> Values:
 
 
 def _engine_weights(model: nn.Module, checkpoint: Values) -> StateDict:
-    """Weights by the names of a model of the engine, see :func:`engine_names`."""
+    """Return the weights of a checkpoint with the names of the engine's model, see
+    :func:`engine_names`."""
     backbone = getattr(model, "backbone", None)
     translate: Callable[[StateDict], StateDict] | None = getattr(model, "checkpoint_filter", None)
     expected = model.state_dict().keys()
     whole = without_prefix(expected, network_weights(checkpoint, part=None))
     if translate is not None:
         return translate(whole)
-    # a TimmBackbone chooses by itself
+    # A TimmBackbone translates names itself when it loads weights.
     if backbone is None or hasattr(backbone, "timm_model") or expected <= whole.keys():
         return whole
-    # of a neck or proxies
+    # Weights of a neck or of proxies, which are not part of the backbone.
     beside = {name: value for name, value in whole.items() if name in expected}
     network = placed(model, "backbone", filtered(backbone, network_weights(checkpoint)))
     return {**beside, **network}
 
 
 def unknown_name(name: str, family: str) -> str:
-    """The error message for an entry that does not belong to this family of models."""
+    """Return the error message for an entry that does not belong to a family of models."""
     return (
         f"The checkpoint has an entry '{name}', which no {family} checkpoint has. "
         "Check that the file belongs to this family and holds model weights only."
@@ -184,13 +189,13 @@ def unknown_name(name: str, family: str) -> str:
 
 
 def translated(name: str, pairs: Iterable[tuple[str, str]], back: bool = False) -> str | None:
-    """The other name of a weight by the first pair that fits; None if none does.
+    """Translate the name of a weight by the first pair of patterns that fits; None if none fits.
 
     Args:
-        name: of the weight.
-        pairs: a name, and the other one; in both ``{n}`` is a number, ``{m}`` is n + 1, and
-            ``{rest}`` is any text.
-        back: whether ``name`` is of the second kind, and the first is wanted.
+        name: name of the weight.
+        pairs: pairs of patterns, a name and its translation; in both ``{n}`` stands for a number,
+            ``{m}`` for n + 1, and ``{rest}`` for any text.
+        back: translate from the second pattern of a pair to the first.
     """
     for pair in pairs:
         given, wanted = reversed(pair) if back else pair
@@ -204,7 +209,8 @@ def translated(name: str, pairs: Iterable[tuple[str, str]], back: bool = False) 
 
 @functools.cache
 def _pattern(given: str) -> re.Pattern[str]:
-    """The pattern of the names that ``given`` stands for, with a group for each placeholder."""
+    """Return the regular expression for the pattern ``given``, with a group for each
+    placeholder."""
     kinds = {"n": r"\d+", "m": r"\d+", "rest": ".+"}
     return re.compile(
         re.sub(r"\\{(\w+)\\}", lambda hole: f"(?P<{hole[1]}>{kinds[hole[1]]})", re.escape(given))
@@ -212,21 +218,21 @@ def _pattern(given: str) -> re.Pattern[str]:
 
 
 def nonfinite_names(weights: Values) -> list[str]:
-    """The names of the weights that hold NaN or infinity."""
+    """Return the names of the weights that contain NaN or infinity."""
     return [
         name
         for name, value in weights.items()
         if isinstance(value, Tensor)
         and (value.is_floating_point() or value.is_complex())
-        # 8-bit numbers have no such operation
+        # PyTorch has no such operation for 8-bit numbers.
         and not (value.float() if value.itemsize == 1 else value).isfinite().all()
     ]
 
 
 def check_kinds(expected: Weights, given: Weights) -> None:
     """Raise an error for weights that PyTorch would convert with a loss (complex to real, floating
-    point to integer, integer to floating point), and warn of weights that are not finite. Other
-    differences are left to PyTorch's own check.
+    point to integer, integer to floating point), and warn of weights that are not finite. PyTorch's
+    own check finds the other differences.
     """
     same = {
         name: value
@@ -236,15 +242,16 @@ def check_kinds(expected: Weights, given: Weights) -> None:
     wrong = compare({name: expected[name] for name in same}, same).mismatched
     if wrong:
         raise HypvisionError(
-            f"The checkpoint does not fit the model: {', '.join(list(wrong.values())[:3])}."
+            f"The checkpoint does not fit the model: {', '.join(list(wrong.values())[:3])}. Give "
+            "weights of this model."
         )
     if not _judged.get():
         check_finite(same)
 
 
 def check_finite(weights: Weights, source: StrPath | None = None, allow: bool = True) -> None:
-    """Warn of weights that are NaN or infinite, as a training that diverged leaves them; ``source``
-    is their file."""
+    """Warn of weights that are NaN or infinite, as a diverged training leaves them; raise an error
+    unless ``allow``. ``source``: the file of the weights, for the message."""
     wrong = nonfinite_names(weights)
     if not wrong:
         return
@@ -252,11 +259,12 @@ def check_finite(weights: Weights, source: StrPath | None = None, allow: bool = 
     text = (
         f"The checkpoint {which} has NaN or infinite values in {len(wrong)} of {len(weights)} "
         f"weights ({', '.join(wrong[:3])}{', ...' if len(wrong) > 3 else ''}): the training that "
-        "gave it has diverged."
+        "wrote it has diverged."
     )
     ensure(
         allow,
-        f"{text} Take an earlier checkpoint, or measure it all the same with --allow-nonfinite.",
+        f"{text} Use an earlier checkpoint, or measure this one nevertheless with "
+        "--allow-nonfinite.",
     )
     _logger.warning("%s", text)
 
@@ -271,20 +279,20 @@ def check_compatible(
     """Check that a checkpoint belongs to the architecture of a model, before it is loaded.
 
     Args:
-        model: the model; a wrapper's ``module.`` in names does not matter.
+        model: the model; the prefix ``module.`` of a wrapper is ignored.
         state_dict: weights by name.
-        path: the file they are from, for the message.
-        exact: every weight of the model must be in the file, with its shape (for testing and
-            resuming); a few names that the model does not know are allowed, such as those of an
-            auxiliary head. Otherwise (for fine-tuning) half of all names must match.
+        path: file of the weights, for the message.
+        exact: True, for testing and resuming: the file must have every weight of the model, in its
+            shape; a few unknown names are allowed, such as those of an auxiliary head. False, for
+            fine-tuning: half of all names must match.
         allow_nonfinite: warn of NaN and infinite weights instead of raising an error.
 
     Raises:
-        HypvisionError: it is of another architecture (shows the first differences), has an adapter
-            that the model lacks, or is not finite.
+        HypvisionError: the checkpoint is of another architecture (the message shows the first
+            differences), has an adapter that the model lacks, or is not finite.
     """
     own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-    # only the shapes count: the weights of a sharded model are not plain tensors
+    # Shapes alone are compared, since the weights of a sharded model are not plain tensors.
     shapes = {
         name: torch.empty((), dtype=value.dtype).expand(value.shape) for name, value in own.items()
     }
@@ -302,14 +310,14 @@ def check_compatible(
 
 
 def load_trained(model: nn.Module, checkpoint: Values, path: StrPath) -> None:
-    """Load the checkpoint of a training, or an official one, into the engine's model, with every
-    weight of it.
+    """Load the checkpoint of a training, or an official one, into the engine's model; every weight
+    of the model must be in it.
 
     Args:
         model: the model.
-        checkpoint: what the file holds, see :func:`engine_names`; names beside the model's, and a
-            wrapper's ``module.``, do not matter.
-        path: the file, for the message.
+        checkpoint: content of the file, see :func:`engine_names`; names that the model lacks, and
+            the prefix ``module.`` of a wrapper, are ignored.
+        path: the file, for messages.
     """
     weights = _engine_weights(model, checkpoint)
     check_compatible(model, weights, path)
@@ -326,23 +334,24 @@ def load_into(
     extra: bool = False,
     optional: Callable[[str], bool] = lambda name: False,
 ) -> Comparison:
-    """Load weights into a model, all of them or none.
+    """Load weights into a model, either all of them or none.
 
     Args:
         model: the model.
-        weights: by the model's names.
-        source: the file they are from, for the message.
-        what: which model, for the message.
-        advice: what to do if they do not fit.
-        extra: whether parts are allowed that the model does not have, see :func:`check_unknown`.
-        optional: which names of the model keep their values, whatever the file says.
+        weights: weights by the model's names.
+        source: the file of the weights, for messages.
+        what: name of the model, for messages.
+        advice: sentence that says what to do if the weights do not fit.
+        extra: allow parts that the model does not have, see :func:`check_unknown`.
+        optional: function that says for a name of the model whether its values stay, whatever the
+            file has.
 
     Returns:
-        The comparison, with nothing missing or mismatched in it.
+        The comparison of file and model, in which nothing is missing or mismatched.
 
     Raises:
-        HypvisionError: a weight is missing, unknown, of another shape or kind; or, even with
-            ``extra``, of an adapter.
+        HypvisionError: a weight is missing, unknown, or of another shape or kind of numbers; or,
+            even with ``extra``, a weight belongs to an adapter.
     """
     expected = {name: value for name, value in model.state_dict().items() if not optional(name)}
     weights = without_prefix(expected, weights)
@@ -358,17 +367,17 @@ def load_into(
 
 
 def check_unknown(found: Comparison, source: StrPath, exact: bool = True) -> None:
-    """Judge the weights that only a file has.
+    """Check the weights that a file has and the model lacks.
 
-    Those of a part that the model lacks (a head, an auxiliary loss) are left out with a warning.
-    Those inside of the model's own parts change what these compute, and those of an adapter,
-    prompts or a LoRA make the tuned model of the untuned one: both raise an error.
+    Weights of a part that the model lacks (a head, an auxiliary loss) are left out with a warning.
+    Weights inside the model's own parts would change what these compute, and weights of an adapter,
+    of prompts or of a LoRA would make a tuned model of the untuned one: both raise an error.
 
     Args:
-        found: how the file fits.
-        source: the file.
-        exact: False for the start of a training, which may be of a changed network: then unknown
-            weights inside of its parts are warned of.
+        found: comparison of the file with the model.
+        source: the file, for messages.
+        exact: False at the start of a training, whose network may have been changed: unknown
+            weights inside its parts give a warning only.
     """
     if not found.unexpected:
         return
@@ -378,8 +387,8 @@ def check_unknown(found: Comparison, source: StrPath, exact: bool = True) -> Non
     if inside and exact:
         raise HypvisionError(
             f"The checkpoint '{source}' has {len(inside)} weights inside of the model's parts that "
-            f"the model does not know: {_few(inside)}. Without them it would compute something "
-            "else. Give the model, and its arguments, that it was trained with."
+            f"the model does not know: {_few(inside)}. Without them the model would compute "
+            "something else. Give the model and the arguments that the checkpoint was trained with."
         )
     _logger.warning(
         "'%s' has %d weights that the model does not know, and that are left out: %s.",
@@ -388,21 +397,22 @@ def check_unknown(found: Comparison, source: StrPath, exact: bool = True) -> Non
 
 
 def check_tuning(unknown: Iterable[str], source: StrPath) -> None:
-    """Raise an error if there are adapters, prompts or a LoRA among the weights that only a file
-    has."""
+    """Raise an error if weights that the model lacks belong to adapters, prompts or a LoRA."""
     tuned = {name: match[1] for name in sorted(unknown) if (match := _TUNING.search(name))}
     if tuned:
         raise HypvisionError(
             f"The checkpoint '{source}' holds an adapter '{next(iter(tuned.values()))}' "
             f"({len(tuned)} weights: {_few(list(tuned))}) that the model lacks: without it, this "
             f"would be the untuned model. Give the config of its training{_beside(source)}, or "
-            "merge it into the weights: of hypvision by merge of hypvision.clip.adapters, of peft "
-            "by merge_and_unload() or hypvision.checkpoints.lora."
+            "merge the adapter into the weights: one of hypvision by merge of "
+            "hypvision.clip.adapters, one of peft by merge_and_unload() or "
+            "hypvision.checkpoints.lora."
         )
 
 
 def _part(name: str) -> str:
-    """The part of a model that a weight belongs to; of a backbone, its part in that."""
+    """Return the part of a model that a weight belongs to; for a weight of the backbone, the part
+    of the backbone."""
     network = BACKBONE.fullmatch(name)
     if network is None:
         return name.partition(".")[0]
@@ -414,8 +424,8 @@ def _few(names: list[str]) -> str:
 
 
 def _load_judged(model: nn.Module, weights: Weights) -> None:
-    """Load weights without the warning about values that are not finite, if it was already given
-    with the name of the file."""
+    """Load weights that :func:`check_finite` has already checked, without a second warning about
+    NaN and infinity."""
     token = _judged.set(True)
     try:
         model.load_state_dict(weights, strict=False)
@@ -424,8 +434,8 @@ def _load_judged(model: nn.Module, weights: Weights) -> None:
 
 
 def _beside(path: StrPath) -> str:
-    """The config that a training wrote beside its checkpoints, in brackets; nothing where there is
-    not exactly one."""
+    """Return the config that a training wrote beside its checkpoints, in brackets; an empty text
+    unless there is exactly one."""
     scripts = Path(path).parent.glob("*.py") if Path(path).is_file() else ()
     configs = [script for script in scripts if "\nmodel = " in script.read_text(errors="replace")]
     return f" ({configs[0]})" if len(configs) == 1 else ""
@@ -433,7 +443,7 @@ def _beside(path: StrPath) -> str:
 
 def _misfit(comparison: Comparison, source: StrPath, what: str, advice: str) -> HypvisionError:
     count = len(comparison.matched) + len(comparison.missing) + len(comparison.mismatched)
-    # an adapter explains the rest
+    # Weights of an adapter come first in the message, since they explain the other differences.
     first = sorted(comparison.unexpected, key=lambda name: _TUNING.search(name) is None)
     comparison = comparison._replace(unexpected=first)
     return HypvisionError(

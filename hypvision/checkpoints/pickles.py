@@ -1,7 +1,7 @@
-"""Bounds on the pickles and zip archives in checkpoints, checked before they are loaded.
+"""Check the size of pickles and zip archives in checkpoints before they are loaded.
 
 A few bytes of a pickle can ask for gigabytes, or for tuples in tuples whose hash overflows the
-stack of the process. The instructions are therefore counted first, without being executed.
+stack of the process. So the instructions are counted first, without being executed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from torch import _weights_only_unpickler
 
 from hypvision.io.errors import HypvisionError
 
-# Instructions of a small file: torch.save writes 30 for a tensor, and 119 for a parameter with
-# AdamW. A larger file may
-# have one for every six bytes: a training of parameters of four numbers has one for every seven.
+# The limit for the instructions of a small file: torch.save writes 30 for a tensor, and 119 for a
+# parameter with AdamW. A larger file may have one for every six bytes; a training of parameters of
+# four numbers has one for every seven.
 _MOST_STEPS = 1_500_000
-_DEEPEST = 100  # dicts in dicts
-# bytes, 100,000 entries, of a small file; of a large one an eighth of it
+_DEEPEST = 100  # limit for dicts in dicts
+# The limit for a small file's directory, in bytes, which is 100,000 entries; a large file may have
+# an eighth of its size.
 _LARGEST_DIRECTORY = 8 * 2**20
 _DIRECTORY = b"PK\x05\x06"
 _DIRECTORY_64 = b"PK\x06\x06"
@@ -33,17 +34,19 @@ _IN_PLACE = {"APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD"}
 
 
 def check_pickle(file: IO[bytes], path: str | Path) -> None:
-    """Raise an error for a pickle that has more objects, or deeper ones, than any training saves.
+    """Raise an error for a pickle with more objects, or more deeply nested ones, than any training
+    saves.
 
     Args:
-        file: an open file that stands at the begin of the pickle, and then at its end.
-        path: of the checkpoint, for the message.
+        file: open file at the start of the pickle; afterwards it stands at the pickle's end.
+        path: path of the checkpoint, for the message.
 
     Raises:
-        HypvisionError: it has too many instructions, or objects that are nested too deeply.
-        ValueError, IndexError: it is damaged.
+        HypvisionError: the pickle has too many instructions, or objects that are nested too deeply.
+        ValueError, IndexError: the pickle is damaged.
     """
-    depths: list[int] = []  # of the objects on the stack
+    # The depths of the objects on the unpickler's stack.
+    depths: list[int] = []
     marks: list[int] = []
     memo: dict[Any, int] = {}
     most = max(_MOST_STEPS, os.path.getsize(path) // 6)
@@ -76,12 +79,13 @@ def check_pickle(file: IO[bytes], path: str | Path) -> None:
 
 
 def open_zip(path: str | Path) -> zipfile.ZipFile:
-    """A zip archive, opened for reading, whose directory is not larger than that of any
+    """Open a zip archive for reading, if its directory is not larger than that of any
     checkpoint."""
     with open(path, "rb") as file:
         file.seek(max(0, os.path.getsize(path) - 2**16 - 100))
         end = file.read()
-    plain = end[-22:-18] == _DIRECTORY and end[-2:] == b"\0\0"  # the archive has no comment
+    # An archive without a comment ends in the record of its directory.
+    plain = end[-22:-18] == _DIRECTORY and end[-2:] == b"\0\0"
     place = len(end) - 22 if plain else end.rfind(_DIRECTORY)
     wide = place >= 76 and end[place - 76 : place - 72] == _DIRECTORY_64
     size = end[place - 36 : place - 28] if wide else end[place + 12 : place + 16]
@@ -93,28 +97,29 @@ def open_zip(path: str | Path) -> zipfile.ZipFile:
 
 def _too_much(path: str | Path, what: str) -> HypvisionError:
     return HypvisionError(
-        f"The checkpoint '{path}' was refused: it has {what}, and no training saves as many. Take "
+        f"The checkpoint '{path}' was refused: it has {what}, and no training saves as many. Get "
         "the file from a source that you trust, or save its weights alone: "
         "torch.save(model.state_dict(), path)."
     )
 
 
 def _latin1(text: Any, encoding: Any) -> bytes:
-    """In place of ``_codecs.encode``, as which bytes are pickled; other codecs, repeated, make a
-    large text of a small one."""
+    """Replace ``_codecs.encode``, which pickled bytes use. Other codecs than Latin-1, applied
+    repeatedly, would make a large text of a small one."""
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
         raise UnpicklingError(f"unsupported GLOBAL _codecs.encode of {str(encoding)[:40]!r}")
     return text.encode("latin1")
 
 
 def _bytearray(*parts: Any) -> bytearray:
-    """In place of ``bytearray``, which makes as many zeros as a number says."""
+    """Replace ``bytearray``, which would make as many zeros as a number says."""
     if parts and isinstance(parts[0], int):
         raise UnpicklingError("unsupported GLOBAL builtins.bytearray of a number")
     return bytearray(*parts)
 
 
 def bounded_functions() -> AbstractContextManager[Any]:
-    """A context in which PyTorch's restricted reader calls the functions above for its own."""
+    """Return a context in which PyTorch's restricted reader calls the functions above in place of
+    Python's."""
     known: Mapping[str, Any] = _weights_only_unpickler._get_allowed_globals()
     return patch.dict(known, {"_codecs.encode": _latin1, "builtins.bytearray": _bytearray})  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Lets ``timm.create_model("NAME.TAG", pretrained=True)`` load weights of the zoo."""
+"""Let ``timm.create_model("NAME.TAG", pretrained=True)`` load weights of the zoo."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypvision.io.types import Plain, Values
 
 
 def timm_cfg(record: Record) -> Plain:
-    """timm's pretrained cfg of a record, without the place of the weights."""
+    """Return timm's pretrained configuration of a record, without the place of the weights."""
     given = record.input
     classes = tuple(record.classes)
     return dict(
@@ -26,22 +26,24 @@ def timm_cfg(record: Record) -> Plain:
 
 
 def record_overlay(record: Record, path: Path) -> Plain:
-    """timm's overlay that loads a record from its verified file."""
-    # No url or hub id, because timm would prefer the hub to the file.
+    """Return the overlay of timm's configuration with which it loads a record from its verified
+    file."""
+    # url and hub id are None, because timm would prefer them to the file.
     return {**timm_cfg(record), "file": str(path), "url": None, "hf_hub_id": None, "source": None}
 
 
 def pretrained_overlay(variant: str, pretrained_cfg: Any, overlay: Values | None = None) -> Plain:
-    """The arguments with which timm loads ``VARIANT.TAG`` from the zoo; the models' entry points
-    call this.
+    """Return the overlay with which timm loads ``VARIANT.TAG`` from the zoo; the models' entry
+    points call this function.
 
     Args:
         variant: timm's name of the model.
-        pretrained_cfg: as :func:`timm.create_model` hands it on: a tag, a config, or None.
+        pretrained_cfg: a tag, a config or None, as :func:`timm.create_model` passes it on.
         overlay: the caller's own overlay.
 
     Returns:
-        The overlay with the verified file in it; unchanged where the caller says where the weights
+        The overlay with the verified file; the caller's overlay unchanged if the caller says where
+            the weights are.
         are.
     """
     overlay = dict(overlay or {})
@@ -64,8 +66,8 @@ def pretrained_overlay(variant: str, pretrained_cfg: Any, overlay: Values | None
 
 
 def _hint(index: Index, variant: str) -> str:
-    """What to do where a model has no weights of a name."""
+    """Return a sentence that says what to do if the zoo has no weights of a name for a model."""
     there = [each.name for each in index.select(task="classification") if each.model == variant]
     if there:
-        return f"There are: {', '.join(there)}."
+        return f"The zoo has {', '.join(there)}."
     return f"Train it (hypvision train) and load the file: hypvision.load(FILE, model='{variant}')."

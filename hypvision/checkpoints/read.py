@@ -1,15 +1,14 @@
-"""The reader of checkpoints: it turns files of any origin into tensors and plain values, and never
-runs code in them.
+"""Read checkpoints of any origin into tensors and plain values, and never run code in them.
 
 A ``.pth`` file is a pickle, and a pickle can run code when it is loaded. PyTorch's restricted
-reader builds tensors and plain values; trainings save a little more: NumPy numbers and arrays,
-their command line, mmengine's log history. Those names lead to stand-ins of our own here, never to
-the classes themselves: NumPy's dtype takes its inner state from the file, by which a file made an
-object at an address of its choice.
+reader builds tensors and plain values alone, but trainings save a little more: NumPy numbers and
+arrays, their command line, mmengine's log history. Here their names lead to stand-ins in this
+module, never to the classes themselves: NumPy's dtype takes its inner state from the file, by which
+a file could make an object at an address of its choice.
 
 The result is then checked: tensors must be dense and no larger than the file, keys must be strings
-or numbers, and attributes that would hide methods are removed. Error messages name the file, which
-is opened only once and never repaired.
+or numbers, and attributes that would hide methods are removed. Error messages name the file. The
+file is opened only once and never repaired.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ from hypvision.io.files import below, why_no_file
 from hypvision.io.records import ShardTable, read_record
 from hypvision.io.types import Plain, StrPath, Values
 
-# Stand-ins for what trainings pickle
+# Stand-ins for classes and functions in the pickles of trainings
 
 
 def _unsupported(wrong: object, what: str) -> None:
-    """Raise PyTorch's error for an object that it does not read, if something is wrong."""
+    """Raise PyTorch's error for an unsupported object, described by ``what``, if ``wrong``."""
     if wrong:
         raise UnpicklingError(f"unsupported GLOBAL {what}")
 
@@ -63,7 +62,7 @@ def _text(value: Any) -> str:
 
 
 class _Dtype:
-    """In place of ``numpy.dtype``: a name of a plain number type, and the order of its bytes."""
+    """Replace ``numpy.dtype``: the name of a plain number type, and the order of its bytes."""
 
     _NAMES = re.compile(r"b1|[iu][1248]|f[248]|c8|c16")
 
@@ -73,8 +72,8 @@ class _Dtype:
         _unsupported(not self._NAMES.fullmatch(self.name), f"numpy.dtype of {self.name[:40]!r}")
 
     def __setstate__(self, state: Any) -> None:
-        # The state is (version, byte order, sub-array, names, fields, ...); plain numbers have only
-        # a byte order.
+        # The state is (version, byte order, sub-array, names, fields, ...); plain numbers have a
+        # byte order alone.
         _, order, *fields = state[:5]
         _unsupported(any(part is not None for part in fields), "numpy.dtype with fields")
         self.order = _text(order)
@@ -85,8 +84,8 @@ class _Dtype:
 
 
 class _Array(np.ndarray):
-    """In place of ``numpy.ndarray``: numbers from bytes whose count fits. Saved again it is a plain
-    array."""
+    """Replace ``numpy.ndarray``: an array made from bytes of the right number. It is saved again as
+    a plain array."""
 
     def __new__(cls, *_: Any) -> _Array:
         raise UnpicklingError("unsupported GLOBAL numpy.ndarray")
@@ -99,7 +98,7 @@ class _Array(np.ndarray):
         whole = all(type(n) is int and n >= 0 for n in shape) and len(shape) <= 32
         fits = whole and math.prod(shape) * kind.itemsize == len(data)
         _unsupported(not fits, "numpy.ndarray whose shape and bytes disagree")
-        # NumPy's type stub asks for numpy.bool, NumPy itself for an int
+        # NumPy's type stub asks for numpy.bool, but NumPy itself takes an int.
         checked: Any = (1, shape, kind, fortran is True, data)
         super().__setstate__(checked)
 
@@ -108,12 +107,12 @@ class _Array(np.ndarray):
 
 
 def _reconstruct(*_: Any) -> _Array:
-    """In place of NumPy's function of this name: an empty array, which then gets its state."""
+    """Replace NumPy's ``_reconstruct``: return an empty array, whose state is set next."""
     return np.ndarray.__new__(_Array, (0,), np.uint8)
 
 
 def _scalar(dtype: Any, data: Any) -> np.generic:
-    """In place of ``numpy.core.multiarray.scalar``."""
+    """Replace ``numpy.core.multiarray.scalar``: return a number made from bytes."""
     plain = isinstance(dtype, _Dtype) and isinstance(data, bytes)
     fits = plain and len(data) == dtype.numpy().itemsize
     _unsupported(not fits, "numpy.scalar of objects")
@@ -121,11 +120,11 @@ def _scalar(dtype: Any, data: Any) -> np.generic:
 
 
 class LogHistory:
-    """In place of mmengine's ``HistoryBuffer``: the numbers that a training logged.
+    """Replace mmengine's ``HistoryBuffer``: the numbers that a training has logged.
 
     Attributes:
         log_history, count_history: one-dimensional arrays of equal length.
-        max_length: how many a training keeps.
+        max_length: largest number of values that a training keeps.
     """
 
     log_history: np.ndarray = np.empty(0)
@@ -144,19 +143,20 @@ class LogHistory:
 
 
 def _history_method(owner: Any, name: Any) -> str:
-    """In place of ``getattr``, which a checkpoint may use for one purpose only: a HistoryBuffer
-    pickles its own methods."""
+    """Replace ``getattr``, which a checkpoint may use for one purpose only: mmengine's
+    HistoryBuffer pickles its own methods."""
     known = owner is LogHistory and name in ("min", "max", "current", "mean")
     _unsupported(not known, f"builtins.getattr of {str(name)[:40]!r}")
     return name
 
 
 def _empty_bytes() -> bytes:
-    """In place of ``bytes``, as which the content of an empty array is pickled."""
+    """Replace ``bytes``, by which the content of an empty array is pickled."""
     return b""
 
 
-# timm and the code of many papers save their command line as a Namespace; NumPy 2 renamed its core.
+# timm and the code of many papers save their command line as a Namespace. NumPy 2 has renamed its
+# core, so both names are known.
 _ALLOWED: list[Any] = [
     Namespace,
     (LogHistory, "mmengine.logging.history_buffer.HistoryBuffer"),
@@ -174,8 +174,8 @@ _allow_list = threading.Lock()
 
 
 def allow_training_files() -> None:
-    """Let ``torch.load(weights_only=True)``, and so timm, read checkpoints of trainings, by the
-    same stand-ins."""
+    """Let ``torch.load(weights_only=True)``, and so timm, read checkpoints of trainings by the
+    stand-ins of this module."""
     torch.serialization.add_safe_globals(_ALLOWED)
 
 
@@ -185,7 +185,7 @@ def _unpickle(path: Path, device: Any, mapped: bool) -> Any:
     mapped = mapped and not script and zipfile.is_zipfile(path)
     opened: AbstractContextManager[Any] = torchscript.opened(path) if script else nullcontext(path)
     with _allow_list, opened as file, bounded_functions():
-        # ignore the classes that other code has allowed
+        # Classes that other code has allowed are not allowed here.
         before = torch.serialization.get_safe_globals()
         torch.serialization.clear_safe_globals()
         try:
@@ -197,19 +197,20 @@ def _unpickle(path: Path, device: Any, mapped: bool) -> Any:
     return torchscript.script_weights(content) if is_module else content
 
 
-# Reading
+# Reading checkpoint files
 
 _LONGEST_NAME = 1000
-_MOST_SPREAD = 64  # times the size of the file: weights that many layers share
+# Weights that many layers share may take so many times the size of the file.
+_MOST_SPREAD = 64
 
 
 def read(source: StrPath, device: Any = "cpu") -> Plain:
-    """The content of a checkpoint: of a file, of the zoo, of a release or at an address.
+    """Return the content of a checkpoint: of a file, of the zoo, of a release or at an address.
 
     Args:
-        source: a file; ``zoo:NAME``; ``hf-hub:USER/REPO`` or another release;
+        source: path of a file; ``zoo:NAME``; ``hf-hub:USER/REPO`` or another release;
             ``https://HOST/FILE#sha256=HEX``. See :func:`hypvision.checkpoints.sources.fetch`.
-        device: where the tensors go, as for :func:`torch.load`.
+        device: device of the tensors, as for :func:`torch.load`.
     """
     return read_file(fetch(source), device)
 
@@ -217,25 +218,26 @@ def read(source: StrPath, device: Any = "cpu") -> Plain:
 def read_file(
     path: StrPath, device: Any = "cpu", mapped: bool = False, single: str | None = None
 ) -> Plain:
-    """The content of a checkpoint file; no code in it is run.
+    """Return the content of a checkpoint file; no code in it is run.
 
     Args:
-        path: safetensors, or ``.pth``, ``.pt``, ... as PyTorch writes them, TorchScript archives
-            too (of which the tensors are read, by their names in the state dict); the index of
-            shards, ``model.safetensors.index.json``; or the folder of either.
-        device: where the tensors go, as for :func:`torch.load`.
+        path: a safetensors file; a file of PyTorch (``.pth``, ``.pt``, ...), also a TorchScript
+            archive, whose tensors are read by their names in the state dict; the index of shards,
+            ``model.safetensors.index.json``; or a folder with one of these.
+        device: device of the tensors, as for :func:`torch.load`.
         mapped: map the tensors into memory, so that their numbers are read from the file when they
-            are used; for files that PyTorch wrote, on the CPU.
-        single: the name to give to the tensor of a file that contains a single tensor instead of a
-            dict; None: such a file raises an error.
+            are used; works for files that PyTorch wrote, on the CPU.
+        single: name for the tensor of a file that holds a single tensor instead of a dict; None:
+            such a file raises an error.
 
     Returns:
-        The content: dense tensors and plain values; for safetensors the flat state dict, in float32
+        The content: dense tensors and plain values; for safetensors the flat state dict in float32
+            (see :mod:`hypvision.checkpoints.storage`).
         (see :mod:`hypvision.checkpoints.storage`).
 
     Raises:
-        HypvisionError: the file is missing, damaged or of another kind, would run code, or does not
-            contain a dict.
+        HypvisionError: the file is missing, damaged, of another kind, would run code, or does not
+            hold a dict.
     """
     path = Path(path).expanduser()
     if path.is_dir():
@@ -271,13 +273,14 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except HypvisionError:
         raise
-    except Exception as error:  # damaged bytes make the readers raise errors of any type
+    # Damaged bytes make the readers raise errors of any type.
+    except Exception as error:
         raise _refusal(path, error) from error
 
 
 def _is_safetensors(path: Path) -> bool:
-    """Whether a file is safetensors; an error if it is neither that nor a file of PyTorch that may
-    be read."""
+    """Return whether a file is safetensors; raise an error if it is neither safetensors nor a file
+    of PyTorch that may be read."""
     problem = format_problem(path)
     if problem is not None:
         _check_kind(path, problem)
@@ -293,7 +296,7 @@ _WHOLE = (
 
 
 def _in_folder(folder: Path) -> Path:
-    """The file of weights in a folder as transformers and open_clip write it."""
+    """Return the path of the weights in a folder that transformers or open_clip has written."""
     for name in (f"{whole}{index}" for whole in _WHOLE for index in (_INDEX, "")):
         if (folder / name).is_file():
             return folder / name
@@ -309,7 +312,7 @@ def _in_folder(folder: Path) -> Path:
 
 
 def _of_shards(index: Path, device: Any, mapped: bool) -> Plain:
-    """The weights in the files that an index names."""
+    """Return the weights in all files that an index of shards names."""
     advice = "Copy the whole folder again."
     places = read_record(ShardTable, index, advice, extra=True).weight_map
     found: Plain = {}
@@ -322,15 +325,15 @@ def _of_shards(index: Path, device: Any, mapped: bool) -> Plain:
 
 
 def read_weights(path: StrPath) -> StateDict:
-    """The float32 state dict in a safetensors file, on the CPU; other formats raise an error before
-    they are read."""
+    """Return the float32 state dict of a safetensors file, on the CPU; files of other formats raise
+    an error before they are read."""
     if Path(path).is_file():
         check_format(path)
     return read_file(path)
 
 
 def check_bounds(path: Path) -> None:
-    """Raise an error for a file that another library would read, and should not."""
+    """Raise an error for a file that another library is about to read and that must not be read."""
     with _explained(path):
         _is_safetensors(path)
 
@@ -342,8 +345,8 @@ _UNKNOWN = Kind(
 
 
 def _check_kind(path: Path, problem: str) -> None:
-    """Raise an error that names the kind of a file that PyTorch did not write; ``problem``: why it
-    is not safetensors."""
+    """Raise an error that names the kind of a file that PyTorch did not write; ``problem`` says why
+    it is not safetensors."""
     kind = kind_of(path) or _UNKNOWN
     damaged = path.stat().st_size == 0 or problem == DAMAGED
     what = problem if kind is _UNKNOWN else kind.name
@@ -360,10 +363,11 @@ def _check_kind(path: Path, problem: str) -> None:
 
 def _check_archive(path: Path) -> None:
     """Raise an error for an archive or pickle that unpacks to more than its size. PyTorch
-    compresses nothing but code, and code is not read."""
+    compresses only code, and code is not read."""
     if not zipfile.is_zipfile(path):
         with open(path, "rb") as file:
-            # a magic number, the version, the system, the content, the names of the storages
+            # An old file of torch.save has five pickles: a magic number, the version, the system,
+            # the content, and the names of the storages.
             for _ in range(5):
                 check_pickle(file, path)
         return
@@ -373,7 +377,7 @@ def _check_archive(path: Path) -> None:
         unpacked = sum(entry.file_size for entry in read)
         large = "compressed or overlapping parts that unpack to more bytes than it has"
         refuse(
-            # PyTorch may read another one than was checked
+            # Of two parts with the same name, PyTorch may read another one than was checked here.
             (len(set(names)) < len(names), _refused(path, "two parts of the same name")),
             (unpacked > path.stat().st_size, _refused(path, large)),
         )
@@ -383,7 +387,8 @@ def _check_archive(path: Path) -> None:
 
 
 def _check_names(content: Plain, path: Path) -> Plain:
-    """The content of a checkpoint, if its weights are a dict and have names as in a state dict."""
+    """Return the content of a checkpoint after a check that its weights are a dict with names as in
+    a state dict."""
     for part in ("state_dict", "ema_state_dict", "message_hub"):
         given = content.get(part, {})
         what = f"a {type(given).__name__}, not a dict. Save it again with "
@@ -409,7 +414,7 @@ _PLAIN = (
 
 
 def _check_content(content: Any, path: Path) -> None:
-    """Raise an error for content that no training saves and that would break the code that uses it,
+    """Raise an error for content that no training saves, and that would break the code that uses it
     or give it wrong values."""
     tensors: list[Tensor] = []
     seen: set[int] = set()
@@ -425,7 +430,8 @@ def _check_content(content: Any, path: Path) -> None:
 
 
 def _inside(value: Any, path: Path) -> Iterable[Any]:
-    """The values in one of the containers that trainings save."""
+    """Return the values in a container of one of the kinds that trainings save; raise an error for
+    other objects."""
     if isinstance(value, (list, tuple, set)):
         return value
     if isinstance(value, Namespace):
@@ -434,7 +440,8 @@ def _inside(value: Any, path: Path) -> Iterable[Any]:
     refuse((not isinstance(value, dict), _refused(path, what)))
     wrong = not all(map(_is_key, value))
     refuse((wrong, _refused(path, "a key that is neither a string nor a number")))
-    # an OrderedDict, on which PyTorch stores the versions of modules
+    # In an OrderedDict PyTorch stores the versions of modules as an attribute; all other attributes
+    # are removed.
     if hasattr(value, "__dict__"):
         metadata = vars(value).pop("_metadata", None)
         vars(value).clear()
@@ -446,24 +453,26 @@ def _inside(value: Any, path: Path) -> Iterable[Any]:
 def _check_tensors(tensors: list[Tensor], path: Path) -> None:
     size = path.stat().st_size
     for value in tensors:
-        vars(value).clear()  # an attribute of the tensor could shadow one of its methods
+        # An attribute of the tensor could hide one of its methods.
+        vars(value).clear()
         problem = tensor_problem(value)
         refuse((problem, _refused(path, f"{problem}")))
     kept = [value.untyped_storage() for value in tensors]
     storages = {storage.data_ptr(): storage.nbytes() for storage in kept}
-    # as if none shared numbers with another: code that converts them makes copies
+    # The numbers are counted as if no tensors shared them, since code that converts tensors makes
+    # copies.
     counts = [value.numel() * value.element_size() for value in tensors]
     large = max(counts, default=0) > size or sum(storages.values()) > size
     large = large or sum(counts) > _MOST_SPREAD * size
     refuse((large, _refused(path, "a tensor with more numbers than the file has bytes for")))
 
 
-_MOST_DIMENSIONS = 64  # which PyTorch's operations take
+_MOST_DIMENSIONS = 64  # limit for the dimensions that PyTorch's operations accept
 
 
 def tensor_problem(value: Tensor) -> str | None:
-    """Why a tensor cannot be used as a weight, to complete "it contains ..."; None if it is dense
-    and has numbers."""
+    """Return why a tensor cannot be used as a weight, which completes "it contains ..."; None if it
+    is dense and has numbers."""
     checks = (
         (value.is_nested or value.layout != torch.strided, "a sparse or nested tensor"),
         (value.is_meta, "a tensor without numbers (of the device 'meta')"),
@@ -483,7 +492,7 @@ def _is_key(key: Any) -> bool:
 
 
 def _is_version(entry: Any) -> bool:
-    """Whether a module's entry of ``_metadata`` is one that PyTorch writes and reads."""
+    """Return whether a module's entry of ``_metadata`` has a form that PyTorch writes and reads."""
     return isinstance(entry, dict) and isinstance(entry.get("version", 1), int)
 
 
@@ -504,11 +513,17 @@ def _damaged(path: Path, reason: str) -> str:
 
 
 def _refusal(path: Path, error: Exception) -> HypvisionError:
-    """The paragraph for a checkpoint that cannot be read: it would run code, or it is damaged."""
+    """Return the error for a checkpoint that cannot be read: it would run code, or it is
+    damaged."""
     if isinstance(error, PermissionError):
-        return HypvisionError(f"The checkpoint '{path}' cannot be read: {error.strerror}.")
+        return HypvisionError(
+            f"The checkpoint '{path}' cannot be read: {error.strerror}. Get the right to read it."
+        )
     if isinstance(error, torch.OutOfMemoryError):
-        return HypvisionError(f"There is not enough memory to load '{path}' ({error}).")
+        return HypvisionError(
+            f"There is not enough memory to load '{path}' ({error}). Free some, or use another "
+            "device."
+        )
     text = str(error)
     culprit = re.search(r"GLOBAL ([\w.]+)", text) or re.search(r"()Trying to|()Can only", text)
     if isinstance(error, UnpicklingError) and culprit:
@@ -525,7 +540,8 @@ def _refusal(path: Path, error: Exception) -> HypvisionError:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a file is complete, as far as its format tells: an archive has checksums."""
+    """Return whether a file is complete, as far as its format tells; a zip archive has
+    checksums."""
     if zipfile.is_zipfile(path):
         with suppress(zipfile.BadZipFile, ValueError), open_zip(path) as archive:
             total = sum(entry.file_size for entry in archive.infolist())
@@ -534,20 +550,21 @@ def _is_whole(path: Path) -> bool:
     return format_problem(path) is None
 
 
-# Weights out of a checkpoint
+# Taking weights out of a checkpoint
 
 BACKBONE = re.compile(r"backbone\.(?:timm_model\.)?(?:model\.)?(.+)")
 
 
 def network_weights(checkpoint: Values, part: re.Pattern[str] | None = BACKBONE) -> StateDict:
-    """The weights of a network in a checkpoint, as float32 and without the prefixes of wrappers.
+    """Return the weights of a network in a checkpoint, as float32 and without the prefixes of
+    wrappers.
 
     Args:
-        checkpoint: what a file holds; the weights may be under a key, see
+        checkpoint: content of a file; the weights may lie under a key, see
             :data:`hypvision.checkpoints.wrappers.KEYS`.
-        part: names of a part, whose group is the name inside of it: if there are any, only they are
-            returned. By default the network inside a classifier, segmenter or detector of
-            ``hypvision train``.
+        part: pattern for the names of a part, whose group is the name inside this part; if any name
+            matches, only these weights are returned. The default is the network inside a
+            classifier, segmenter or detector of ``hypvision train``.
     """
     weights = stored_weights(checkpoint)
     matches = [part.fullmatch(name) for name in weights] if part else []
@@ -556,7 +573,7 @@ def network_weights(checkpoint: Values, part: re.Pattern[str] | None = BACKBONE)
 
 
 def stored_weights(checkpoint: Values) -> StateDict:
-    """The weights in a checkpoint as they are stored, without the prefixes of wrappers."""
+    """Return the weights in a checkpoint as they are stored, without the prefixes of wrappers."""
     inside = unwrapped(checkpoint)
     tensors = {name: value for name, value in inside.items() if isinstance(value, Tensor)}
     for name, value in tensors.items():

@@ -1,8 +1,9 @@
-"""The records of weight files of the zoo, their parts, and the index of all records.
+"""The schema of the zoo's index: records of weight files, their parts, and the index of all
+records.
 
 The dataclasses are the schema: each field says what its value must be, and
-:func:`hypvision.io.records.parse` makes an object of plain values by it. Keys that are not in the
-schema are errors, as are missing ones: a typing mistake must not become a silent default.
+:func:`hypvision.io.records.parse` makes an object from plain values by them. Unknown keys are
+errors, and so are missing ones, so that a misspelling does not become a silent default.
 ``docs/model-zoo.md`` describes the keys.
 """
 
@@ -25,16 +26,16 @@ from hypvision.io.types import Plain, Values
 _UNSET: tuple[Any, ...] = (None, (), {})
 TASKS = ("classification", "segmentation", "detection", "retrieval", "zero-shot")
 ADDRESSES = ("http://", "https://", "hf-hub:", "file://")
-# short enough for a file name with hash and suffix
+# A name is short enough for a file name with hash and suffix.
 _NAME = r"(?=.{,128}$)[a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*"
 _FILE = r"(.*/)?[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors"
 
 
-# What a value must be
+# Conditions on single values
 
 
 class Day(str):
-    """A day, ``YYYY-MM-DD``."""
+    """A day as text, ``YYYY-MM-DD``."""
 
     def __new__(cls, value: Any) -> Day:
         day = value.isoformat() if type(value) is datetime.date else value
@@ -77,7 +78,7 @@ some = rule("a list of at least one", bool)
 
 
 def is_template(sentence: str) -> bool:
-    """Whether a sentence has one ``{}`` for a class name and no other braces."""
+    """Return whether a sentence has exactly one ``{}``, for a class name, and no other braces."""
     return sentence.count("{}") == 1 and set("{}").isdisjoint(sentence.replace("{}", ""))
 
 
@@ -104,20 +105,20 @@ _CROP = rule("above 0 and at most 1", lambda value: is_number(value) and 0 < val
 _ABOVE = rule("above 0", lambda values: min(values, default=1) > 0)
 
 
-# The schema
+# The dataclasses of the schema
 
 
 @dataclass(frozen=True)
 class WeightFile:
-    """Where a weight file lies and how to recognise it.
+    """The place of a weight file, and how to verify it.
 
     Attributes:
-        path: below the folder of the index, or None.
-        urls: places to download it from (``http(s)://``, ``hf-hub:USER/REPO[@REVISION]/FILE``,
-            ``file://``).
-        sha256: of the whole file, 64 hexadecimal digits.
-        bytes: its size.
-        storage: how the weights are stored, see :mod:`hypvision.checkpoints.storage`.
+        path: path below the folder of the index, or None.
+        urls: addresses to download the file from (``http(s)://``,
+            ``hf-hub:USER/REPO[@REVISION]/FILE``, ``file://``).
+        sha256: SHA-256 of the whole file, 64 hexadecimal digits.
+        bytes: size of the file.
+        storage: format in which the weights are stored, see :mod:`hypvision.checkpoints.storage`.
     """
 
     sha256: Sum
@@ -133,17 +134,17 @@ class WeightFile:
 
 @dataclass(frozen=True)
 class Metric:
-    """A number, the data that it was measured on and who measured it.
+    """A measured number, the data that it was measured on, and who measured it.
 
     Attributes:
-        name: ``top1``, ``mIoU``, ...
-        value: as the test command prints it.
-        data: data set and split.
-        measured: ``"us"``, and ``command`` repeats it; or None.
-        command: what was run.
-        reported: the paper that reports it, if it was not measured by us; or None.
-        full_precision: what the checkpoint gave before it was stored with fewer bits, by the same
-            command; or None.
+        name: name of the metric: ``top1``, ``mIoU``, ...
+        value: the number as the test command prints it.
+        data: name of the data set and the split.
+        measured: ``"us"`` if it was measured with hypvision, which ``command`` repeats; or None.
+        command: the command that was run.
+        reported: the paper that reports the number, if it was not measured with hypvision; or None.
+        full_precision: the number that the same command gave before the checkpoint was stored with
+            fewer bits; or None.
     """
 
     name: Text
@@ -173,9 +174,9 @@ class Input:
 
     Attributes:
         size: channels, height, width.
-        mean, std: normalisation of colours from 0 to 1, one number a channel.
-        crop_pct, interpolation, crop_mode: how timm's pipeline resizes and crops; ``crop_mode``
-            None is "center".
+        mean, std: normalisation of colours from 0 to 1, one number for each channel.
+        crop_pct, interpolation, crop_mode: how timm's pipeline resizes and crops; None for
+            ``crop_mode`` means "center".
     """
 
     size: Sides
@@ -192,13 +193,14 @@ class Input:
 
 @dataclass(frozen=True)
 class FamiliarImages:
-    """By what a classifier tells images that are unlike those of its training.
+    """The threshold by which a classifier tells images that are unlike those of its training.
 
     Attributes:
-        limit: the distance between features and the nearest mean of a class, from 0 to 2, below
-            which 95 % of held-out images are.
-        false_alarms: the share of held-out images beyond a limit that others of them have set.
-        data: the held-out images.
+        limit: the distance between an image's features and the nearest class mean, from 0 to 2,
+            below which 95 % of held-out images lie.
+        false_alarms: the share of held-out images beyond a limit that was set by other held-out
+            images.
+        data: name of the held-out images.
     """
 
     limit: Number
@@ -208,32 +210,33 @@ class FamiliarImages:
 
 @dataclass(frozen=True)
 class Record:
-    """One weight file of the zoo.
+    """A weight file of the zoo, and what is known of it.
 
     Attributes:
-        name: ``MODEL.TAG``, as in timm.
-        task: one of :data:`TASKS`.
-        model: the timm model, for segmenters, detectors and metric learners that of the backbone;
-            or the CLIP.
-        arguments: of ``timm.create_model`` where they differ from the default; empty for
-            segmenters, detectors and metric learners, whose weight file holds the whole model
-            config.
-        config: the config in this repository that trained it.
-        file: the weight file.
-        parameters: how many numbers the weights hold.
+        name: name of the weights, ``MODEL.TAG`` as in timm.
+        task: task of the model, one of :data:`TASKS`.
+        model: name of the timm model, which for segmenters, detectors and metric learners is the
+            backbone; or name of the CLIP.
+        arguments: arguments of ``timm.create_model`` that differ from the default; empty for
+            segmenters, detectors and metric learners, whose weight file holds the config of the
+            whole model.
+        config: config in this repository that trained the model.
+        file: place and sum of the weight file.
+        parameters: number of numbers in the weights.
         input: size and normalisation of the images.
-        classes: their names, in the order of the outputs.
-        metrics: the first one is shown in tables.
-        licence: SPDX identifier.
-        date: of publication.
+        classes: names of the classes, in the order of the outputs.
+        metrics: measured results; the first one is shown in tables.
+        licence: licence of the weights as an SPDX identifier.
+        date: day of publication.
         description, intended_use, data, training: sentences for the model card; ``training`` is the
             command.
-        limits: what the model does not do.
+        limits: sentences that say what the model does not do.
         parent: name of the record that the training started from, or None.
-        templates: of a CLIP: the sentences, with ``{}`` for a name, in which it knows words best;
-            () where nothing was measured.
-        prepare: the command that makes the data, if one does.
-        familiar: of a classifier whose file holds the means of its classes' features.
+        templates: for a CLIP: the templates, with ``{}`` for a name, with which it classifies best;
+            () if nothing was measured.
+        prepare: command that makes the data, if there is one.
+        familiar: for a classifier whose file holds the mean features of its classes: its threshold
+            for unfamiliar images.
     """
 
     name: Annotated[Text, _NAMED]
@@ -260,21 +263,24 @@ class Record:
 
     @property
     def tag(self) -> str:
-        """The part of the name after the dot."""
+        """Return the part of the name after the dot."""
         return self.name.partition(".")[2]
 
     @property
     def filename(self) -> str:
-        """Name of the file in caches and mirrors; the start of the sha256 tells versions apart."""
+        """Return the name of the file in caches and mirrors; the start of its SHA-256 distinguishes
+        versions."""
         return f"{self.name}-{self.file.sha256[:8]}.safetensors"
 
     def to_dict(self) -> Plain:
-        """Plain values, as in ``index.yml``, without the fields that are not set."""
+        """Return the record as plain values, as in ``index.yml``, without fields that are not
+        set."""
         given = asdict(
             self,
             dict_factory=lambda pairs: {key: value for key, value in pairs if value not in _UNSET},
         )
-        plain: Plain = json.loads(json.dumps(given))  # lists in place of tuples
+        # This turns tuples into lists.
+        plain: Plain = json.loads(json.dumps(given))
         return plain
 
 
@@ -283,10 +289,11 @@ class Index:
     """The records of an index file, by name.
 
     Attributes:
-        records: name to record, in the order of the file.
-        root: folder that packaged paths start from; None for an index without files beside it.
-        address: where the index is from, for messages and for files without an address of their
-            own; None for a local file.
+        records: for each name its record, in the order of the file.
+        root: folder from which the paths of packaged files start; None for an index without files
+            beside it.
+        address: address of the index, for messages and for files without an address of their own;
+            None for a local file.
     """
 
     records: Mapping[str, Record]
@@ -300,19 +307,19 @@ class Index:
         return len(self.records)
 
     def get(self, name: str) -> Record:
-        """The record of that name."""
+        """Return the record of a name; raise an error with similar names if there is none."""
         if name in self.records:
             return self.records[name]
         tags = [known for known in self.records if known.startswith(name + ".")]
         hint = did_you_mean(name, self.records, cutoff=0.4, also=tags)
-        hint = hint or f" There are: {', '.join(self.records) or 'none'}."
+        hint = hint or f" The zoo has {', '.join(self.records) or 'none'}."
         raise HypvisionError(
-            f"The zoo has no weights '{name}'.{hint} `hypvision zoo list` lists all."
+            f"The zoo has no weights '{name}'.{hint} `hypvision zoo list` lists all names."
         )
 
     def select(self, pattern: str | None = None, task: str | None = None) -> list[Record]:
-        """Records whose name matches a shell pattern (or contains it, without wildcards), of a
-        task."""
+        """Return the records of a task whose name matches a shell pattern, or contains ``pattern``
+        if it has no wildcards; None means any."""
         if pattern and not set(pattern) & set("*?["):
             pattern = f"*{pattern}*"
         return [

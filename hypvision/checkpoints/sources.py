@@ -1,8 +1,8 @@
-"""From the name of weights to a verified file on this machine.
+"""Find the verified file on this machine for a name of weights, and download it if need be.
 
 :func:`fetch` takes every name that a checkpoint can have: a file, weights of the zoo or of a
-release, an address with the sum of its file. For weights of the zoo it asks :func:`resolve`, as do
-timm's ``pretrained=True`` and the commands, which looks, in this order, at
+release, an address with the sum of its file. For weights of the zoo it calls :func:`resolve`, as do
+timm's ``pretrained=True`` and the commands. :func:`resolve` looks in this order at
 
 1. the file packaged beside the index (a git checkout, an installed wheel, a release folder),
 2. the cache, ``HYPVISION_HOME`` (default ``$XDG_CACHE_HOME/hypvision``, that is
@@ -11,8 +11,8 @@ timm's ``pretrained=True`` and the commands, which looks, in this order, at
    ``http(s)://``, ``file://``, a folder, or ``hf-hub:USER/REPO[@REVISION]``,
 4. the addresses in the record.
 
-``HYPVISION_OFFLINE=1`` (or ``HF_HUB_OFFLINE=1``) leaves out the network. Whatever the place, a file
-is used only if its size, sha256 and format are those of the record.
+``HYPVISION_OFFLINE=1`` (or ``HF_HUB_OFFLINE=1``) switches the network off. Wherever a file comes
+from, it is used only if its size, SHA-256 and format are those of the record.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _logger = logging.getLogger(__name__)
 
 
 def home() -> Path:
-    """The folder of everything that hypvision keeps between runs."""
+    """Return the folder of everything that hypvision keeps between runs."""
     given = os.environ.get("HYPVISION_HOME")
     base = os.environ.get("XDG_CACHE_HOME") or ""
     try:
@@ -64,36 +64,37 @@ def home() -> Path:
 
 
 def cache_folder() -> Path:
-    """The folder of downloaded weights; it need not exist."""
+    """Return the folder of downloaded weights, which may not exist yet."""
     return home() / "weights"
 
 
 def index_folder() -> Path:
-    """The folder of the indexes of releases that have been visited; it need not exist."""
+    """Return the folder with the indexes of releases that were visited, which may not exist yet."""
     return home() / "indexes"
 
 
 def lock_path(filename: str) -> Path:
-    """The lock that a download of this file holds."""
+    """Return the path of the lock that a download of this file holds."""
     return home() / "locks" / f"{filename}.lock"
 
 
 def offline() -> bool:
-    """Whether the network must not be used."""
+    """Return whether the environment forbids the use of the network."""
     words = (os.environ.get(name, "").lower() for name in ("HYPVISION_OFFLINE", "HF_HUB_OFFLINE"))
     return any(word in ("1", "true", "yes", "on") for word in words)
 
 
 def hub_switch() -> AbstractContextManager[Any]:
-    """Inside the block, the hub's own client, which other libraries use, obeys
-    ``HYPVISION_OFFLINE`` too."""
+    """Return a context in which the hub's own client, which other libraries use, obeys
+    ``HYPVISION_OFFLINE``, too."""
     from huggingface_hub import constants
 
     return patch.object(constants, "HF_HUB_OFFLINE", constants.HF_HUB_OFFLINE or offline())
 
 
 def mirrors() -> list[str]:
-    """The base addresses in ``HYPVISION_WEIGHTS``."""
+    """Return the base addresses in ``HYPVISION_WEIGHTS``; raise an error for one that is neither an
+    address nor a folder."""
     found = [
         word.rstrip("/")
         for word in re.split(r"[,\s]+", os.environ.get("HYPVISION_WEIGHTS", ""))
@@ -110,7 +111,8 @@ def mirrors() -> list[str]:
 
 
 class _Web(NamedTuple):
-    """A file on the network: its address to show, and the URL and headers of the request."""
+    """A file on the network: its address without secrets, for messages, and the URL and headers of
+    the request."""
 
     address: str
     url: str
@@ -118,7 +120,8 @@ class _Web(NamedTuple):
 
 
 def _place(address: str) -> Path | _Web:
-    """The parts of an address; raises an error if the text is not an address."""
+    """Return an address as a path or as a file on the network; raise an error for a malformed
+    address."""
     if address.startswith(("http://", "https://")):
         return _web_place(address)
     if address.startswith("hf-hub:"):
@@ -127,14 +130,15 @@ def _place(address: str) -> Path | _Web:
         parts = urlsplit(address)
         ensure(
             parts.netloc in ("", "localhost"),
-            f"'{address}': a file address has three slashes, file:///folder/file.",
+            f"'{address}': a file address has three slashes, file:///folder/file. Correct it.",
         )
         return Path(unquote(parts.path))
     return Path(address).expanduser()
 
 
 def _web_place(address: str) -> _Web:
-    """A name and a password go into a header, so that they never appear in a message or log."""
+    """Return a web address as a file on the network. A name and a password go into a header, so
+    that they never appear in a message or log."""
     url, headers = separated(address)
     return _Web(without_secrets(url), url, headers)
 
@@ -142,11 +146,11 @@ def _web_place(address: str) -> _Web:
 def _hub_place(address: str) -> _Web:
     match = re.fullmatch(r"hf-hub:([\w.-]+/[\w.-]+)(?:@([\w.-]+))?/([\w./-]+)", address)
     if not match or ".." in (*match[1].split("/"), *match[3].split("/")):
-        raise HypvisionError(f"'{address}' is not hf-hub:USER/REPO[@REVISION]/FILE.")
+        raise HypvisionError(f"'{address}' is not hf-hub:USER/REPO[@REVISION]/FILE. Correct it.")
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import build_hf_headers
 
-    # The access token is sent to the hub only, not to hosts that it redirects to.
+    # The access token is sent to the hub alone, not to hosts that it redirects to.
     return _Web(address, hf_hub_url(match[1], match[3], revision=match[2]), build_hf_headers())
 
 
@@ -168,8 +172,9 @@ def _download_once(
     advice: str = "Set HYPVISION_HOME to a folder that you may write to.",
     known: bool = True,
 ) -> Path:
-    """Download a file, unless another process was first; ``advice``: for folders not writable;
-    ``known``: whether ``verify`` knows the right file from others."""
+    """Download a file to ``path``, unless another process was faster, and return ``path``.
+    ``advice``: what to do if a folder cannot be written. ``known``: whether ``verify`` can tell the
+    right file from others."""
     lock = lock_path(lock_name)
     try:
         for folder in (path.parent, lock.parent):
@@ -185,20 +190,21 @@ def _download_once(
 
 
 def local_files(index: Index, record: Record) -> dict[str, Path]:
-    """The ``"packaged"`` and the ``"cached"`` file of a record, as far as they are on this machine;
-    not yet verified."""
+    """Return the files of a record that are on this machine, under the keys ``"packaged"`` and
+    ``"cached"``; they are not verified yet."""
     places = {"cached": cache_folder() / record.filename}
     if index.root is not None and record.file.path is not None:
         packaged = index.root / record.file.path
         # A symbolic link must not lead out of the folder, which other people may have made.
         if packaged.resolve().is_relative_to(index.root.resolve()):
             places = {"packaged": packaged, **places}
-    # not where a folder cannot be read
+    # A file in a folder that cannot be read counts as missing.
     return {kind: path for kind, path in places.items() if os.path.isfile(path)}
 
 
 def _places(index: Index, record: Record) -> Iterator[Path | _Web]:
-    """Where the file of a record may be; files come first, because they need no network."""
+    """Yield the places where the file of a record may be; files come first, because they need no
+    network."""
     yield from local_files(index, record).values()
     found = [f"{base}/{record.filename}" for base in mirrors()]
     if index.address is not None and record.file.path is not None:
@@ -209,11 +215,11 @@ def _places(index: Index, record: Record) -> Iterator[Path | _Web]:
 
 
 def resolve(record: str | Record, index: Index | None = None) -> Path:
-    """The verified weight file of a record; downloads it if need be.
+    """Return the verified weight file of a record, after a download if need be.
 
     Args:
-        record: a record with its ``index``, or anything that :func:`find` takes.
-        index: the index that the record is from.
+        record: a record, with its ``index``; or a text that :func:`find` takes.
+        index: the index that has the record.
 
     Raises:
         HypvisionError: there is no such record, or no source provides the file; the message lists
@@ -256,17 +262,18 @@ def resolve(record: str | Record, index: Index | None = None) -> Path:
 
 
 def fetch(source: str | Path) -> Path:
-    """The file on this machine that a checkpoint's name means.
+    """Return the file on this machine for the name or address of a checkpoint, after a download if
+    need be.
 
     Args:
         source: a path; ``zoo:NAME``, ``hf-hub:USER/REPO`` or ``file:///FOLDER#NAME`` (see
-            :func:`find`); or an address with the sum that its file must have:
+            :func:`find`); or an address with the SHA-256 that its file must have:
             ``https://HOST/net.pth#sha256=HEX`` with all 64 digits, or, over https, a name that ends
-            in ``-HEX`` with the first 8 digits or more, as PyTorch and OpenMMLab name theirs.
+            in ``-HEX`` with at least the first 8 digits, as PyTorch and OpenMMLab name their files.
 
     Raises:
         HypvisionError: the address has no sum, the file has another sum, or it cannot be
-            downloaded. This function does not check whether a path exists.
+            downloaded. A path is returned even if it does not exist.
     """
     text = str(source)
     if text.startswith(("http://", "https://")):
@@ -276,8 +283,9 @@ def fetch(source: str | Path) -> Path:
 
 
 def _address_and_sum(text: str) -> tuple[str, str]:
-    """An address and the first digits, or all, of the sha256 that its file must have."""
-    separated(text)  # raises an error where it is no address
+    """Return an address and the SHA-256, or its first digits, that the file there must have."""
+    # This raises an error for a text that is no address.
+    separated(text)
     url, fragment = urldefrag(text)
     parts = urlsplit(url)
     given = re.fullmatch(r"sha256=([0-9a-fA-F]{64})", fragment)
@@ -288,16 +296,16 @@ def _address_and_sum(text: str) -> tuple[str, str]:
     if in_name and not fragment and parts.scheme == "https":
         return url, in_name[1]
     raise HypvisionError(
-        f"The checkpoint '{text}' was not loaded, because it has no checksum to "
-        f"verify the file with. Add one: {without_secrets(url)}#sha256=HEX with 64 digits, as "
-        "sha256sum prints them. Or take zoo:NAME, hf-hub:USER/REPO (verified by their index), or a "
-        "file that you have downloaded and checked."
+        f"The checkpoint '{text}' was not loaded, because it has no checksum to verify the file "
+        f"with. Add one: {without_secrets(url)}#sha256=HEX with 64 digits, as sha256sum prints "
+        "them. Or use zoo:NAME, hf-hub:USER/REPO (verified by their index), or a file that you "
+        "have downloaded and checked."
     )
 
 
 def fetch_first(address: str) -> Path:
-    """The file of an address without a published sum. The first download logs and stores its sum,
-    and later downloads must have the same one.
+    """Return the file of an address without a published sum. The first download logs and stores its
+    SHA-256, and later downloads must have the same one.
     """
     kept = _kept_sum(address)
     path = first_path(address)
@@ -309,15 +317,17 @@ def fetch_first(address: str) -> Path:
     write_text(kept, digest)
     place = _web_place(address).address
     _logger.warning(
-        "No sum of '%s' is published. The sha256 of this first download is kept and every later "
-        "one must have it. To check it on another machine, give %s#sha256=%s as the weights.",
+        "No sum of '%s' is published. The sha256 of this first download is stored, and every later "
+        "download must have the same. To check the file on another machine, give %s#sha256=%s as "
+        "the weights.",
         place, place, digest,
     )  # fmt: skip
     return path
 
 
 def _torch_path(url: str) -> Path:
-    """Where PyTorch keeps the file of an address: by its name alone, which others may share."""
+    """Return the path where PyTorch keeps the file of an address: by the file's name alone, which
+    other addresses may share."""
     return Path(torch.hub.get_dir(), "checkpoints", Path(urlsplit(url).path).name)
 
 
@@ -330,12 +340,12 @@ def _key(address: str) -> str:
 
 
 def first_path(address: str) -> Path:
-    """Where :func:`fetch_first` keeps the file of an address, in PyTorch's cache; it need not
-    exist."""
+    """Return the path where :func:`fetch_first` keeps the file of an address, in PyTorch's cache;
+    it may not exist yet."""
     plain = _torch_path(address)
     kept = _kept_sum(address)
     own = plain.with_name(f"{_key(address)}-{plain.name}")
-    # The files of two addresses may have one name, and without a sum nothing tells them apart.
+    # The files of two addresses may have the same name, and without a sum nothing tells them apart.
     known = not own.exists() and plain.is_file() and kept.is_file()
     return (
         plain
@@ -345,7 +355,8 @@ def first_path(address: str) -> Path:
 
 
 def _of_another(url: str, path: Path) -> str:
-    """A hint at a file that may be the missed one, under the name that other addresses share."""
+    """Return a hint at a file in PyTorch's cache that may be the missing one, since other addresses
+    share its name; an empty text if there is none."""
     plain = _torch_path(url)
     return (
         f" (there is a '{plain}': rename it if it is this one)"
@@ -355,7 +366,8 @@ def _of_another(url: str, path: Path) -> str:
 
 
 def _download_verified(url: str, sha256: str, path: Path) -> Path:
-    """Downloads once to a path, verified by the first digits of the sum."""
+    """Download a file to ``path`` once, verified by the first digits of its SHA-256, and return
+    ``path``."""
     place = _web_place(url)
     verify = partial(verify_sum, sha256=sha256)
     if _verified(path, verify):
@@ -380,18 +392,20 @@ def _download_verified(url: str, sha256: str, path: Path) -> Path:
         ) from error
 
 
-# Files of other people's repositories
+# Files of other people's repositories on the hub
 
 
 def fetch_from_hub(repository: str, name: str) -> Path | None:
-    """A file of a repository on the hub: from the hub's cache, or downloaded into it and verified.
+    """Return a file of a repository on the hub: from the hub's cache, or downloaded into it and
+    verified.
 
     Args:
         repository: ``USER/REPO``.
-        name: of the file, with its folders.
+        name: path of the file in the repository.
 
     Returns:
-        None if there is no such file, or, where the network is switched off, if it is not on this
+        The path; None if the repository has no such file, or if the network is switched off and the
+            file is not on this machine.
         machine.
 
     Raises:
@@ -412,7 +426,7 @@ def fetch_from_hub(repository: str, name: str) -> Path | None:
             return None
         transfer = partial(hf_hub_download, repository, name)
         path = Path(in_time(partial(guarded, transfer), deadline(found.size)))
-        # a sha256, which the hub knows of large files only
+        # The tag is a SHA-256 for large files only; the hub knows no such sum of small ones.
         if found.etag is not None and len(found.etag) == 64:
             try:
                 verify_sum(path, found.etag)
@@ -421,7 +435,7 @@ def fetch_from_hub(repository: str, name: str) -> Path | None:
                 raise
         return path
     except Exception as error:
-        # the hub's client raises its own errors and those of its HTTP library
+        # The hub's client raises its own errors and those of its HTTP library.
         raise HypvisionError(
             f"'{repository}' cannot be fetched from the hub: {one_line(error)}. Check the name, "
             "the network and the hub's cache (HF_HOME), or download it elsewhere and give its path."
@@ -429,7 +443,7 @@ def fetch_from_hub(repository: str, name: str) -> Path | None:
 
 
 def kept_from_hub(repository: str, name: str) -> Path | None:
-    """A file of a repository in the hub's cache; None if it is not there."""
+    """Return the path of a file of a repository in the hub's cache; None if it is not there."""
     from huggingface_hub import try_to_load_from_cache
 
     kept = try_to_load_from_cache(repository, name)
@@ -437,7 +451,7 @@ def kept_from_hub(repository: str, name: str) -> Path | None:
 
 
 def repositories_with(name: str) -> list[str]:
-    """The repositories ``USER/REPO`` of which a file of this name is in the hub's cache."""
+    """Return the repositories ``USER/REPO`` with a file of this name in the hub's cache."""
     from huggingface_hub import constants
 
     found = {
@@ -451,22 +465,22 @@ def repositories_with(name: str) -> list[str]:
 
 
 def is_address(text: str | Path) -> bool:
-    """Whether a text means weights of the zoo or of a release rather than a file."""
+    """Return whether a text means weights of the zoo or of a release, rather than a file."""
     return str(text).startswith(("zoo:", "hf-hub:", "file://"))
 
 
 def find(text: str) -> tuple[Index, Record]:
-    """The record that a text means, with its index.
+    """Return the record that a text means, with its index.
 
     Args:
         text: a name in the built-in index, ``zoo:NAME``; or a release of ``hypvision zoo push``,
-            ``ADDRESS[#NAME]`` with an address as in :func:`mirrors`, a folder with a slash in it
-            (the name is needed if there are several records).
+            ``ADDRESS[#NAME]``, whose address is as in :func:`mirrors`, or a folder with a slash in
+            its path. The name is needed if the release has several records.
     """
     text = str(text)
     address, _, name = text.partition("#")
-    # A path of a folder needs a slash: a folder in the current one must not hide weights of the
-    # same name.
+    # The path of a folder needs a slash, so that a folder in the current one cannot hide weights of
+    # the same name.
     folder = ("/" in address or os.sep in address) and os.path.isdir(os.path.expanduser(address))
     if text.startswith("zoo:") or not (address.startswith(ADDRESSES) or folder):
         index = builtin_index()
@@ -483,11 +497,11 @@ def find(text: str) -> tuple[Index, Record]:
 
 
 def open_release(address: str) -> Index:
-    """The index of a release. An index from the network is stored, and used again when the network
-    is not available.
+    """Return the index of a release. An index from the network is stored, and used again when the
+    network is not available.
 
-    An index cannot run code, and everything it lists is checked against it; but a person who can
-    change the index can change the sums in it: take releases from addresses that you trust.
+    An index cannot run code, and every file that it lists is checked against it. But a person who
+    can change the index can change the sums in it: use releases from addresses that you trust.
     """
     address = address.rstrip("/").removesuffix("/index.yml")
     place = _place(f"{address}/index.yml")

@@ -1,15 +1,15 @@
-"""Weight files of the zoo: safetensors, stored in as few bytes as the metric allows.
+"""Read and write weight files of the zoo: safetensors, stored in as few bytes as the metric allows.
 
 ``float16`` and ``bfloat16`` halve a file. ``int8`` quarters it: each row ``w`` of a matrix or
 kernel is stored as ``q = round(127 w / max|w|)`` with the float32 scale ``max|w| / 127`` beside it
 under ``NAME.int8_scale``, so that ``|w - q scale| <= scale / 2``. Small ``q`` are the most
-frequent, so a Huffman code (that of deflate) saves a tenth: the tensor ``NAME`` is its bytes, and
-``NAME.int8_shape`` has the shape of ``q``. It is a storage format, not a quantised network:
-:func:`unpack` gives float32 back before anything is computed. Norms, biases and other vectors stay
-float32. Of a CLIP's table of words a file may have only some rows: :func:`trim_tokens`.
+frequent, so a Huffman code (that of deflate) saves a tenth: the tensor ``NAME`` holds the coded
+bytes, and ``NAME.int8_shape`` holds the shape of ``q``. This is a storage format, not a quantised
+network: :func:`unpack` returns float32 before anything is computed. Norms, biases and other vectors
+stay float32. A file may have only some rows of a CLIP's token table: :func:`trim_tokens`.
 
-The header of a file contains the settings that are needed to use it without this repository's
-configs: :func:`read_header`.
+The header of a file contains the settings that are needed to use the file without the configs of
+this repository: :func:`read_header`.
 """
 
 from __future__ import annotations
@@ -42,22 +42,24 @@ _logger = logging.getLogger(__name__)
 STORAGES = ("float32", "float16", "bfloat16", "int8")
 _SCALE = ".int8_scale"
 _SHAPE = ".int8_shape"
-_MOST_PER_BYTE = 8  # a Huffman code takes a bit or more for each number
-_SMALL = 1024  # smaller matrices stay float32: they take few bytes
+_MOST_PER_BYTE = 8  # a Huffman code takes at least one bit for each number
+_SMALL = 1024  # matrices with fewer numbers stay float32, as they take few bytes
 _LARGEST_HEADER = 64 * 2**20
-MOST_ENTRIES = 100_000  # of a file; the largest models have some ten thousand tensors
+# limit for the entries of a file; the largest models have some ten thousand tensors
+MOST_ENTRIES = 100_000
 _TOKENS = "token_embedding."
-_MOST_WORDS = 2**20  # 20 times the vocabulary of CLIP
-# numbers of a table of words that a file of any size may have: that of the largest CLIP
+_MOST_WORDS = 2**20  # limit for the rows of a token table, 20 times the vocabulary of CLIP
+# The numbers that a token table may have in a file of any size: as many as that of the largest
+# CLIP.
 _SMALL_TABLE = 2**26
 
 
 def pack(weights: Weights, storage: str) -> StateDict:
-    """The tensors to write for a state dict.
+    """Return the tensors to write for a state dict.
 
     Args:
-        weights: names to tensors.
-        storage: one of :data:`STORAGES`.
+        weights: the state dict.
+        storage: format of the numbers, one of :data:`STORAGES`.
     """
     one_of(STORAGES, storage=storage)
     out: StateDict = {}
@@ -68,13 +70,13 @@ def pack(weights: Weights, storage: str) -> StateDict:
             continue
         if not value.isfinite().all():
             raise HypvisionError(
-                f"The weight '{name}' has NaN or infinite values: its training has diverged. Take "
+                f"The weight '{name}' has NaN or infinite values: its training has diverged. Use "
                 "an earlier checkpoint."
             )
         if storage == "int8" and value.dim() >= 2 and value.numel() >= _SMALL:
             rows = value.float().flatten(1)
-            # At least the smallest normal number: rows may be all zero, and division by a subnormal
-            # scale gives infinity.
+            # The scale is at least the smallest normal number: a row may be all zero, and division
+            # by a subnormal scale gives infinity.
             scale = (rows.abs().amax(1) / 127).clamp_min(torch.finfo(torch.float32).tiny)
             whole = (rows / scale[:, None]).round().clamp(-127, 127).to(torch.int8).contiguous()
             out |= {
@@ -93,8 +95,8 @@ def pack(weights: Weights, storage: str) -> StateDict:
 
 
 def _deflated(whole: Tensor) -> Tensor:
-    """An int8 tensor as a stream of bytes of zlib. Only a Huffman code: weights hold no repeated
-    strings."""
+    """Return an int8 tensor as zlib's stream of bytes, uint8. The code is a Huffman code alone,
+    since weights hold no repeated strings."""
     coder = zlib.compressobj(9, zlib.DEFLATED, 15, 9, zlib.Z_HUFFMAN_ONLY)
     return torch.frombuffer(
         bytearray(coder.compress(whole.numpy().tobytes()) + coder.flush()), dtype=torch.uint8
@@ -102,14 +104,16 @@ def _deflated(whole: Tensor) -> Tensor:
 
 
 def _inflated(name: str, stream: Tensor, shape: Any) -> Tensor:
-    """The inverse of :func:`_deflated`, int8 of a shape."""
+    """Return the int8 tensor of this shape that :func:`_deflated` has coded; raise an error for a
+    damaged stream."""
     sizes = shape.tolist() if _whole(shape) and shape.dim() == 1 else []
     count = math.prod(sizes)
     fits = min(sizes, default=0) > 0 and count <= _MOST_PER_BYTE * stream.numel()
     content = b""
     decoder = zlib.decompressobj()
     if fits and stream.dtype == torch.uint8:
-        with suppress(zlib.error):  # it has a sum of the content
+        # zlib's stream has a sum of its content, so damage raises an error.
+        with suppress(zlib.error):
             content = decoder.decompress(stream.cpu().numpy().tobytes(), count + 1)
     ensure(
         content and len(content) == count and decoder.eof and not decoder.unused_data,
@@ -120,12 +124,12 @@ def _inflated(name: str, stream: Tensor, shape: Any) -> Tensor:
 
 
 def _whole(value: Any) -> bool:
-    """Whether this is a tensor of whole numbers."""
+    """Return whether a value is a tensor of whole numbers."""
     return isinstance(value, Tensor) and value.dtype in (torch.int32, torch.int64)
 
 
 def unpack(tensors: Weights) -> StateDict:
-    """The inverse of :func:`pack`: float32 weights. Tensors of other types are returned
+    """Return the float32 weights that :func:`pack` has stored. Tensors of other types are returned
     unchanged."""
     scaled = {_base(name): None for name in tensors if name.endswith(_SCALE)}
     beside = {name + end for name in scaled for end in (_SCALE, _SHAPE)}
@@ -138,7 +142,8 @@ def unpack(tensors: Weights) -> StateDict:
             continue
         if name in scaled:
             value = _scaled(name, tensors)
-        # of 16 bits and of 8; checkpoints from elsewhere may hold counters and settings, too
+        # Numbers of 16 and 8 bits become float32; checkpoints from elsewhere may hold counters and
+        # settings, too, which stay as they are.
         elif isinstance(value, Tensor) and value.is_floating_point() and value.itemsize < 4:
             value = value.float()
         out[name] = value
@@ -146,12 +151,12 @@ def unpack(tensors: Weights) -> StateDict:
 
 
 def _base(name: str) -> str:
-    """The name of the weight that a scale or a shape belongs to."""
+    """Return the name of the weight that a scale or a shape belongs to."""
     return name.removesuffix(_SCALE).removesuffix(_SHAPE)
 
 
 def _scaled(name: str, tensors: Weights) -> Tensor:
-    """A weight of int8 as float32."""
+    """Return a weight that is stored as int8 in float32."""
     value = tensors[name]
     scale = tensors[name + _SCALE]
     if name + _SHAPE in tensors:
@@ -167,10 +172,11 @@ def _scaled(name: str, tensors: Weights) -> Tensor:
 
 
 def load_unpacked(path: StrPath, device: str = "cpu") -> StateDict:
-    """The unpacked weights of a safetensors file, see :func:`unpack`, with whole tables of words.
+    """Return the unpacked weights of a safetensors file, see :func:`unpack`, with complete token
+    tables.
 
     The pages of a mapped file count as memory until it is closed. A file of 16-bit or 8-bit numbers
-    is therefore read in parts, so that memory never contains all of it and all float32 weights at
+    is therefore read in parts, so that memory never holds all of it and all float32 weights at
     once.
     """
     with safe_open(path, "pt", device) as file:
@@ -186,14 +192,14 @@ def load_unpacked(path: StrPath, device: str = "cpu") -> StateDict:
         with safe_open(path, "pt", device) as file:
             part = {name: file.get_tensor(name) for name in asked}
         for name, value in unpack(part).items():
-            # without a copy the tensor would keep the file open
+            # Without a copy the tensor would keep the file open.
             out[name] = value.clone() if value is part[name] else value
     return expand_tokens(out)
 
 
 def trim_tokens(weights: Weights, used: Tensor, prefix: str = "") -> StateDict:
-    """A smaller state dict with only the rows ``used`` (int64) of a CLIP's token table, for a model
-    trained on no others; ``prefix``: of the CLIP's names."""
+    """Return a smaller state dict with only the rows ``used`` (int64) of a CLIP's token table, for
+    a model that was trained on no other tokens. ``prefix``: prefix of the CLIP's names."""
     found = dict(weights)
     name = prefix + _TOKENS
     table = found.pop(f"{name}weight")
@@ -204,7 +210,8 @@ def trim_tokens(weights: Weights, used: Tensor, prefix: str = "") -> StateDict:
 
 
 def expand_tokens(weights: Weights) -> StateDict:
-    """The inverse of :func:`trim_tokens`, for names of any prefix; removed rows become zero."""
+    """Return the state dict with complete token tables, the inverse of :func:`trim_tokens`, for
+    names with any prefix; removed rows become zero."""
     expanded = dict(weights)
     most = _SMALL_TABLE + 16 * sum(map(torch.numel, weights.values()))
     for key in weights:
@@ -231,21 +238,22 @@ DAMAGED = "damaged"
 
 
 def format_problem(path: StrPath) -> str | None:
-    """The kind of a file, to complete "it is ..."; None if it is a complete safetensors file."""
+    """Return what a file is instead of a complete safetensors file, which completes "it is ...";
+    None if it is one."""
     with open(path, "rb") as file:
         start = file.read(9)
         header = file.read(min(int.from_bytes(start[:8], "little"), _LARGEST_HEADER))
-    # one of each entry; count before they are parsed
+    # Each entry has a brace, so entries are counted before they are parsed.
     ensure(
         start[8:] != b"{" or header.count(b"{") <= MOST_ENTRIES,
-        f"'{path}' was refused: its header has more than {MOST_ENTRIES:,} entries, and no "
-        "model has as many tensors. Take the file from a source that you trust, or save the "
-        "weights alone.",
+        f"'{path}' was refused: its header has more than {MOST_ENTRIES:,} entries, and no model "
+        "has as many tensors. Get the file from a source that you trust, or save the weights "
+        "alone.",
     )
     with suppress(SafetensorError), safe_open(path, "pt"):
         return None
-    # Test this first: the length of a header (128, 384, ...) may begin with the same bytes as a
-    # pickle.
+    # This is tested first, because the length of a header (128, 384, ...) may begin with the same
+    # bytes as a pickle.
     if start[8:] == b"{" and int.from_bytes(start[:8], "little") <= _LARGEST_HEADER:
         return DAMAGED
     if not start:
@@ -255,7 +263,7 @@ def format_problem(path: StrPath) -> str | None:
 
 
 def check_format(path: StrPath) -> None:
-    """Refuse a file that is not safetensors, before a reader touches it."""
+    """Raise an error for a file that is not safetensors, before any reader opens it."""
     what = format_problem(path)
     ensure(
         what is None,
@@ -266,12 +274,12 @@ def check_format(path: StrPath) -> None:
 
 
 def foreign_setting(settings: Any) -> str | None:
-    """The first setting of a network that refers to another file, an address or code, for the error
-    message; None if there is none.
+    """Return the first setting of a network that refers to another file, an address or code, for
+    the error message; None if there is none.
 
     Settings come from indexes and headers that others wrote. The settings of a network are numbers
-    and words. They must not contain a path, an address, a piece of code, or a key that makes timm
-    or mmengine load further files.
+    and words. They must not contain a path, an address, a piece of code, or a key by which timm or
+    mmengine would load further files.
     """
     return next(_foreign(settings), None)
 
@@ -290,10 +298,12 @@ def _foreign(settings: Any) -> Iterator[str]:
 
 
 def read_metadata(path: StrPath, entry: str) -> Plain:
-    """The JSON in an entry of a safetensors file's header; empty without such an entry."""
+    """Return the JSON in an entry of a safetensors file's header; an empty dict if there is no such
+    entry."""
     check_format(path)
     found: Any = None
-    with suppress(ValueError), safe_open(path, "pt") as file:  # the entry may not be JSON
+    # The entry may not be JSON, as in files of others.
+    with suppress(ValueError), safe_open(path, "pt") as file:
         found = parse_json((file.metadata() or {}).get(entry, "{}"))
     advice = "was not written by hypvision. Download the file again."
     ensure(isinstance(found, dict), f"The header of '{path}' {advice}")
@@ -301,13 +311,13 @@ def read_metadata(path: StrPath, entry: str) -> Plain:
 
 
 def read_header(path: StrPath) -> Plain:
-    """The entries that hypvision wrote into the header of a file: ``storage``, ``classes`` and, for
-    a segmenter, detector or metric learner, ``model``.
+    """Return the entries that hypvision wrote into the header of a file: ``storage``, ``classes``
+    and, for a segmenter, detector or metric learner, ``model``.
 
-    Empty for files of others.
+    The dict is empty for files of others.
 
     Raises:
-        HypvisionError: not a safetensors file, or the model's config names files, addresses or
+        HypvisionError: the file is not safetensors, or the model's config names files, addresses or
             code.
     """
     header = read_metadata(path, "hypvision")
@@ -315,8 +325,8 @@ def read_header(path: StrPath) -> Plain:
     ensure(
         foreign is None,
         f"'{path}' was refused: the config of the model in its header contains {foreign}, where "
-        "only numbers and texts are allowed. Take the file from a source that you trust, or "
-        "publish it again.",
+        "only numbers and texts are allowed. Get the file from a source that you trust, or publish "
+        "it again.",
     )
     return header
 
@@ -327,7 +337,7 @@ def write_weights(
     storage: str = "float32",
     header: Values | None = None,
 ) -> None:
-    """Write a state dict as safetensors, complete or not at all."""
+    """Write a state dict as a safetensors file, complete or not at all."""
     text = json.dumps({"storage": storage, **(header or {})}, sort_keys=True)
     write_tensors(pack(weights, storage), path, {"hypvision": text})
 
@@ -335,29 +345,32 @@ def write_weights(
 def write_tensors(
     tensors: Weights, path: StrPath, metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write tensors as they are into a safetensors file, complete or not at all."""
+    """Write tensors unchanged into a safetensors file, complete or not at all."""
     stored = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     with replacing(path) as temporary:
         save_file(stored, temporary, metadata={"format": "pt", **(metadata or {})})
-        os.chmod(temporary, 0o644)  # safetensors makes files that only their owner can read
+        # safetensors makes files that only their owner can read, so others get the right, too.
+        os.chmod(temporary, 0o644)
 
 
 def kept_tensor(path: StrPath, make: Callable[[], Tensor], rows: int | None = None) -> Tensor:
-    """The tensor that an earlier call of ``make`` stored in a file; if there is no intact file,
-    ``make`` is called and its result stored.
+    """Return the tensor that an earlier call stored in a file; if there is no intact file, call
+    ``make`` and store its result.
 
     Args:
-        path: a file named after the content of all that the tensor depends on.
-        make: computes it.
-        rows: how many it has.
+        path: path of the file, whose name depends on all that the tensor depends on.
+        make: function that computes the tensor.
+        rows: number of rows that the tensor must have; None: any.
     """
-    with suppress(OSError, SafetensorError, ValueError):  # the file is missing or damaged
+    # The file may be missing or damaged.
+    with suppress(OSError, SafetensorError, ValueError):
         (found,) = load_file(path).values()
         if rows in (None, len(found)):
             return found
     made = make()
     try:
         write_tensors({"kept": made}, path)
-    except HypvisionError as error:  # the result can be used without a copy on disk
+    # The result can be used without a copy on the disk.
+    except HypvisionError as error:
         _logger.warning("%s It will be computed again.", error)
     return made

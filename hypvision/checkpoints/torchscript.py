@@ -1,10 +1,10 @@
-"""TorchScript archives, as OpenAI published CLIP: the tensors of their modules are read, and none
-of their code is run.
+"""Read the tensors in TorchScript archives, as OpenAI published CLIP, without running their code.
 
 ``torch.jit.save`` writes a zip archive like that of ``torch.save``, whose pickle holds modules in
-place of a dict. The classes of these modules are in the archive as code. PyTorch can only run them,
-so its restricted reader refuses an archive that has ``constants.pkl``. Here that reader gets the
-archive with this one name changed (in memory), and an inert record in place of each class.
+place of a dict. The archive has the classes of these modules as code, which PyTorch can only run,
+so its restricted reader refuses every archive that has ``constants.pkl``. Here that reader gets the
+archive with this one name changed (in memory), and an object without methods in place of each
+class.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from hypvision.io.types import StrPath
 
 _MARK = b"/constants.pkl"
 _HIDDEN = b"/constants.hid"
-# total length of all names, which would be infinite if a module contained itself
+# The limit for the total length of all names, which would be infinite if a module contained itself.
 _LONGEST_NAMES = 2**26
 
 
 class ScriptModule:
-    """In place of every class of an archive: an object with the attributes of a module and no
+    """Replace every class of an archive: an object with the attributes of a module and no
     methods."""
 
     attributes: dict[Any, Any] = {}
 
     def __setstate__(self, state: Any) -> None:
-        # a state that is no dict is that of an object without weights
+        # A state that is no dict belongs to an object without weights.
         self.attributes = state if isinstance(state, dict) else {}
 
 
 def _value(value: Any, *_: Any) -> Any:
-    """In place of the functions that give a list or dict its type in TorchScript."""
+    """Replace the functions that give a list or dict its type in TorchScript: return the value."""
     return value
 
 
 def _names(path: StrPath) -> tuple[str, set[str]]:
-    """The top folder of a PyTorch archive, and the names of the files in it."""
+    """Return the top folder of a PyTorch archive, and the names of the files in it."""
     with open_zip(path) as archive:
         names = archive.namelist()
     folder = names[0].partition("/")[0] if names else ""
@@ -56,14 +56,14 @@ def _names(path: StrPath) -> tuple[str, set[str]]:
 
 
 def is_torchscript(path: StrPath) -> bool:
-    """Whether a file is a TorchScript archive of PyTorch 1.2 or newer."""
+    """Return whether a file is a TorchScript archive of PyTorch 1.2 or newer."""
     return zipfile.is_zipfile(path) and {"data.pkl", "constants.pkl"} <= _names(path)[1]
 
 
 def class_names(path: StrPath) -> set[str]:
-    """The full names of the classes of the modules in a TorchScript archive."""
+    """Return the full names of the classes of the modules in a TorchScript archive."""
     with open_zip(path) as archive, archive.open(f"{_names(path)[0]}/data.pkl") as file:
-        # PyTorch does not compress it
+        # PyTorch does not compress the pickle, so the file's size is a limit for it.
         pickled = bytes(read_pieces(file, Path(path).stat().st_size, path))
     used = (
         str(argument) for code, argument, _ in pickletools.genops(pickled) if code.name == "GLOBAL"
@@ -74,8 +74,8 @@ def class_names(path: StrPath) -> set[str]:
 
 
 def stand_ins(path: StrPath) -> list[tuple[Any, str]]:
-    """The objects that replace the names in the pickle of an archive, for
-    :func:`torch.serialization.add_safe_globals`."""
+    """Return the objects that replace the names in the pickle of an archive, each with the name,
+    for :func:`torch.serialization.add_safe_globals`."""
     lists = (
         "build_intlist",
         "build_boollist",
@@ -91,8 +91,8 @@ def stand_ins(path: StrPath) -> list[tuple[Any, str]]:
 
 @contextmanager
 def opened(path: StrPath) -> Iterator[mmap.mmap]:
-    """The archive as a file that :func:`torch.load` takes for one of ``torch.save``; the file
-    itself is not changed."""
+    """Context with the archive as a file that :func:`torch.load` accepts like one of
+    ``torch.save``; the file on the disk is not changed."""
     with open_zip(path) as archive:
         contents = archive.start_dir  # where the directory of the zip file begins
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as content:
@@ -104,10 +104,10 @@ def opened(path: StrPath) -> Iterator[mmap.mmap]:
 
 
 def script_weights(module: Any) -> StateDict:
-    """The tensors of a module and of those in it, by the names that they have in its state dict.
+    """Return the tensors of a module and of the modules in it, by their names in its state dict.
 
-    Tensors that are attributes, but neither parameters nor buffers, are included: only the code,
-    which is not read, tells them apart.
+    Tensors that are attributes, but neither parameters nor buffers, are included, since only the
+    code, which is not read, tells them apart.
     """
     found: StateDict = {}
     left = _LONGEST_NAMES

@@ -1,4 +1,4 @@
-"""Names of types that many signatures have."""
+"""Type aliases for state dicts, which many signatures use."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ from torch import Tensor
 
 StateDict: TypeAlias = dict[str, Tensor]
 Weights: TypeAlias = Mapping[str, Tensor]
-"""A state dict, to be read only."""
+"""A state dict that a function only reads."""

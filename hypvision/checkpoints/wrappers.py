@@ -1,10 +1,10 @@
-"""Find the weights in what trainings save: under which key of the file, and behind which wrappers
-in their names.
+"""Find the weights in the files that trainings save: the key that they lie under, and the prefixes
+of wrappers in their names.
 
-A training saves a state dict alone, or under a key (``state_dict``, ``model``, ``ema``, ...), and
-the names in it begin with those of the modules around the network: ``module.`` of
+A training saves a state dict alone, or under a key (``state_dict``, ``model``, ``ema``, ...). The
+names in it may begin with those of the modules around the network: ``module.`` of
 DistributedDataParallel, ``_orig_mod.`` of :func:`torch.compile`, ``_fsdp_wrapped_module.``, or the
-attribute by which a Lightning module keeps it.
+attribute in which a Lightning module keeps the network.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.io.errors import HypvisionError
 from hypvision.io.types import Values
 
-# Averages first, as timm does; then the weights themselves. Of a teacher and a student, which are
-# an average and its network in DINO and most semi-supervised trainings, the teacher.
+# Averages come first, as in timm, then the weights themselves. A teacher comes before its student,
+# since it is the average of the student in DINO and most semi-supervised trainings.
 KEYS = (
     "state_dict_ema", "model_ema", "params_ema", "ema", "state_dict", "model_state_dict",
     "model_state", "model", "net", "network", "module", "params", "teacher", "student",
 )  # fmt: skip
-# Modules that stand around a part of a network, at any depth of a name.
+# The names of modules that stand around a part of a network, at any depth of a name.
 _INSIDE = re.compile(
     r"(?:^|(?<=\.))(?:_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module|_fpw_module)\."
 )
-# Modules that stand around the whole network.
+# The names of modules that stand around the whole network.
 _AROUND = re.compile(r"(?:module\.|_forward_module\.)+")
-# How many models torch's AveragedModel, or mmengine's, has averaged.
+# The counters of how many models torch's AveragedModel, or mmengine's, has averaged.
 _COUNTERS = ("n_averaged", "steps")
-_DEEPEST = 4  # keys within keys; a dict may hold itself
+_DEEPEST = 4  # limit for keys within keys, since a dict may hold itself
 _AVERAGES = ("ema", "teacher", "averaged")
 
 
 def unwrapped(checkpoint: Values, depth: int = _DEEPEST) -> Values:
-    """The state dict in the content of a file, by its names there.
+    """Return the state dict in the content of a file, with the names that it has there.
 
     Raises:
-        HypvisionError: there are several, none under a known key.
+        HypvisionError: the file has several state dicts, none of them under a known key.
     """
     for key in KEYS if depth else ():
         if _holds_weights(checkpoint.get(key), depth):
@@ -60,25 +60,25 @@ def unwrapped(checkpoint: Values, depth: int = _DEEPEST) -> Values:
 
 
 def _has_tensors(value: Any) -> bool:
-    """Whether a value is a dict with named tensors in it."""
+    """Return whether a value is a dict with named tensors in it."""
     return isinstance(value, Mapping) and any(
         isinstance(each, Tensor) and isinstance(name, str) for name, each in value.items()
     )
 
 
 def _holds_weights(value: Any, depth: int) -> bool:
-    """Whether a value is a state dict, or a dict with one under a known key."""
+    """Return whether a value is a state dict, or a dict with one under a known key."""
     if not depth or not isinstance(value, Mapping):
         return False
     return _has_tensors(value) or any(_holds_weights(value.get(key), depth - 1) for key in KEYS)
 
 
 def plain_names(weights: Values) -> dict[str, str]:
-    """The names in a state dict, each with that without wrappers; counters of averages are left
-    out.
+    """Return each name in a state dict with the name without wrappers; counters of averages are
+    left out.
 
     Raises:
-        HypvisionError: FSDP has flattened several weights into one.
+        HypvisionError: FSDP has flattened several weights into one tensor.
     """
     averaged = any(_AROUND.match(name) for name in weights)
     found: dict[str, str] = {}
@@ -87,7 +87,8 @@ def plain_names(weights: Values) -> dict[str, str]:
             continue
         if name.rpartition(".")[2].startswith(("_flat_param", "flat_param")):
             raise HypvisionError(
-                f"The weight '{name}' is one that FSDP made of several. Save the whole weights: "
+                f"The weight '{name}' is a tensor that FSDP has made from several weights. Save "
+                "the whole weights: "
                 "torch.distributed.checkpoint.state_dict.get_model_state_dict(model, "
                 "options=StateDictOptions(full_state_dict=True))."
             )
@@ -98,13 +99,13 @@ def plain_names(weights: Values) -> dict[str, str]:
 
 
 def flat(name: str) -> str:
-    """A name in which ``stages.0`` and timm's flattened ``stages_0`` are the same."""
+    """Return a name in which ``stages.0`` and timm's flattened ``stages_0`` are the same."""
     return name.replace(".", "_")
 
 
 def common_prefix(expected: Iterable[str], given: Iterable[str]) -> str:
-    """What stands before the names of a network in a file, with :func:`flat` letters; the one of
-    most weights, of equally many that of an average, else the shortest."""
+    """Return the prefix of a network's names in a file, as :func:`flat` writes it: the prefix of
+    the most weights; among equals that of an average, else the shortest."""
     names = set(map(flat, expected))
     counts: Counter[str] = Counter({"": 0})
     for name in map(flat, given):
@@ -119,15 +120,15 @@ def common_prefix(expected: Iterable[str], given: Iterable[str]) -> str:
 
 
 def without_prefix(expected: Iterable[str], weights: Weights) -> StateDict:
-    """Weights without what stands before the names of a network in a file, as Lightning writes
-    ``model.`` or ``net.``, if that is clear: half of the network's names follow it.
+    """Return weights without the prefix that a file has before the names of a network, as Lightning
+    writes ``model.`` or ``net.``, if the prefix is clear: half of the network's names follow it.
 
     Args:
-        expected: the names of the network.
-        weights: those of the file, by their :func:`plain_names`.
+        expected: names of the network.
+        weights: weights of the file, by their :func:`plain_names`.
 
     Returns:
-        All of them: names without that prefix stay as they are.
+        All weights of the file; names without the prefix stay as they are.
     """
     expected = list(expected)
     prefix = common_prefix(expected, weights)

@@ -1,4 +1,4 @@
-"""Data sets from the archives that their authors publish, checked by the published sums.
+"""Read data sets from the archives that their authors publish, checked by the published sums.
 
 | name | archives in SOURCE, or the same unpacked | written |
 |---|---|---|
@@ -33,10 +33,11 @@ from hypvision.io.errors import HypvisionError
 from hypvision.io.files import check_regular, read_lines, read_pieces
 from hypvision.io.images import is_hidden, read_labels, write_image
 
-LARGEST = 2**28  # bytes of a file in an archive; images and label maps have some megabytes
+# limit in bytes for a file in an archive; images and label maps have some megabytes
+LARGEST = 2**28
 
 Picture = tuple[str, Callable[[Path], object]]
-"""Where a file goes, and a function that writes it to a path."""
+"""The path of a file to write, and a function that writes the file to a path."""
 
 SUMS = {
     "ILSVRC2012_img_train.tar": "1d675b47d978889d74fa0da5fadfb00e",
@@ -49,24 +50,24 @@ SUMS = {
     "train2017.zip": "10ad623668ab00c62c096f0ed636d6aff41faca5",
     "val2017.zip": "4950dc9d00dbe1c933ee0170f5797584351d2a41",
 }
-"""MD5 or SHA-1 of archives, as published with them or with their loaders."""
+"""MD5 or SHA-1 sums of archives, as published with them or with their loaders."""
 
 UNPACKED = {
     "cifar10": ("cifar-10-python.tar.gz", "cifar-10-batches-py"),
     "cifar100": ("cifar-100-python.tar.gz", "cifar-100-python"),
     "tiny-imagenet": ("tiny-imagenet-200.zip", "tiny-imagenet-200"),
 }
-"""Small archives, and the folder that they hold."""
+"""For small data sets the name of the archive and of the folder in it."""
 
-# Of ADE20K's 150 classes, from 1 on, those that are no things; the 100 things have their numbers in
-# the maps of instances by their order.
+# The classes of ADE20K's 150, counted from 1, that are stuff. The 100 things are numbered by their
+# order in the maps of instances.
 _STUFF = {
     1, 2, 3, 4, 5, 6, 7, 10, 12, 14, 17, 18, 22, 26, 27, 29, 30, 35, 41, 47, 49, 52, 53, 55, 60,
     61, 62, 64, 69, 78, 80, 85, 92, 95, 97, 100, 101, 102, 106, 107, 110, 114, 115, 118, 123, 129,
     132, 141, 142, 146,
 }  # fmt: skip
 _THINGS = [number for number in range(1, 151) if number not in _STUFF]
-# Values of COCO-Stuff's maps that no pixel has: of COCO's 91 categories those without objects.
+# The values of COCO-Stuff's maps that no pixel has: those of COCO's 91 categories without objects.
 _UNUSED = (11, 25, 28, 29, 44, 65, 67, 68, 70, 82, 90)
 
 
@@ -74,7 +75,7 @@ class Files:
     """The files in a folder, a zip or a tar archive, by their paths in it.
 
     Raises:
-        HypvisionError: the archive is damaged, needs a password, or is no file.
+        HypvisionError: the archive is damaged, needs a password, or does not exist as a file.
     """
 
     def __init__(self, place: Path):
@@ -91,13 +92,14 @@ class Files:
             self._archive = zipfile.ZipFile(self.place)
             names = [item.filename for item in self._archive.infolist() if not item.is_dir()]
         else:
-            self._archive = tarfile.open(self.place)  # noqa: SIM115 - is read later
+            # The archive is read later, so it stays open.
+            self._archive = tarfile.open(self.place)  # noqa: SIM115
             self._members = {item.name: item for item in self._archive if item.isreg()}
             names = list(self._members)
         return [name for name in names if not any(map(is_hidden, PurePosixPath(name).parts))]
 
     def open(self, name: str) -> Any:
-        """A file, to read."""
+        """Return a file, opened for reading."""
         if self._archive is None:
             return (self.place / name).open("rb")
         if isinstance(self._archive, zipfile.ZipFile):
@@ -105,10 +107,10 @@ class Files:
         return self._archive.extractfile(self._members[name])
 
     def read(self, name: str) -> bytes:
-        """The content of a file.
+        """Return the content of a file.
 
         Raises:
-            HypvisionError: it is damaged, needs a password, or has more than :data:`LARGEST`
+            HypvisionError: the file is damaged, needs a password, or has more than :data:`LARGEST`
                 bytes.
         """
         with _readable(self.place, name), self.open(name) as file:
@@ -120,7 +122,7 @@ class Files:
 
 @contextmanager
 def _readable(place: Path, name: str = "") -> Iterator[None]:
-    """Context that explains why an archive, or a file in it, cannot be read."""
+    """Context that explains in its errors why an archive, or a file in it, cannot be read."""
     what = f"'{name}' in '{place}'" if name else f"'{place}'"
     try:
         yield
@@ -129,7 +131,8 @@ def _readable(place: Path, name: str = "") -> Iterator[None]:
             f"{what} is packed in a way that Python does not know ({error}). Unpack the archive, "
             "and give the folder."
         ) from error
-    except RuntimeError as error:  # of zipfile, about a password
+    # zipfile raises this error about passwords.
+    except RuntimeError as error:
         raise HypvisionError(
             f"{what} cannot be read: {error}. Unpack the archive with its password, and give the "
             "folder."
@@ -137,16 +140,18 @@ def _readable(place: Path, name: str = "") -> Iterator[None]:
     except (
         zipfile.BadZipFile, tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError
     ) as error:  # fmt: skip
-        if getattr(error, "errno", None) is not None:  # of the disk, not of the archive
+        # An error with a number comes from the disk, not from the archive.
+        if getattr(error, "errno", None) is not None:
             raise
         raise HypvisionError(f"{what} is damaged ({error}). Fetch it again.") from error
 
 
 def find(source: Path, *names: str) -> Files:
-    """The first of these archives or folders that is in a folder, checked by its sum.
+    """Return the files of the first of these archives or folders that exists in ``source``, after
+    its sum was checked.
 
     Raises:
-        HypvisionError: none is there, or its sum is another one.
+        HypvisionError: ``source`` has none of them, or the sum of the archive differs.
     """
     place = next((source / name for name in names if (source / name).exists()), None)
     if place is None:
@@ -175,15 +180,15 @@ def _check_sum(place: Path) -> None:
             bar.update(len(piece))
     if found.hexdigest() != wanted:
         raise HypvisionError(
-            f"'{place}' has the sum {found.hexdigest()}, but the published file {wanted}: it is "
-            "not complete, or another one. Fetch it again."
+            f"'{place}' has the sum {found.hexdigest()}, but the published file has {wanted}: the "
+            "archive is not complete, or another one. Fetch it again."
         )
 
 
 @contextmanager
 def unpacked(name: str, source: Path) -> Iterator[Path]:
-    """The folder that a small data set is read from: ``source``, or where its archive was unpacked
-    for now."""
+    """Context with the folder that a small data set is read from: ``source``, or a temporary folder
+    into which its archive is unpacked."""
     archive, folder = UNPACKED[name]
     file = source if source.name == archive else source / archive
     if (source / folder).exists() or source.name == folder or not file.is_file():
@@ -202,14 +207,14 @@ def unpacked(name: str, source: Path) -> Iterator[Path]:
 
 
 # ImageNet
-# --------------------------------------------------------------------------------------------------
 
 
 def imagenet(source: Path) -> Iterator[Picture]:
-    """The images of both parts, in class folders."""
+    """Yield the images of the training and the validation part, in class folders."""
     train = find(source, "ILSVRC2012_img_train.tar", "train.tar", "train")
     for name in train.names:
-        if name.endswith(".tar"):  # of one class
+        # The archive has the images of one class.
+        if name.endswith(".tar"):
             yield from _of_class(train, name)
         elif _is_jpeg(name):
             yield f"train/{_class_of(name, train)}/{Path(name).name}", partial(train.copy, name)
@@ -225,8 +230,8 @@ def _validation(source: Path) -> Iterator[Picture]:
         file = Path(name).name
         if flat and file not in labels:
             raise HypvisionError(
-                f"'{val.place}' has '{file}', which the devkit does not know: expected are "
-                "ILSVRC2012_val_00000001.JPEG and so on."
+                f"'{val.place}' has '{file}', which the devkit does not know: expected are the "
+                "names ILSVRC2012_val_00000001.JPEG and so on."
             )
         wnid = labels[file] if flat else _class_of(name, val)
         yield f"val/{wnid}/{file}", partial(val.copy, name)
@@ -237,7 +242,7 @@ def _is_jpeg(name: str) -> bool:
 
 
 def _of_class(train: Files, name: str) -> Iterator[Picture]:
-    """The images in the archive of a class, which lies in that of all."""
+    """Yield the images in the archive of one class, which lies in the archive of all classes."""
     wnid = Path(name).stem
     with (
         _readable(train.place, name),
@@ -261,14 +266,14 @@ def _class_of(name: str, files: Files) -> str:
     folder = PurePosixPath(name).parent.name
     if not folder:
         raise HypvisionError(
-            f"'{name}' in '{files.place}' lies in no folder of a class. Expected: n01440764/..., "
-            "one folder or archive a class."
+            f"'{name}' in '{files.place}' does not lie in the folder of a class. Expected: "
+            "n01440764/..., one folder or archive for each class."
         )
     return folder
 
 
 def _devkit(source: Path) -> dict[str, str]:
-    """The classes of the validation images, by the names of these."""
+    """Return the class of each validation image, by the name of the image."""
     kit = find(source, "ILSVRC2012_devkit_t12.tar.gz", "ILSVRC2012_devkit_t12")
     with TemporaryDirectory(prefix="hypvision-") as folder:
         places = []
@@ -291,11 +296,10 @@ def _devkit(source: Path) -> dict[str, str]:
 
 
 # ADE20K and COCO-Stuff
-# --------------------------------------------------------------------------------------------------
 
 
 def _ade_files(source: Path) -> tuple[Files, str]:
-    """The files of the scene parsing challenge, and what their paths begin with."""
+    """Return the files of the scene parsing challenge, and the prefix of their paths."""
     if source.name == "ADEChallengeData2016.zip":
         source = source.parent
     if source.name == "ADEChallengeData2016":
@@ -305,7 +309,7 @@ def _ade_files(source: Path) -> tuple[Files, str]:
 
 
 def ade20k(source: Path) -> Iterator[Picture]:
-    """Images and label maps as they are."""
+    """Yield the images and label maps, unchanged."""
     files, prefix = _ade_files(source)
     for name in files.names:
         inner = name.removeprefix(prefix)
@@ -314,7 +318,8 @@ def ade20k(source: Path) -> Iterator[Picture]:
 
 
 def ade_panoptic(source: Path, segments: list[dict[str, Any]]) -> Iterator[Picture]:
-    """Images and segment maps of the validation part; ``segments`` gets the entries of each."""
+    """Yield the images and segment maps of the validation part; the entry of each image is added to
+    ``segments``."""
     files, prefix = _ade_files(source)
     instances = find(
         files.place.parent, "annotations_instance.tar", "annotations_instance",
@@ -347,12 +352,14 @@ def _pixels(files: Files, name: str) -> np.ndarray:
 def panoptic_map(
     semantic: np.ndarray, instances: np.ndarray
 ) -> tuple[np.ndarray, list[dict[str, Any]]]:
-    """The numbers of segments (H, W), 0 for none, and what each is: stuff by the label map, things
-    by the map of instances. A thing without an instance is none.
+    """Return the numbers of segments (H, W), 0 for no segment, and the entry of each segment: stuff
+    comes from the label map, things from the map of instances. A thing without an instance is left
+    out.
 
     Args:
-        semantic: labels (H, W), 0 for none, 1 to 150.
-        instances: (H, W, 3): the number of the thing's class, 1 to 100, and that of the instance.
+        semantic: labels (H, W), 0 for no class, 1 to 150.
+        instances: map of instances (H, W, 3): the number of the thing's class, 1 to 100, and the
+            number of the instance.
     """
     if instances.ndim != 3 or instances.shape[:2] != semantic.shape:
         raise HypvisionError(
@@ -372,7 +379,8 @@ def panoptic_map(
         ids[mask] = number
     for number, (category, _) in enumerate(masks, start=1):
         rows, columns = np.nonzero(ids == number)
-        if not len(rows):  # things lie over it
+        # Things lie over the whole segment, so nothing of it is left.
+        if not len(rows):
             continue
         left, top = int(columns.min()), int(rows.min())
         box = [left, top, int(columns.max()) + 1 - left, int(rows.max()) + 1 - top]
@@ -388,7 +396,7 @@ def _write_ids(ids: np.ndarray, target: Path) -> None:
 
 
 def panoptic_json(segments: list[dict[str, Any]]) -> dict[str, Any]:
-    """The content of ``ade20k_panoptic_val.json``."""
+    """Return the content of ``ade20k_panoptic_val.json``."""
     keys = ("id", "file_name", "height", "width")
     images = [{key: item[key] for key in keys} for item in segments]
     annotations = [
@@ -407,7 +415,7 @@ def panoptic_json(segments: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def coco_stuff(source: Path) -> Iterator[Picture]:
-    """The images as they are, and the label maps with the 171 classes numbered from 0."""
+    """Yield the images, unchanged, and the label maps with the 171 classes numbered from 0."""
     maps = find(source, "stuffthingmaps_trainval2017.zip", "stuffthingmaps", "annotations")
     labels = {name: Path(name) for name in maps.names if name.endswith(".png")}
     for part in ("train2017", "val2017"):
@@ -428,7 +436,8 @@ def coco_stuff(source: Path) -> Iterator[Picture]:
 
 
 def stuff_table() -> np.ndarray:
-    """The label of each value, uint8 (256,): 0 to 170, and 255 for none."""
+    """Return the label of each value in COCO-Stuff's maps, uint8 (256,): 0 to 170, and 255 for no
+    class."""
     table = np.full(256, 255, dtype=np.uint8)
     used = [value for value in range(182) if value not in _UNUSED]
     table[used] = np.arange(len(used))
@@ -438,5 +447,7 @@ def stuff_table() -> np.ndarray:
 def _write_stuff(maps: Files, name: str, target: Path) -> None:
     labels = _pixels(maps, name)
     if labels.ndim != 2 or labels.dtype != np.uint8:
-        raise HypvisionError(f"'{name}' in '{maps.place}' is no label map of 8 bits.")
+        raise HypvisionError(
+            f"'{name}' in '{maps.place}' is no label map of 8 bits. Fetch it again."
+        )
     write_image(Image.fromarray(stuff_table()[labels]), target, "PNG")

@@ -1,7 +1,8 @@
-"""Annotations of other tools as COCO's JSON: YOLO, LabelMe, CreateML, VOC and tables of boxes.
+"""Convert annotations of other tools into COCO's JSON: YOLO, LabelMe, CreateML, VOC and tables of
+boxes.
 
-The images stay as and where they are; the files name them relative to the folder of the data. For
-``hypvision train FOLDER`` write into its ``annotations``.
+The images are neither changed nor moved; the files name them relative to the folder of the data.
+For ``hypvision train FOLDER`` write the files into ``FOLDER/annotations``.
 """
 
 from __future__ import annotations
@@ -39,13 +40,14 @@ _PARTS = dict(
     train="train", training="train", val="val", valid="val", validation="val", test="test",
     testing="test",
 )  # fmt: skip
-_ALL = "default"  # the name of the file where there are no parts, as in CVAT
-_CIRCLE = 48  # corners of a circle
+_ALL = "default"  # name of the file for data without parts, as in CVAT
+_CIRCLE = 48  # number of corners of a circle's polygon
 
 
 class Shape(NamedTuple):
-    """An object: what and where it is for messages, the name of its class, its box as left, top,
-    right, bottom in pixels, and its polygons or run lengths (empty: a box alone)."""
+    """An annotated object: its place in the file, for messages; the name of its class; its box as
+    left, top, right, bottom in pixels; its polygons or run lengths (empty for a box alone); and
+    whether it is a crowd."""
 
     where: str
     name: str
@@ -55,7 +57,8 @@ class Shape(NamedTuple):
 
 
 class Annotated(NamedTuple):
-    """An image with its objects, and the file that says so; its size there, None: not said."""
+    """An image with its objects, the annotation file that they come from, and the image's height
+    and width in that file (None if it has none)."""
 
     image: Path
     source: Path
@@ -64,7 +67,7 @@ class Annotated(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A file of COCO's format, and how many images, objects and classes it has."""
+    """A file that was written in COCO's format, and how many images, objects and classes it has."""
 
     file: Path
     images: int
@@ -76,19 +79,20 @@ _Reader = Callable[[Path, Usage], Iterator[Annotated]]
 
 
 def convert(source: str | Path, out: str | Path, usage: Usage | None = None) -> list[Written]:
-    """Write ``OUT/instances_PART.json`` for each part of a data set; without parts, one file,
-    ``instances_default.json``.
+    """Convert a data set: write ``OUT/instances_PART.json`` for each part (training, validation,
+    test), or ``instances_default.json`` without parts, and return the files.
 
     Args:
-        source: folder of the data (or YOLO's ``data.yaml``): YOLO; VOC's ``*.xml``; LabelMe's or
-            CreateML's ``*.json``; tables of boxes, ``*.csv``. Parts are YOLO's, the lists in VOC's
-            ``ImageSets/Main``, or folders called ``train``, ``val`` or ``valid``, and ``test``.
-        out: folder to write to.
-        usage: counts what is left out.
+        source: folder of the data (or YOLO's ``data.yaml``). Its format is YOLO; VOC's ``*.xml``;
+            LabelMe's or CreateML's ``*.json``; or tables of boxes, ``*.csv``. Parts are YOLO's, the
+            lists in VOC's ``ImageSets/Main``, or folders called ``train``, ``val`` or ``valid``,
+            and ``test``.
+        out: folder that the files are written to.
+        usage: counts the objects and images that are left out.
 
     Raises:
-        HypvisionError: a file is there with other content; the folder has none of these formats,
-            or several; a file is wrong.
+        HypvisionError: a file exists with other content; the folder has none of these formats, or
+            several; a file is wrong.
     """
     source = Path(source).expanduser()
     usage = usage or Usage(source)
@@ -143,7 +147,7 @@ def _of_files(source: Path, usage: Usage) -> dict[str, dict[str, Any]]:
 
 
 def _one_format(source: Path) -> tuple[_Reader, list[Path]]:
-    """The function that reads the annotations of a folder, and their files."""
+    """Return the function that reads the annotations of a folder, and the annotation files."""
     kinds: dict[_Reader, list[Path]] = {}
     for file in _annotation_files(source):
         reader = _reader_of(file)
@@ -153,8 +157,8 @@ def _one_format(source: Path) -> tuple[_Reader, list[Path]]:
         found = " and ".join(_NAMES[reader] for reader in kinds) or "no kind that is known"
         raise HypvisionError(
             f"'{source}' has annotations of {found}. Expected is one of YOLO (data.yaml), VOC "
-            "(.xml), LabelMe and CreateML (.json), tables of boxes (.csv). Give a folder that has "
-            "one of them alone."
+            "(.xml), LabelMe and CreateML (.json), tables of boxes (.csv). Give a folder with only "
+            "one of them."
         )
     return next(iter(kinds.items()))
 
@@ -168,10 +172,12 @@ def _annotation_files(source: Path) -> list[Path]:
 
 
 def _by_folders(source: Path, items: Iterable[Annotated]) -> dict[str, list[Annotated]]:
-    """The images by the first folder that is called like a part."""
+    """Return the images of each part, by the first folder in their path that is called like a
+    part."""
     parts: dict[str, list[Annotated]] = {}
     for item in items:
-        # an image that HYPVISION_ALLOW_OUTSIDE allows belongs to the part of its annotation
+        # An image outside the folder, which HYPVISION_ALLOW_OUTSIDE allows, belongs to the part of
+        # its annotation.
         place = item.image if item.image.is_relative_to(source) else item.source
         folders = place.relative_to(source).parts[:-1]
         part = next((_PARTS[name.lower()] for name in folders if name.lower() in _PARTS), _ALL)
@@ -180,7 +186,8 @@ def _by_folders(source: Path, items: Iterable[Annotated]) -> dict[str, list[Anno
 
 
 def _by_lists(source: Path, items: list[Annotated]) -> dict[str, list[Annotated]]:
-    """The images of each list in ``ImageSets/Main``; as :func:`_by_folders` without lists."""
+    """Return the images of each list in ``ImageSets/Main``; without lists, those of
+    :func:`_by_folders`."""
     lists = {part: source / f"ImageSets/Main/{part}.txt" for part in ("train", "val", "test")}
     own = {item.source.stem: item for item in items}
     parts: dict[str, list[Annotated]] = {}
@@ -199,7 +206,8 @@ def _by_lists(source: Path, items: list[Annotated]) -> dict[str, list[Annotated]
 def _coco(
     items: Sequence[Annotated], names: Sequence[str], source: Path, usage: Usage
 ) -> dict[str, Any]:
-    """The content of a file in COCO's format; objects that are no boxes are counted."""
+    """Return the content of a file in COCO's format; objects whose box is empty are counted and
+    left out."""
     numbers = {name: number for number, name in enumerate(names, start=1)}
     check = BoxCheck(usage, "left, top, right and bottom in pixels")
     images: list[dict[str, Any]] = []
@@ -231,7 +239,7 @@ def _coco(
 
 
 def _area(shape: Shape) -> float:
-    """In pixels; outlines of one object that overlap count twice."""
+    """Return the area of an object in pixels; overlapping outlines of one object count twice."""
     if isinstance(shape.segmentation, dict):
         return sum(shape.segmentation["counts"][1::2])
     left, top, right, bottom = shape.corners
@@ -239,29 +247,28 @@ def _area(shape: Shape) -> float:
 
 
 def _size(item: Annotated) -> tuple[int, int]:
-    """Height and width of the image, which must be those of the annotation, if that has them."""
+    """Return height and width of the image; raise an error if the annotation has another size."""
     if not item.image.is_file():
         raise HypvisionError(
-            f"'{item.source}' is about the image '{item.image}', which does not exist. Put it "
-            "there."
+            f"'{item.source}' is about the image '{item.image}', which does not exist. Put the "
+            "image there."
         )
     size = shown_size(item.image)
     said = item.size
     if said is not None and whole_size(*said) and (int(said[0]), int(said[1])) != size:
         raise HypvisionError(
             f"'{item.source}' says that its image is {said[1]:.0f} x {said[0]:.0f} pixels, but "
-            f"'{item.image}' is {size[1]} x {size[0]} as it is shown. Take the image that was "
+            f"'{item.image}' is {size[1]} x {size[0]} as it is shown. Use the image that was "
             "annotated."
         )
     return size
 
 
-# The formats
-# --------------------------------------------------------------------------------------------------
+# Readers of the formats
 
 
 def _reader_of(file: Path) -> _Reader | None:
-    """The function that reads a file; None: it is of another kind."""
+    """Return the function that reads an annotation file; None for a file of another kind."""
     if file.suffix.lower() == ".xml":
         return _voc
     if file.suffix.lower() == ".csv":
@@ -277,7 +284,7 @@ def _reader_of(file: Path) -> _Reader | None:
 
 
 def _voc(file: Path, usage: Usage) -> Iterator[Annotated]:
-    """VOC counts pixels from 1."""
+    """Read a VOC file; VOC counts pixels from 1, so 1 is subtracted."""
     root = read_xml(file)
     shapes = []
     for number, item in enumerate(root.findall("object"), start=1):
@@ -293,8 +300,8 @@ def _voc(file: Path, usage: Usage) -> Iterator[Annotated]:
 
 
 def _beside(file: Path, name: str) -> Path:
-    """The image of an XML file: called like the file or as it says, beside it or in VOC's or
-    others' folders of images."""
+    """Return the image of a VOC file: it has the file's name, or the name in the file, and lies
+    beside it or in a folder of images (``JPEGImages``, ``images``)."""
     folders = [file.parent, file.parent.parent / "JPEGImages", file.parent.parent / "images"]
     named = [folder / Path(name.replace("\\", "/")).name for folder in folders if name]
     same = [
@@ -320,7 +327,7 @@ def _name(name: Any, where: str) -> str:
 
 
 def _createml(file: Path, usage: Usage) -> Iterator[Annotated]:
-    """CreateML has the centre of a box, in pixels."""
+    """Read a CreateML file, which has the centres of boxes in pixels."""
     for number, item in enumerate(read_json(file)):
         place = f"In '{file}', entry {number}"
         item = item if isinstance(item, dict) else {}
@@ -351,8 +358,9 @@ def _centred(entry: Any, where: str) -> Shape:
 
 
 def _table(file: Path, usage: Usage) -> Iterator[Annotated]:
-    """A box a line: in pixels, as TensorFlow's and Roboflow's tables, or as parts of the width and
-    height, as in OpenImages, whose names of classes another table beside it has."""
+    """Read a table with one box per line: in pixels, as in TensorFlow's and Roboflow's tables, or
+    as parts of width and height, as in OpenImages, whose class names stand in another table beside
+    it."""
     cells = read_cells(file, _BOX_LINE)
     sides = box_columns(cells.head)
     image = column(cells, None, (*IMAGE_COLUMNS, "ImageID"), file)
@@ -363,7 +371,9 @@ def _table(file: Path, usage: Usage) -> Iterator[Annotated]:
         lines.setdefault(row[image], []).append((f"In '{file}', line {number}", row))
     paths, lost = find_images_of([*lines], file.parent, file)
     if len(lost) == len(lines):
-        raise HypvisionError(f"None of the {len(lines)} images of '{file}' is beside or below it.")
+        raise HypvisionError(
+            f"None of the {len(lines)} images of '{file}' is beside or below it. Put them there."
+        )
     for place, (name, rows) in enumerate(lines.items()):
         if place in lost:
             usage.leave_out("images", "missing on disk", name)
@@ -386,14 +396,15 @@ _BOX_LINE = "Expected: a box a line, with xmin, ymin, xmax, ymax and the names o
 
 
 def _openimages_names(file: Path) -> dict[str, str]:
-    """The names of OpenImages' labels, from ``class-descriptions*.csv`` beside the table."""
+    """Return the names of OpenImages' labels, from ``class-descriptions*.csv`` beside the table."""
     tables = sorted(file.parent.glob("*class-descriptions*.csv"))
     lines = [line for table in tables for line in read_lines(table, "a table of names")]
     return dict(row[:2] for row in csv.reader(lines) if len(row) > 1)
 
 
 def _labelme(file: Path, usage: Usage) -> Iterator[Annotated]:
-    """LabelMe has outlines; those of a group and a label are one object."""
+    """Read a LabelMe file, which has outlines; the outlines with the same group and label are one
+    object."""
     content = read_json(file)
     groups: dict[Any, list[Shape]] = {}
     for number, item in enumerate(content["shapes"], start=1):
@@ -442,7 +453,7 @@ def _rectangle(item: Any, points: np.ndarray, *_: Any) -> tuple[list[float], Any
 
 
 def _circle(item: Any, points: np.ndarray, *_: Any) -> tuple[list[float], Any]:
-    """By its centre and a point of its edge."""
+    """Return box and polygon of a circle, given by its centre and a point on its edge."""
     angles = np.linspace(0, 2 * np.pi, _CIRCLE, endpoint=False)
     edge = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     return _polygon(item, points[0] + np.linalg.norm(points[1] - points[0]) * edge)
@@ -451,7 +462,8 @@ def _circle(item: Any, points: np.ndarray, *_: Any) -> tuple[list[float], Any]:
 def _mask(
     item: dict[str, Any], points: np.ndarray, where: str, content: dict[str, Any]
 ) -> tuple[list[float], Any]:
-    """A PNG, in Base64, of the part of the image whose first pixel ``points`` has."""
+    """Return box and run lengths of a mask, a PNG in Base64 for a part of the image that begins at
+    the first of ``points``."""
     try:
         data = base64.b64decode(item["mask"], validate=True)
         part = read_labels("mask", "mask", "L", data) > 0
@@ -481,7 +493,7 @@ _OUTLINES: dict[str, Callable[..., tuple[list[float], Any]]] = {
 
 
 def _joined(shapes: list[Shape]) -> Shape:
-    """The outlines of one group as one object."""
+    """Return the outlines of one group as one object."""
     polygons = [shape.segmentation for shape in shapes]
     if len(shapes) == 1:
         return shapes[0]

@@ -1,4 +1,4 @@
-"""Readers of the lists that authors publish with data sets: lines of words, and Matlab files."""
+"""Read the lists that authors publish with data sets: lines of words, and Matlab files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read_label(value: Any, path: Path, most: int | None = None) -> int:
     if label is None or label < 1 or (most is not None and label > most):
         wanted = f"from 1 to {most}" if most else "from 1"
         raise HypvisionError(
-            f"'{path}' has the label {value!r}; expected whole numbers {wanted}. Take an intact "
+            f"'{path}' has the label {value!r}; expected whole numbers {wanted}. Use an intact "
             "copy."
         )
     return label

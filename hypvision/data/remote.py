@@ -1,5 +1,5 @@
-"""Files on other machines: ``https://``, and by fsspec ``s3://`` (``pip install s3fs``), ``gs://``,
-``hf://datasets/USER/NAME/...`` and others.
+"""Read files on other machines: ``https://``, and by fsspec ``s3://`` (``pip install s3fs``),
+``gs://``, ``hf://datasets/USER/NAME/...`` and others.
 
 >>> with RemoteFile("https://example.org/shards/000000.tar").open() as file:
 ...     head = file.read(512)
@@ -28,26 +28,27 @@ from hypvision.io.web import (
 )
 
 _TRIES = 4
-WAIT = 0.25  # seconds before the first repetition; more before each further one
-_TEXT = 2**26  # bytes of a text
-_SKIP = 2**20  # bytes that are read rather than asked for anew
+WAIT = 0.25  # seconds before the first repetition; longer before each further one
+_TEXT = 2**26  # limit in bytes for a text
+_SKIP = 2**20  # number of bytes that are read on rather than asked for anew
 
 
 def is_remote(name: Any) -> bool:
-    """Whether a name is an address."""
+    """Return whether a name is the address of a file on another machine."""
     return bool(re.match(r"[a-z][a-z0-9+.-]*://", str(name)))
 
 
 class Status(NamedTuple):
-    """Size and a number that changes with the content, named as those of ``os.stat``."""
+    """The size of a file, and a number that changes with its content, with the names of
+    ``os.stat``."""
 
     st_size: int
     st_mtime_ns: int
 
 
 class RemoteFile:
-    """An address with the part of pathlib's names that readers of shards use. As text it is without
-    secrets."""
+    """A file on another machine, by its address, with those methods of pathlib that readers of
+    shards use. As text it is shown without secrets."""
 
     def __init__(self, url: str):
         self.url = url.rstrip("/")
@@ -86,7 +87,7 @@ class RemoteFile:
         return True
 
     def stat(self) -> Status:
-        """The size, and the time or the tag of the content.
+        """Return the size of the file, and a number made from the time or the tag of its content.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -106,7 +107,7 @@ class RemoteFile:
             return Status(int(about["size"]), zlib.crc32(str(marks).encode()))
 
     def open(self, mode: str = "rb") -> Any:
-        """The content, to read and to seek in."""
+        """Return the file opened for reading and seeking."""
         if self._is_http:
             return io.BufferedReader(_HttpFile(self.url, self.stat().st_size), 2**18)
         with self._system() as (system, path):
@@ -116,11 +117,14 @@ class RemoteFile:
         with self.open() as file:
             content = file.read(_TEXT + 1)
         if len(content) > _TEXT:
-            raise HypvisionError(f"'{self}' has more than {_TEXT:,} bytes, too many for a text.")
+            raise HypvisionError(
+                f"'{self}' has more than {_TEXT:,} bytes, too many for a text. Give a smaller file."
+            )
         return content.decode("utf-8")
 
     def children(self, ending: str | tuple[str, ...]) -> list[RemoteFile]:
-        """The files of a folder with an ending, sorted; a web server has no lists."""
+        """Return the files of a folder with an ending, sorted; raise an error for a folder of a web
+        server, which has no list of its files."""
         if self._is_http:
             raise HypvisionError(
                 f"'{self}' is a folder of a web server, which has no list of its files. Give a "
@@ -137,14 +141,15 @@ class RemoteFile:
 
     @contextmanager
     def _system(self) -> Iterator[tuple[Any, str]]:
-        """fsspec's system of files and the path in it; its errors are explained."""
+        """Context with fsspec's file system and the path in it, which explains its errors."""
         import fsspec
 
         try:
             yield fsspec.core.url_to_fs(self.url)
         except (FileNotFoundError, HypvisionError):
             raise
-        except Exception as error:  # each store has errors of its own
+        # Each store has errors of its own.
+        except Exception as error:
             raise HypvisionError(
                 f"'{self}' cannot be read: {one_line(error)}. Check the address and your rights. "
                 "fsspec needs a package for this kind of address: s3fs for s3://, gcsfs for gs://."
@@ -152,8 +157,8 @@ class RemoteFile:
 
 
 def _head(url: str) -> Any:
-    """The headers of a file of a web server; asked again where the machine is busy, or answers the
-    whole question alone, as it does where an address is signed for it."""
+    """Return the headers of a file of a web server. The question is repeated if the machine is
+    busy; if it refuses HEAD, as for an address that is signed for GET, it is asked by GET."""
     reason = ""
     method = "HEAD"
     end = time.monotonic() + deadline(0)
@@ -177,26 +182,28 @@ def _head(url: str) -> Any:
             break
         except HypvisionError:
             raise
-        except Exception as error:  # the HTTP library raises errors of its own
+        # The HTTP library raises errors of its own classes.
+        except Exception as error:
             reason = one_line(error)
     raise HypvisionError(f"'{url}' cannot be read: {reason}. Check the address and the network.")
 
 
 class _HttpFile(io.RawIOBase):
-    """A file of a web server. One answer is read on until a place further away is asked for; a
-    broken connection is opened again. All answers must be of one version of the file, and the
-    waiting for them has an end (:func:`~hypvision.io.web.deadline`), however slowly they drip."""
+    """A file of a web server, opened for reading. An answer is read on until a distant position is
+    asked for; a broken connection is opened again. All answers must be of the same version of the
+    file, and the waiting for them has a limit (:func:`~hypvision.io.web.deadline`), however slowly
+    its bytes arrive."""
 
     def __init__(self, url: str, size: int):
         self.url = url
         self.size = size
         self.place = 0
-        self.at = 0  # the place in the answer
+        self.at = 0  # position in the present answer
         self._answer: Any = None
         self._pieces: Iterator[bytes] = iter(())
-        self._rest = b""  # of the last piece
+        self._rest = b""  # bytes of the last piece that were not returned yet
         self._seen = {} if size < 0 else {"size": str(size)}
-        self._waited = 0.0  # seconds, for so many bytes:
+        self._waited = 0.0  # seconds of waiting for the bytes that were received
         self._received = 0
 
     def readable(self) -> bool:
@@ -230,10 +237,13 @@ class _HttpFile(io.RawIOBase):
                     self._waited = waited + time.monotonic() - begun
                     return len(data)
             except WrongContentError as error:
-                raise HypvisionError(f"'{self.url}': {error}. Begin again.") from error
+                raise HypvisionError(f"'{self.url}': {error}. Start the command again.") from error
             except (SourceError, HypvisionError) as error:
-                raise HypvisionError(f"'{self.url}' cannot be read: {error}.") from error
-            except Exception as error:  # the HTTP library raises errors of its own
+                raise HypvisionError(
+                    f"'{self.url}' cannot be read: {error}. Check the address and the network."
+                ) from error
+            # The HTTP library raises errors of its own classes.
+            except Exception as error:
                 reason = one_line(error)
             self._hang_up()
             time.sleep(number * WAIT)
@@ -243,7 +253,7 @@ class _HttpFile(io.RawIOBase):
         )
 
     def _go_to_place(self, seconds: float) -> None:
-        """Open an answer, or read the one that is open on, until the place."""
+        """Move to the present position: read the open answer up to it, or open a new one there."""
         check_time(time.monotonic() + seconds)
         if self._answer is not None and not 0 <= self.place - self.at <= _SKIP:
             self._hang_up()
@@ -258,7 +268,8 @@ class _HttpFile(io.RawIOBase):
             check_time(end)
 
     def _next(self, most: int) -> bytes:
-        """The next bytes of the answer, at most so many; none: it has ended."""
+        """Return the next bytes of the answer, at most ``most``; no bytes mean that it has
+        ended."""
         if not self._rest:
             self._rest = next(self._pieces, b"")
             self._received += len(self._rest)

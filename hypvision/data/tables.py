@@ -1,7 +1,8 @@
-"""Tables of images and labels as people bring them: Kaggle's, Hugging Face's, Roboflow's, pandas'.
+"""Read tables of images and labels in the forms that people have: those of Kaggle, Hugging Face,
+Roboflow and pandas.
 
-:func:`read_cells` reads the cells of any of them. :class:`ImageTableDataset` has one label an
-image; tables with several labels an image are :mod:`hypvision.data.multi_label`.
+:func:`read_cells` reads the cells of any such table. :class:`ImageTableDataset` has one label per
+image; :mod:`hypvision.data.multi_label` reads tables with several labels per image.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from hypvision.io.files import inside, parse_json, read_lines
 from hypvision.io.images import images_in, is_image
 from hypvision.io.types import Plain, StrPath
 
-#: Names of the column of images, and of that of labels, the usual one first.
+# Names of the column of images, and of the column of labels, the most usual one first.
 IMAGE_COLUMNS = (
     "image", "file_name", "filename", "image_id", "image_path", "image_name", "path", "filepath",
     "file", "img", "id",
@@ -34,26 +35,27 @@ IMAGE_COLUMNS = (
 LABEL_COLUMNS = ("label", "labels", "class", "class_name", "category", "target", "tags")
 ONES = ("1", "1.0", "true")
 ZEROS = ("0", "0.0", "false")
-_MISSING = ("", "nan", "null", "<na>")  # what pandas writes, or reads, where there is no value
+_MISSING = ("", "nan", "null", "<na>")  # texts that pandas writes, or reads, for a missing value
 _TABLE = "the table of images and their labels"
 
 
 class Cells(NamedTuple):
-    """The header of a table, and its rows by column, each with its line."""
+    """The names of a table's columns, and its rows, each with its line number and its cells by
+    column."""
 
     head: list[str]
     rows: list[tuple[int, dict[str, str]]]
 
 
 def read_cells(path: StrPath, expected: str) -> Cells:
-    """The cells of a ``.csv`` or ``.tsv`` between commas, tabs or semicolons (what the first line
-    has most of), or of a ``.jsonl`` of flat objects. A table without a header, whose first line
-    names an image, has the columns ``image`` and ``label``; the column without a name that pandas
-    writes is left out.
+    """Read the cells of a ``.csv`` or ``.tsv`` file, separated by commas, tabs or semicolons
+    (whichever the first line has most), or of a ``.jsonl`` file of flat objects. A table without a
+    header, whose first line names an image, gets the columns ``image`` and ``label``; the nameless
+    column that pandas writes is left out.
 
     Args:
-        path: the file.
-        expected: what such a table must be, the end of messages.
+        path: path of the file.
+        expected: text at the end of messages that says what such a table must be.
     """
     lines = read_lines(path, _TABLE, blank=True)
     if Path(path).suffix == ".jsonl":
@@ -79,7 +81,8 @@ def read_cells(path: StrPath, expected: str) -> Cells:
 
 
 def _head(rows: Sequence[list[str]]) -> list[str]:
-    """The header of a table, also of one that has none."""
+    """Return the column names of a table; ("image", "label") for a table of two columns whose first
+    line is already data."""
     head = rows[0] if rows else []
     no_header = any(Path(cell).suffix.lower() in _IMAGE_ENDINGS for cell in head)
     return ["image", "label"] if len(head) == 2 and no_header else head
@@ -103,10 +106,11 @@ def _of_json(path: StrPath, lines: Sequence[str], expected: str) -> Cells:
 
 
 def column(cells: Cells, wanted: str | None, known: Sequence[str], path: StrPath) -> str:
-    """The column that is ``wanted``, or by its name one of those ``known``.
+    """Return the name of the column ``wanted``, or of the first of the ``known`` names that the
+    table has.
 
     Raises:
-        HypvisionError: there is none.
+        HypvisionError: the table has no such column.
     """
     by_name = {name.lower(): name for name in reversed(cells.head)}
     for name in known if wanted is None else (wanted,):
@@ -120,14 +124,16 @@ def column(cells: Cells, wanted: str | None, known: Sequence[str], path: StrPath
 
 
 def box_columns(head: Sequence[str]) -> list[str]:
-    """The columns with the left, top, right and bottom of a box; empty if the table has none."""
+    """Return the names of the columns with the left, top, right and bottom of a box; an empty list
+    if the table has no boxes."""
     by_name = {name.strip(' "').lower(): name for name in head}
     sides = ("xmin", "ymin", "xmax", "ymax")
     return [by_name[side] for side in sides] if by_name.keys() >= {*sides} else []
 
 
 def label_of(text: str, where: str) -> str:
-    """A label; an error for an empty cell and for ``NaN``, with its line in ``where``."""
+    """Return a label without spaces around it; raise an error for an empty cell and for ``NaN``.
+    ``where``: the line, for the message."""
     text = text.strip()
     ensure(
         text.lower() not in _MISSING,
@@ -140,17 +146,19 @@ def label_of(text: str, where: str) -> str:
 def split_labels(
     cells: Sequence[tuple[str, str]], separator: str | None, notes: list[str]
 ) -> list[list[str]]:
-    """The names in the label cells of a table, each given as (where, text).
+    """Return the list of names in each label cell of a table.
 
     Args:
-        cells: of the column of labels; an empty one has no label.
-        separator: between names; None: ``;`` where a cell has it, else ``|`` or ``,``, which is
-            noted; a cell such as ``['cat', 'owl']`` is a list of Python. Spaces are taken, and
-            noted, if each word is in at least two different cells.
-        notes: what was found.
+        cells: place (for messages) and text of each cell in the column of labels; an empty cell has
+            no label.
+        separator: separator of the names; None: ``;`` if a cell has it, else ``|`` or ``,``, with a
+            note; a cell such as ``['cat', 'owl']`` is read as a Python list. Spaces are used, with
+            a note, if each word is in at least two different cells.
+        notes: list that gets the notes.
 
     Raises:
-        HypvisionError: a cell is ``NaN``; or cells have spaces that may separate or not.
+        HypvisionError: a cell is ``NaN``; or cells have spaces of which it is unclear whether they
+            separate names.
     """
     given = [(where, label_of(text, where) if text.strip() else "") for where, text in cells]
     plain = [text for _, text in given if text and not text.startswith("[")]
@@ -163,7 +171,7 @@ def split_labels(
 
 
 def _separator(texts: Sequence[str], notes: list[str]) -> str:
-    """What separates names in cells."""
+    """Return the text that separates names in cells."""
     sign = next((sign for sign in ";|, " if any(sign in text for text in texts)), ";")
     if sign == " ":
         _check_spaces(texts, notes)
@@ -194,8 +202,8 @@ def _list_of(text: str, where: str) -> list[str]:
 
 
 def find_images_of(names: Sequence[str], root: Path, table: StrPath) -> tuple[list[str], list[int]]:
-    """The paths of the images that a table names, below ``root``, and the numbers of those that do
-    not exist. A name may lack the ending, as Kaggle's do, or its folder."""
+    """Return the paths of the images that a table names, below ``root``, and the positions of those
+    that do not exist. A name may lack its ending, as in Kaggle's tables, or its folder."""
     paths = inside([root / name for name in names], root)
     lost = [number for number, path in enumerate(paths) if not is_image(Path(path))]
     if not lost:
@@ -221,20 +229,22 @@ def find_images_of(names: Sequence[str], root: Path, table: StrPath) -> tuple[li
 
 @DATASETS.register_module()
 class ImageTableDataset(_ImageDataset):
-    """Images with one label each, listed in a table: a column of images and one of labels, or a
-    column for each class with a single 1 in each row (Roboflow's ``_classes.csv``).
+    """A data set of images with one label each, listed in a table: with a column of images and one
+    of labels, or with a column for each class and a single 1 in each row (Roboflow's
+    ``_classes.csv``).
 
     Args:
-        root: the folder that the paths of the table start from; images may also lie deeper, and
-            their names lack the ending.
-        ann_file: the table, see :func:`read_cells`.
+        root: folder that the paths in the table start from; images may also lie deeper, and names
+            may lack the ending.
+        ann_file: path of the table, see :func:`read_cells`.
         transform: arguments of :func:`~hypvision.data.image_folder.build_transform`.
-        classes: class names in the order of the labels; or, by its path, the table that the model
-            is trained on. Default: the labels of the table, sorted, numbers as numbers.
-        image: the column of images; None: by its name, see :data:`IMAGE_COLUMNS`.
-        label: the column of labels; None: by its name, see :data:`LABEL_COLUMNS`, or the only other
-            one.
-        indices: keep these images only.
+        classes: class names in the order of the labels; or the path of the table that the model is
+            trained on. Default: the labels of this table, sorted, numbers by their value.
+        image: name of the column of images; None: the first of :data:`IMAGE_COLUMNS` that the table
+            has.
+        label: name of the column of labels; None: the only column beside the images, or the first
+            of :data:`LABEL_COLUMNS` that the table has.
+        indices: positions of the images to keep; None: all.
         white: as for :class:`~hypvision.data.image_folder.ImageFolderDataset`.
     """
 
@@ -274,8 +284,8 @@ class ImageTableDataset(_ImageDataset):
 
 
 def known_labels(labels: Iterable[str], names: Mapping[str, int], where: str) -> None:
-    """Raise an error for the first label that is none of the classes; ``where`` begins the
-    message."""
+    """Raise an error for the first label that is none of the classes; ``where`` is the beginning of
+    the message."""
     for name in labels:
         if name not in names:
             raise HypvisionError(
@@ -286,7 +296,7 @@ def known_labels(labels: Iterable[str], names: Mapping[str, int], where: str) ->
 
 
 def table_classes(labels: Any) -> list[str]:
-    """The different labels, sorted; numbers as numbers."""
+    """Return the different labels, sorted; numbers are sorted by their value."""
     found = set(labels)
     return sorted(found, key=natural) if all(map(str.isdecimal, found)) else sorted(found)
 
@@ -300,12 +310,12 @@ _ONE_LABEL = (
 def read_labels_of(
     path: StrPath, image: str | None = None, label: str | None = None
 ) -> dict[str, str]:
-    """The label of each image of a table, see :class:`ImageTableDataset`."""
+    """Return the label of each image in a table, see :class:`ImageTableDataset`."""
     cells = read_cells(path, _ONE_LABEL)
     ensure(
         not box_columns(cells.head),
         f"The table '{path}' has boxes. For a detector write them as COCO's JSON: hypvision data "
-        "convert FOLDER FOLDER/annotations. For one label an image remove the columns of boxes.",
+        "convert FOLDER FOLDER/annotations. For one label per image remove the columns of boxes.",
     )
     images = column(cells, image, IMAGE_COLUMNS, path)
     others = [name for name in cells.head if name != images]
@@ -323,14 +333,14 @@ def read_labels_of(
         ensure(
             other == text,
             f"{where}: the image '{name}' has the label '{text}', and '{other}' above. Remove one "
-            "of the two lines, or train with several labels an image (MultiLabelDataset).",
+            "of the two lines, or train with several labels per image (MultiLabelDataset).",
         )
     ensure(found, f"The table '{path}' names no images. {_ONE_LABEL}.")
     return found
 
 
 def is_marked(cells: Cells, names: Sequence[str]) -> bool:
-    """Whether these columns, two or more, have nothing but ones and zeros."""
+    """Return whether these columns, at least two, hold ones and zeros alone."""
     marks = {*ONES, *ZEROS}
     return len(names) > 1 and all(
         row[name].lower() in marks for _, row in cells.rows for name in names if name in row
@@ -339,6 +349,6 @@ def is_marked(cells: Cells, names: Sequence[str]) -> bool:
 
 def _marked(row: Mapping[str, str], names: Sequence[str], where: str) -> str:
     found = [name for name in names if row[name].lower() in ONES]
-    advice = "One label an image is needed here; for several take MultiLabelDataset."
+    advice = "One label per image is needed here; for several use MultiLabelDataset."
     ensure(len(found) == 1, f"{where}: {len(found)} classes are marked. {advice}")
     return found[0]

@@ -1,10 +1,11 @@
-"""Data sets in the layout of YOLO: a ``data.yaml``, and for each image a text file of its objects.
+"""Read data sets in the layout of YOLO: a ``data.yaml``, and for each image a text file of its
+objects.
 
-``data.yaml`` has ``names`` (a list, or numbers and names), maybe ``nc`` and ``path``, and for each
-part (``train``, ``val`` or ``valid``, ``test``) a folder, a list file, or a list of these. The
-labels of ``images/a.jpg`` are ``labels/a.txt``; where no folder is called ``images``, they lie
-beside the image. A line is ``class x y width height`` (the centre of a box) or
-``class x1 y1 x2 y2 x3 y3 ...`` (the outline of an object), all as shares of the image.
+``data.yaml`` has ``names`` (a list, or numbers and names), optionally ``nc`` and ``path``, and for
+each part (``train``, ``val`` or ``valid``, ``test``) a folder, a list file, or a list of these. The
+labels of ``images/a.jpg`` are ``labels/a.txt``; if no folder is called ``images``, they lie beside
+the image. A line is ``class x y width height`` (the centre of a box) or ``class x1 y1 x2 y2 x3 y3
+...`` (the outline of an object), all as shares of the image.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from hypvision.io.files import inside, read_lines, read_text
 from hypvision.io.images import images_in, is_image, shown_size
 
 PARTS = dict(train=("train",), val=("val", "valid", "validation"), test=("test",))
-_BEYOND = 1e-3  # how far rounding may put a point out of its image, as a share
-_LARGEST = 2**21  # of a data.yaml, in bytes: a hundred thousand names
-_SHOWN = 5  # faults that a message has
+_BEYOND = 1e-3  # how far rounding may put a point outside its image, as a share of the image
+_LARGEST = 2**21  # limit in bytes for a data.yaml, which allows a hundred thousand names
+_SHOWN = 5  # number of faults in a message
 
 
 class YoloData(NamedTuple):
-    """What a ``data.yaml`` says: its path, the names of the classes in the order of their numbers,
-    the images of each part, and the numbers of a key point's dimensions (empty without)."""
+    """The content of a ``data.yaml``: its path, the names of the classes in the order of their
+    numbers, the images of each part, and the shape of the key points (empty without)."""
 
     path: Path
     names: tuple[str, ...]
@@ -40,7 +41,8 @@ class YoloData(NamedTuple):
 
 
 class _Loader(yaml.BaseLoader):
-    """YAML without aliases: a few lines of them can expand to a structure that fills the memory."""
+    """A YAML loader without aliases, since a few lines of aliases can expand to a structure that
+    fills the memory."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -52,7 +54,7 @@ class _Loader(yaml.BaseLoader):
 
 
 def find_yaml(folder: Path) -> Path | None:
-    """The ``data.yaml`` of a folder, whatever its name; None: it has none."""
+    """Return the ``data.yaml`` of a folder, whatever its name is; None if the folder has none."""
     found = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
     found.sort(key=lambda path: path.stem != "data")
     return next((path for path in found if _is_yolo(path)), None)
@@ -67,7 +69,7 @@ def _is_yolo(path: Path) -> bool:
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
-    """The content of the file, all values as text: a class may be called "no"."""
+    """Return the content of the file with all values as text, since a class may be called "no"."""
     try:
         content = yaml.load(read_text(path, _LARGEST), _Loader)
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
@@ -78,11 +80,11 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def read_yolo(path: str | Path, only: str | None = None) -> YoloData:
-    """Read a ``data.yaml``, and list the images of its parts, or of one part ``only``.
+    """Read a ``data.yaml`` and list the images of its parts, or only of the part ``only``.
 
     Raises:
-        HypvisionError: the file cannot be read; its classes are not numbered from 0 on, or are
-            not ``nc``; a folder or an image that it names does not exist.
+        HypvisionError: the file cannot be read; its classes are not numbered from 0 on, or their
+            number is not ``nc``; or a folder or an image that it names does not exist.
     """
     path = Path(path).expanduser()
     content = _read_yaml(path)
@@ -103,13 +105,14 @@ def read_yolo(path: str | Path, only: str | None = None) -> YoloData:
 
 
 def _points(content: dict[str, Any], path: Path) -> tuple[int, ...]:
-    """The number of key points and of their numbers; empty: there are none."""
+    """Return the number of key points and of the numbers for each; empty if there are no key
+    points."""
     shape = content.get("kpt_shape") or []
     numbers = [whole_number(str(number)) for number in shape] if isinstance(shape, list) else [None]
     found = tuple(number for number in numbers if number is not None and number < 1000)
     if len(found) != len(numbers):
         raise HypvisionError(
-            f"'{path}' has kpt_shape: {str(shape):.100}. Expected: two whole numbers."
+            f"'{path}' has kpt_shape: {str(shape):.100}. Expected: two whole numbers. Correct it."
         )
     return found
 
@@ -130,15 +133,16 @@ def _names(content: dict[str, Any], path: Path) -> tuple[str, ...]:
         )
     if content.get("nc", str(len(names))) != str(len(names)):
         raise HypvisionError(
-            f"'{path}' has nc: {content['nc']}, but {len(names)} names. Correct one of the two."
+            f"'{path}' has nc: {content['nc']}, but {len(names)} names. Correct nc or the names."
         )
     return tuple(names)
 
 
 def _images(places: Any, content: dict[str, Any], path: Path) -> list[Path]:
-    """The images of a part, each once."""
+    """Return the images of a part, each once."""
     root = path.parent / os.path.expanduser(str(content.get("path") or "").replace("\\", "/"))
-    if not root.is_dir():  # it was written on another machine, or for a common folder of data sets
+    # The path may come from another machine, or start from a common folder of data sets.
+    if not root.is_dir():
         root = path.parent
     found: dict[Path, None] = {}
     for place in places if isinstance(places, list) else [places]:
@@ -148,7 +152,8 @@ def _images(places: Any, content: dict[str, Any], path: Path) -> list[Path]:
 
 def _images_of(root: Path, name: str, path: Path) -> list[Path]:
     place = root / name
-    if not place.exists() and name.startswith("../"):  # Roboflow writes one level too many
+    # Roboflow writes one "../" too many.
+    if not place.exists() and name.startswith("../"):
         place = root / name[3:]
     inside([place], path.parent)
     if place.is_dir():
@@ -162,7 +167,8 @@ def _images_of(root: Path, name: str, path: Path) -> list[Path]:
 
 
 def _listed(place: Path, root: Path) -> Iterator[Path]:
-    """The images of a list file, by paths from its folder or from that of the data."""
+    """Yield the images of a list file, whose paths start from its folder or from that of the
+    data."""
     for number, line in enumerate(read_lines(place, "a list of images", blank=True), start=1):
         if not line:
             continue
@@ -176,7 +182,7 @@ def _listed(place: Path, root: Path) -> Iterator[Path]:
 
 
 def label_file(image: Path) -> Path:
-    """The file of an image's objects."""
+    """Return the path of the file with an image's objects."""
     parts = list(image.parts)
     for place in range(len(parts) - 2, -1, -1):
         if parts[place] == "images":
@@ -186,7 +192,8 @@ def label_file(image: Path) -> Path:
 
 
 def outlined(data: YoloData) -> bool:
-    """Whether all objects of all parts have outlines, by the numbers in their lines."""
+    """Return whether all objects of all parts have outlines, judged by the number of values in
+    their lines."""
     files = [label_file(image) for images in data.images.values() for image in images]
     lines = [
         line
@@ -198,8 +205,8 @@ def outlined(data: YoloData) -> bool:
 
 
 class _Shape(NamedTuple):
-    """An object: its class, its corners (left, top, right, bottom) and its outline, empty for a
-    box, as shares of the image."""
+    """An object: its class, its corners (left, top, right, bottom) and its outline, all as shares
+    of the image; the outline is empty for a box."""
 
     label: int
     corners: tuple[float, float, float, float]
@@ -214,7 +221,7 @@ def _values(line: str) -> list[float]:
 
 
 def _line_fault(values: list[float], data: YoloData) -> str:
-    """What a line has wrong; empty: nothing."""
+    """Return what is wrong with the values of a line; an empty text if nothing is."""
     if not all(map(math.isfinite, values)):
         return "is not numbers alone"
     label, *shares = values
@@ -231,7 +238,7 @@ def _line_fault(values: list[float], data: YoloData) -> str:
 
 
 def _count_fault(count: int, data: YoloData) -> str:
-    """What is wrong with so many coordinates; empty: nothing."""
+    """Return what is wrong with this number of coordinates; an empty text if nothing is."""
     if data.points:
         wanted = 4 + math.prod(data.points)
         return "" if count == wanted else f"; with kpt_shape expected are {wanted + 1}"
@@ -252,7 +259,7 @@ def _shape(values: list[float], data: YoloData) -> _Shape:
 
 
 def _shapes(file: Path, data: YoloData, usage: Usage, faults: list[str]) -> Iterator[_Shape]:
-    """The objects in a file of labels; the same line counts once, as in YOLO's own code."""
+    """Yield the objects in a file of labels; a repeated line counts once, as in YOLO's own code."""
     seen = set()
     for number, line in enumerate(read_lines(file, "the labels of an image", blank=True), start=1):
         if not line:
@@ -270,17 +277,17 @@ def _shapes(file: Path, data: YoloData, usage: Usage, faults: list[str]) -> Iter
 
 
 def yolo_as_coco(data: YoloData, part: str, usage: Usage | None = None) -> dict[str, Any]:
-    """A part as the content of an annotation file in COCO's format: images by their absolute
-    paths, boxes and, where all objects have outlines, polygons in pixels; an image without a file
-    of labels has no objects.
+    """Return a part as the content of an annotation file in COCO's format: images by their absolute
+    paths, boxes, and polygons in pixels if all objects have outlines. An image without a file of
+    labels has no objects.
 
     Args:
-        data: of :func:`read_yolo`.
-        part: ``train``, ``val`` or ``test``.
-        usage: counts what is left out.
+        data: the result of :func:`read_yolo`.
+        part: name of the part: ``train``, ``val`` or ``test``.
+        usage: counts the lines that are left out.
 
     Raises:
-        HypvisionError: a line of a file of labels is wrong; the first of them are named.
+        HypvisionError: lines of the files of labels are wrong; the message names the first ones.
     """
     usage = usage or Usage(data.path)
     images: list[dict[str, Any]] = []
@@ -325,7 +332,7 @@ def _in_pixels(shape: _Shape, height: int, width: int) -> dict[str, Any]:
 
 
 def polygon_area(outline: list[float]) -> float:
-    """Of a polygon, by the shoelace formula."""
+    """Return the area of a polygon by the shoelace formula."""
     across, down = outline[0::2], outline[1::2]
     turned = zip(across, down, [*across[1:], across[0]], [*down[1:], down[0]])
     return abs(sum(x * next_y - next_x * y for x, y, next_x, next_y in turned)) / 2
@@ -334,19 +341,20 @@ def polygon_area(outline: list[float]) -> float:
 def _tell(
     data: YoloData, part: str, usage: Usage, annotations: list[dict[str, Any]], unlabelled: int
 ) -> None:
-    """Note what a user may not expect; outlines of some objects alone are left out."""
+    """Add notes on what a user may not expect, and remove the outlines if only some objects have
+    them."""
     outlined = sum(bool(item["segmentation"]) for item in annotations)
     if unlabelled:
         usage.notes.append(
             f"{unlabelled} of {len(data.images[part])} images of '{part}' in '{data.path}' have no "
-            "file of labels: they are background."
+            "file of labels: these images count as background."
         )
     if data.points:
-        usage.notes.append(f"'{data.path}' has key points (kpt_shape): the boxes alone are used.")
+        usage.notes.append(f"'{data.path}' has key points (kpt_shape): only the boxes are used.")
     if 0 < outlined < len(annotations):
         usage.notes.append(
             f"'{data.path}', {part}: {outlined} objects have outlines and "
-            f"{len(annotations) - outlined} are boxes: all count as boxes."
+            f"{len(annotations) - outlined} are boxes: all objects count as boxes."
         )
     if outlined < len(annotations):
         for item in annotations:

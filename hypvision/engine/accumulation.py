@@ -19,7 +19,7 @@ from hypvision.engine.sharded import cut, whole_tensor
 
 @HOOKS.register_module()
 class AccumulationHook(Hook):
-    """Saves the sums over ``accumulative_counts`` iterations in checkpoints that fall between them,
+    """Save the sums over ``accumulative_counts`` iterations in checkpoints that fall between them,
     so that a resumed run repeats the uninterrupted one at any interval.
 
     The sums are the gradients and, if the model has a list ``accumulated``, the tensors in it,
@@ -35,7 +35,8 @@ class AccumulationHook(Hook):
         save = runner.save_checkpoint
 
         def save_all(*args: Any, **options: Any) -> None:
-            """Called on all processes; one of them writes."""
+            """Save a checkpoint with the sums of all processes; all processes call this and one
+            writes."""
             stepped = all(one.should_update() for one in _optims(runner))
             summed = _summed(network_of(runner)) | dict(counts=_counts(runner))
             self._kept = [] if stepped else gather_object(summed) or []
@@ -55,7 +56,7 @@ class AccumulationHook(Hook):
             runner.logger.warning(
                 "The checkpoint lies between two steps with "
                 f"accumulative_counts={kept[0]['counts']}, and the config has {_counts(runner)}: "
-                "the gradients of the batches before it are left out."
+                "the gradients that the checkpoint has accumulated are dropped."
             )
             return
         model: Any = network_of(runner)
@@ -70,7 +71,8 @@ class AccumulationHook(Hook):
 def _set_gradients(
     model: nn.Module, kept: list[dict[str, Any]], own: dict[str, Any] | None
 ) -> None:
-    """Give parameters the gradients of this process, or those of all."""
+    """Set the gradient of each parameter to that of this process in the checkpoint; ``own`` None:
+    to the mean over the processes."""
     for name, parameter in model.named_parameters():
         if isinstance(parameter, DTensor):
             grad = _gradient(name, kept, None)
@@ -81,7 +83,8 @@ def _set_gradients(
 
 
 def _sums(kept: list[dict[str, Any]], own: dict[str, Any] | None) -> list[Tensor]:
-    """This process's sums in a checkpoint; of another number of processes, process 0 gets all."""
+    """Return this process's sums in a checkpoint. If the checkpoint has another number of processes
+    (``own`` None), process 0 gets the total and the others get zeros."""
     if own is not None:
         return own["sums"]
     sums = [sum(values) for values in zip(*(one["sums"] for one in kept))]
@@ -89,7 +92,9 @@ def _sums(kept: list[dict[str, Any]], own: dict[str, Any] | None) -> list[Tensor
 
 
 def _gradient(name: str, kept: list[dict[str, Any]], own: dict[str, Any] | None) -> Any:
-    """The gradient of a parameter in a checkpoint: whole, or this process's, or the mean."""
+    """Return the gradient of the parameter ``name`` in a checkpoint: that of a sharded parameter in
+    full, else that of this process, or the mean over the processes if ``own`` is None; None if the
+    parameter has no gradient."""
     if name in kept[0]["whole"]:
         return kept[0]["whole"][name]
     if own is not None:
@@ -104,17 +109,19 @@ def _optims(runner: Runner) -> list[Any]:
 
 
 def _counts(runner: Runner) -> list[int]:
-    """The iterations of a step of each optimiser; gradients are divided by them as they are
-    summed."""
+    """Return the number of iterations in a step of each optimiser. mmengine divides gradients by it
+    while it sums them, so sums of another number cannot be continued."""
     return [one._accumulative_counts for one in _optims(runner)]
 
 
 def _summed(model: nn.Module) -> dict[str, Any]:
-    """This process's sums; process 0's include the full gradients of sharded parameters."""
+    """Return the gradients and sums of this process; in process 0 also the full gradients of
+    sharded parameters."""
     gradients: dict[str, Tensor] = {}
     whole: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
-        grad = whole_tensor(parameter.grad)  # all processes must call this
+        # All processes must call this function, since it gathers the shards of a gradient.
+        grad = whole_tensor(parameter.grad)
         if grad is not None and not isinstance(parameter, DTensor):
             gradients[name] = grad.cpu()
         elif grad is not None and get_rank() == 0:

@@ -1,8 +1,9 @@
-"""The inputs of a model, for ``hypvision browse``: augmented samples of a config, labels drawn in.
+"""Show what a model gets as its input (``hypvision browse``): augmented samples of a config's data,
+with their labels drawn in.
 
 The samples pass through every step before the network: the transforms of the data set, the model's
 preprocessor (normalisation, padding) and, in the training data of a classifier, mixup. Then the
-normalisation is undone, which gives a picture again.
+normalisation is undone, so that the result is a picture.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from hypvision.viz.palette import label_colours
 from hypvision.viz.sheet import titled_sheet
 
 CELL = 256
-"""Long side of a picture on the sheet, in pixels."""
+"""The long side of a picture on the sheet, in pixels."""
 
 
 class Part(NamedTuple):
-    """The samples that are shown of the training, validation or test data: a sheet of them, each
-    above its annotation, lines about their number, size, normalisation and classes, and how many
-    there are."""
+    """The samples shown of one part of the data (``phase``: train, val or test): ``sheet``, the
+    pictures above their annotations; ``about``, lines on number, size, normalisation and classes;
+    ``shown``, the number of samples."""
 
     phase: str
     sheet: Image.Image
@@ -49,9 +50,10 @@ class Part(NamedTuple):
 
 
 class _Normalisation(NamedTuple):
-    """``x = (pixel - mean) / std``, channel by channel, of pixels from 0 to ``top``, which ``who``
-    applies; without a mean nothing. ``done`` is whether the images here have passed it: a CLIP is
-    given bytes, or floats up to 255."""
+    """The normalisation of images, ``x = (pixel - mean) / std`` in each channel for pixels from 0
+    to ``top``; without a mean there is none. ``who`` names what applies it. ``done`` says whether
+    the images on the sheet are normalised already: a CLIP model normalises inside, and is given
+    bytes or floats up to 255."""
 
     mean: Tensor | None = None
     std: Tensor | None = None
@@ -60,7 +62,8 @@ class _Normalisation(NamedTuple):
     done: bool = True
 
     def undo(self, image: Tensor) -> np.ndarray:
-        """uint8 (H, W, 3) of an image (C, H, W): the first channel, or the first three."""
+        """Return the picture, uint8 (H, W, 3), of a normalised image (C, H, W): its first three
+        channels, or the first one as grey if there are fewer."""
         pixels = image.detach().float()
         if self.mean is not None and self.std is not None and self.done:
             pixels = 255 / self.top * (pixels * self.std[:, None, None] + self.mean[:, None, None])
@@ -82,8 +85,8 @@ class _Normalisation(NamedTuple):
 
 @dataclass
 class _Fed:
-    """A sample as the network gets it: an image (C, H, W), what is written below it, and its
-    annotation."""
+    """A sample as the network gets it: an image (C, H, W), the title below its picture, its
+    annotation of mmseg or mmdet, and the numbers of the classes in it."""
 
     image: Tensor
     title: str = ""
@@ -100,16 +103,18 @@ def browse(
     out: str | Path | None = None,
     failed: list[str] | None = None,
 ) -> list[Part]:
-    """Samples of a config (:func:`~hypvision.engine.config.load_config`) as its model is fed them.
+    """Return the samples of a config as its model gets them, one :class:`Part` for each phase.
 
     Args:
-        config, options: the config and its changes.
-        phases: of the data; parts that the config lacks, or that have the data of an earlier one,
-            are left out.
-        count: samples of each part.
-        seed: of the choice of samples and of the augmentations.
-        out: folder that the pictures will go to; it must not lie in the data.
-        failed: gets the messages of images that cannot be read; None: the first one raises.
+        config, options: the config and its changes, as for
+            :func:`~hypvision.engine.config.load_config`.
+        phases: the parts of the data to show (train, val, test). Phases that the config lacks, and
+            those with the same data as an earlier phase, are left out.
+        count: number of samples of each phase.
+        seed: seed of the choice of samples and of the augmentations.
+        out: the folder that the caller will write pictures into; it must not lie in the data.
+        failed: a list that gets the messages of images that cannot be read; None: the first such
+            image raises an error.
     """
     config = read_config(config, options, out)
     report = Report([], [], [], 0, [])
@@ -119,10 +124,13 @@ def browse(
             raise HypvisionError(f"{report.faults[0]} `hypvision check` lists all faults.")
         if not parts:
             raise HypvisionError(
-                f"The config '{config.filename}' has no data for {' or '.join(phases)}."
+                f"The config '{config.filename}' has no data for {' or '.join(phases)}. Choose "
+                "another part."
             )
         if model is None:
-            raise HypvisionError(f"{report.notes[0]} The model is needed to show its input.")
+            raise HypvisionError(
+                f"{report.notes[0]} The model is needed to show its input, so correct the config."
+            )
         return [
             _part(config, model, dataset, phase, count, seed, failed)
             for phase, dataset in parts.items()
@@ -187,7 +195,8 @@ def _samples(
         found = list(islice(dataset, count))
     else:
         for i in np.random.default_rng(seed).permutation(len(dataset))[:count]:
-            with leaving_out("", failed):  # the message names the image
+            # The error of an image names its file, so no name is passed here.
+            with leaving_out("", failed):
                 found.append(dataset[int(i)])
     if not found:
         require_all(failed or [], done=0)
@@ -195,19 +204,19 @@ def _samples(
         inputs = sample.get("inputs") if isinstance(sample, dict) else None
         if not isinstance(inputs, Tensor) or inputs.ndim < 3:
             raise HypvisionError(
-                "The samples of this data have no pictures, so there is nothing to look at."
+                "The samples of this data have no pictures, so there is nothing to show. Give a "
+                "config with images."
             )
     return found
 
 
-# From samples to what the network gets
-# ------------------------------------------------------------------------------
+# From samples to the inputs of the network
 
 
 def _fed(
     model: Any, samples: list[dict[str, Any]], names: Sequence[str], training: bool
 ) -> Iterator[_Fed]:
-    """The samples of a batch, behind the model's preprocessor and mixup."""
+    """Yield the samples of a batch after the model's preprocessor and, in training, after mixup."""
     if "data_samples" in samples[0]:
         yield from _of_library(model.data_preprocessor(pseudo_collate(samples), training))
         return
@@ -224,13 +233,13 @@ def _fed(
 
 
 def _of_library(data: dict[str, Any]) -> Iterator[_Fed]:
-    """The images of a batch of mmseg or mmdet."""
+    """Yield the images and annotations of a batch of mmseg or mmdet."""
     for image, truth in zip(data["inputs"], data["data_samples"]):
         yield _Fed(image, Path(str(truth.get("img_path") or "")).name, truth)
 
 
 def _boxes(sample: dict[str, Any]) -> Iterator[_Fed]:
-    """The boxes of an image with captions of their own."""
+    """Yield the boxes of an image whose boxes have captions, each as a picture of its own."""
     boxes = sample["box_inputs"]
     words = sample.get("box_caption", "")
     words = [words] if isinstance(words, str) else words[: sample["box_count"]]
@@ -248,8 +257,8 @@ def _title(sample: dict[str, Any], names: Sequence[str]) -> str:
 
 
 def _mixed(shares: Tensor, names: Sequence[str]) -> str:
-    """The classes that make up a mixed target; smoothing gives each of the others the same small
-    share."""
+    """Return the classes in a mixed target with their shares, as text. Label smoothing gives all
+    other classes the same small share, so the smallest share is left out."""
     found = [
         n for n in shares.argsort(descending=True).tolist() if shares[n] > shares.min() + 1e-4
     ][:2]
@@ -270,7 +279,8 @@ def _normalisation(model: Any, dataset: Any) -> _Normalisation:
             return _Normalisation(mean, std, 1.0, "the transform of the data")
     inner = getattr(model, "host", model)
     mean, std = (getattr(inner, name, None) for name in ("mean", "std"))
-    if isinstance(mean, Tensor) and isinstance(std, Tensor):  # the mean and std of a CLIP
+    # Without a preprocessor or a normalising transform, it is a CLIP model that holds mean and std.
+    if isinstance(mean, Tensor) and isinstance(std, Tensor):
         top = 255.0 if float(mean.max()) > 1 else 1.0
         return _Normalisation(
             mean.flatten().cpu(), std.flatten().cpu(), top, "the model itself", done=False
@@ -279,20 +289,20 @@ def _normalisation(model: Any, dataset: Any) -> _Normalisation:
 
 
 def _is_bgr(model: Any, sample: dict[str, Any]) -> bool:
-    """Whether images are in the order of OpenCV, which reads those of mmseg and mmdet, before the
-    network, too."""
+    """Return whether images are still in the channel order of OpenCV (BGR) when they enter the
+    network; mmseg and mmdet read images by OpenCV."""
     names = ("_channel_conversion", "channel_conversion", "bgr_to_rgb")
     return "data_samples" in sample and not any(
         getattr(model.data_preprocessor, name, False) for name in names
     )
 
 
-# Pictures
-# --------------------------------------------------------------------------------------------------
+# Drawing pictures with annotations
 
 
 def _tile(sample: _Fed, how: _Normalisation, bgr: bool, names: Sequence[str]) -> Image.Image:
-    """The picture of a sample, with its long side :data:`CELL`, and its annotation."""
+    """Return the picture of a sample, its long side :data:`CELL` pixels, with its annotation drawn
+    in."""
     pixels = how.undo(sample.image)
     image = Image.fromarray(np.ascontiguousarray(pixels[..., ::-1] if bgr else pixels))
     scale = CELL / max(image.size)
@@ -322,7 +332,8 @@ def _tile(sample: _Fed, how: _Normalisation, bgr: bool, names: Sequence[str]) ->
 
 
 def _masked(image: Image.Image, masks: Any, shades: np.ndarray) -> Image.Image:
-    """The image with masks of mmdet painted in."""
+    """Return the image with the masks of mmdet's objects painted in, each in its colour of
+    ``shades``."""
     if hasattr(masks, "to_bitmap"):
         masks = masks.to_bitmap()
     owner = np.full(image.size[::-1], -1)

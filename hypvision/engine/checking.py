@@ -1,8 +1,8 @@
-"""Check the data of a config before a training, for ``hypvision check``: which items are used or
-left out, and which faults it has.
+"""Check the data of a config before a training (``hypvision check``): report which items are used,
+which are left out, and which faults the data have.
 
-The fast part is what a training does before its first batch: the data sets are built, and class
-names and numbers are compared. The slow part reads every sample.
+The fast part does what a training does before its first batch: it builds the data sets and compares
+class names and numbers. The slow part reads every sample.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from hypvision.viz.palette import label_colours
 from hypvision.viz.sheet import save_image
 
 PICTURES = 5
-"""How many samples of each part are drawn."""
+"""The number of samples drawn of each part of the data (train, val, test)."""
 MOST_COMPARED = 20_000
-"""Files of equal size in two parts up to which their content is compared, too, unless all are
-read."""
+"""Files of equal size in two parts of the data are compared by content if there are at most so
+many; with ``everything`` there is no limit."""
 
 
 class Report(NamedTuple):
-    """What was found.
+    """The result of :func:`check`.
 
     Attributes:
         rows: for each part (train, val, test): the kind of items, their number, ``"used"`` or the
@@ -57,8 +57,8 @@ class Report(NamedTuple):
         notes: further facts for the user, such as labels that follow the class names of another
             source.
         faults: errors that would stop a training, each with the part of the data and the remedy.
-        samples: how many were read.
-        pictures: the files that were written.
+        samples: number of samples that were read.
+        pictures: files of the pictures that were written.
     """
 
     rows: list[tuple[str, str, int, str, str]]
@@ -69,7 +69,8 @@ class Report(NamedTuple):
 
 
 class _Tried(IterableDataset):
-    """The fault of each sample of a data set or stream of shards, in order; None: without one."""
+    """The faults of all samples of a data set or of a stream of shards, in order: a message for
+    each sample that cannot be read, None for each other one."""
 
     def __init__(self, dataset: Any):
         self.dataset = dataset
@@ -79,7 +80,9 @@ class _Tried(IterableDataset):
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         if hasattr(self.dataset, "one_by_one"):
             reads = self.dataset.one_by_one(worker, workers)
-        else:  # workers take turns, so this keeps the order
+        # Worker i reads samples i, i + workers, ..., and the loader asks them in turn, so the order
+        # stays.
+        else:
             reads = (
                 partial(self.dataset.__getitem__, i)
                 for i in range(worker, len(self.dataset), workers)
@@ -90,7 +93,8 @@ class _Tried(IterableDataset):
 def _fault(work: Any) -> str | None:
     try:
         work()
-    except Exception as error:  # libraries raise errors of any type for damaged content
+    # Libraries raise errors of any type for damaged content.
+    except Exception as error:
         return explain(error) or f"{type(error).__name__}: {one_line(error)}"
     return None
 
@@ -102,9 +106,9 @@ def check(
     workers: int = 0,
     out: str | Path | None = None,
 ) -> Report:
-    """Look at the training, validation and test data of a config
-    (:func:`~hypvision.engine.config.load_config`); with ``everything`` read every sample, too, and
-    draw some into the folder ``out``."""
+    """Check the training, validation and test data of a config
+    (:func:`~hypvision.engine.config.load_config`) and return a :class:`Report`. With ``everything``
+    every sample is read, too; with a folder ``out`` some samples are drawn into it."""
     config = read_config(config, options, out)
     report = Report([], [], [], 0, [])
     with DefaultScope.overwrite_default_scope(config.get("default_scope") or "mmengine"):
@@ -129,22 +133,22 @@ def check(
 def read_config(
     config: str | Path | Config, options: dict[str, Any] | None, out: str | Path | None
 ) -> Config:
-    """A config ready to have its data looked at; ``out``, a folder for pictures, must not lie in
-    the data."""
+    """Return a config that is ready for its data to be checked or shown. ``out``, a folder for
+    pictures, must not lie in the data."""
     config = load_config(config, options)
     if out is not None:
         check_result(config, Path(out))
     config = prepare(config)
     for dataset in config.datasets():
-        # the cache would load all images at once, and the first damaged one would end the check
+        # A cache would load all images at once, and the first damaged one would end the check.
         dataset.pop("cache", None)
     return config
 
 
 def open_parts(config: Config, phases: Sequence[str], report: Report) -> tuple[Any, dict[str, Any]]:
-    """The model of a config without its weights, and the data sets of its parts, each built once,
-    after the fast checks; None for a part that cannot be built. Faults and notes go into the
-    report."""
+    """Build the model of a config, without weights, and the data set of each phase, once for phases
+    with equal data, and run the fast checks. Return both; the model or a data set is None if it
+    cannot be built. Faults and notes are added to ``report``."""
     model = _model(config, report.notes)
     run = SimpleNamespace(model=model, logger=_Notes(report.notes), _resume=False)
     kinds = [
@@ -165,14 +169,14 @@ def open_parts(config: Config, phases: Sequence[str], report: Report) -> tuple[A
             (p for p in parts if data and config[f"{p}_dataloader"].get("dataset") == data), None
         )
         if same:
-            report.notes.append(f"{phase}: the data of {same}.")
+            report.notes.append(f"{phase}: its data are those of {same}.")
         elif loader:
             parts[phase] = _open(config, phase, run, hooks, report)
     return model, parts
 
 
 class _Notes(logging.Logger):
-    """A logger that writes warnings into a list."""
+    """A logger that appends the warnings of data checks to a list."""
 
     def __init__(self, notes: list[str]):
         super().__init__("check", logging.WARNING)
@@ -182,7 +186,8 @@ class _Notes(logging.Logger):
 
 
 def _model(config: Config, notes: list[str]) -> Any:
-    """The model without weights, for its number of classes; None where it cannot be built."""
+    """Return the model without weights, of which the checks need the number of classes; None if it
+    cannot be built."""
     leave_out_pretrained(config.model)
     try:
         return MODELS.build(config.model)
@@ -195,12 +200,14 @@ def _model(config: Config, notes: list[str]) -> Any:
 
 
 def _open(config: Config, phase: str, run: Any, hooks: list[DatasetHook], report: Report) -> Any:
-    """A data set that has passed the fast checks, or None."""
+    """Return the data set of a phase after the fast checks; None if it cannot be built. Its counts,
+    notes and first fault are added to ``report``."""
     found: list[Any] = []
 
     def build() -> None:
         check_data(config, (phase,))
-        with redirect_stdout(io.StringIO()):  # pycocotools prints messages
+        # pycocotools prints messages, which are no part of the report.
+        with redirect_stdout(io.StringIO()):
             dataset = DATASETS.build(config[f"{phase}_dataloader"].dataset)
             if hasattr(dataset, "full_init"):
                 dataset.full_init()
@@ -231,7 +238,8 @@ def _draw(dataset: Any, phase: str, out: Path, report: Report) -> None:
     draws: list[Callable[[], Image.Image | None]] = [
         partial(picture_of, dataset, index) for index in indices
     ]
-    if hasattr(dataset, "one_by_one"):  # streams have no random access: draw the first samples
+    # Streams of shards have no random access, so their first samples are drawn.
+    if hasattr(dataset, "one_by_one"):
         draws = [
             partial(_sample_picture, dataset, read) for read in islice(dataset.one_by_one(), count)
         ]
@@ -246,7 +254,8 @@ def _draw(dataset: Any, phase: str, out: Path, report: Report) -> None:
 
 
 def picture_of(dataset: Any, index: int) -> Image.Image | None:
-    """A sample with its label, boxes, masks or label map drawn in; None if it has no image."""
+    """Return the picture of a sample with its label, boxes, masks or label map drawn in; None if
+    the sample has no image."""
     info = dataset.get_data_info(index) if hasattr(dataset, "get_data_info") else {}
     if "img_path" in info:
         return _annotated(info, classes_of(dataset))
@@ -266,7 +275,7 @@ def _sample_picture(dataset: Any, read: Callable[[], dict[str, Any]]) -> Image.I
 
 
 def classes_of(dataset: Any) -> list[str]:
-    """The names of a data set's classes; empty where it has none."""
+    """Return the names of a data set's classes; an empty list if it has none."""
     return [str(name) for name in (getattr(dataset, "metainfo", None) or {}).get("classes") or ()]
 
 
@@ -280,7 +289,8 @@ def _titled(dataset: Any, image: Image.Image, sample: Mapping[str, Any]) -> Imag
 
 
 def _shown(pixels: Any) -> Image.Image | None:
-    """A tensor (3, H, W) as an image, normalised ones stretched to what can be seen."""
+    """Return a tensor (3, H, W) as an image, None for other inputs. The values of a normalised
+    tensor are stretched to 0 to 255."""
     if not isinstance(pixels, torch.Tensor) or pixels.ndim != 3 or pixels.shape[0] != 3:
         return None
     if pixels.dtype != torch.uint8:
@@ -291,7 +301,8 @@ def _shown(pixels: Any) -> Image.Image | None:
 
 
 def _annotated(info: dict[str, Any], classes: list[str]) -> Image.Image:
-    """An image of mmdet or mmseg with its annotation, both as they are in the files."""
+    """Return an image of mmdet or mmseg with its annotation drawn in, both as the files have
+    them."""
     image = open_image(info["img_path"])
     if info.get("seg_map_path"):
         labels = labels_of(info)

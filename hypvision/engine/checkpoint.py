@@ -1,11 +1,11 @@
-"""Checkpoints in mmengine: loading, writing and resuming.
+"""Load, write and resume from checkpoints in mmengine.
 
-:mod:`hypvision.checkpoints` reads and compares; this module restores mmengine's log history and
-registers loaders of ``zoo:``, ``hf-hub:`` and web addresses. :class:`AtomicLocalBackend` writes to
-a temporary file beside the target and moves it into place, so that a full disk or a killed process
-leaves the old checkpoint intact.
+:mod:`hypvision.checkpoints` reads files and compares names; this module restores mmengine's log
+history and registers loaders for ``zoo:``, ``hf-hub:`` and web addresses.
+:class:`AtomicLocalBackend` writes to a temporary file beside the target and moves it into place, so
+that a full disk or a killed process leaves the old checkpoint intact.
 
-:func:`install` makes mmengine's Runner use all of it.
+:func:`install` makes mmengine's Runner use these loaders and this backend.
 """
 
 from __future__ import annotations
@@ -46,23 +46,24 @@ from hypvision.checkpoints.sources import fetch, find, is_address, resolve
 from hypvision.io.errors import HypvisionError, one_line
 from hypvision.io.files import replacing
 
-# Reading
+# Reading checkpoint files
 
 
 def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
-    """:func:`hypvision.checkpoints.read.read_file`, which also restores mmengine's log class."""
+    """Read a checkpoint by :func:`hypvision.checkpoints.read.read_file` and turn its log history
+    into mmengine's class."""
     checkpoint = read_file(path, map_location)
     _restore_logs(checkpoint)
     meta = checkpoint.get("meta")
     if isinstance(meta, dict):
-        # Runner.resume would run this text as Python code; mmengine itself stores the config under
-        # "cfg".
+        # Runner.resume would run the text under "config" as Python code. The config that mmengine
+        # stores is under "cfg", so nothing is lost.
         meta.pop("config", None)
     return checkpoint
 
 
 def _restore_logs(content: Any) -> None:
-    """Replace each :class:`LogHistory` by mmengine's HistoryBuffer."""
+    """Replace each :class:`LogHistory` in ``content`` by mmengine's HistoryBuffer, in place."""
     nodes = [content]
     seen = set()
     for node in nodes:
@@ -77,17 +78,18 @@ def _restore_logs(content: Any) -> None:
 
 
 def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
-    """mmengine's loader for every kind of checkpoint name
-    (:func:`hypvision.checkpoints.sources.fetch`); zoo weights become a ``state_dict`` with the
-    engine's names, and ``meta`` with the classes."""
+    """Load a checkpoint of any name or address (:func:`hypvision.checkpoints.sources.fetch`) for
+    mmengine's Runner. Weights of the zoo are returned as a ``state_dict`` with the engine's names,
+    with the classes under ``meta``."""
     checkpoint = _handed_over.pop(str(source), None)
     if checkpoint is not None:
         return checkpoint
-    # With None each tensor would go to the GPU that it was saved from, which may not exist here.
+    # With map_location None each tensor would go to the GPU that it was saved from, which may not
+    # exist here.
     device = "cpu" if map_location is None else map_location
     if is_address(source):
         index, record = find(str(source))
-        # a lock lets only one process per machine download
+        # The lock of the cache lets only one process of a machine download the file.
         weights = read_file(resolve(record, index), device)
         if record.task == "zero-shot":
             weights = {f"clip.{name}": value for name, value in weights.items()}
@@ -97,7 +99,7 @@ def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
     if get_rank() == 0:
         fetch(source)
     barrier()
-    # machines that do not share the cache download it too
+    # A process on a machine that does not share the cache of process 0 downloads the file here.
     return load_checkpoint_file(fetch(source), device)
 
 
@@ -111,7 +113,8 @@ def hand_over(source: str | Path, checkpoint: dict[str, Any]) -> None:
 
 @contextmanager
 def reading_once() -> Iterator[None]:
-    """Context in which :func:`hand_over` avoids reading twice; its end drops unused checkpoints."""
+    """Context for :func:`hand_over`, which saves reading a file twice; at its end, checkpoints that
+    no :func:`load` has taken are dropped."""
     try:
         yield
     finally:
@@ -120,10 +123,11 @@ def reading_once() -> Iterator[None]:
 
 @HOOKS.register_module()
 class EngineNamesHook(Hook):
-    """Renames, by :func:`engine_names`, the weights that mmengine's Runner loads."""
+    """Rename the weights that mmengine's Runner loads to the names of the model
+    (:func:`engine_names`)."""
 
     def after_load_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
-        """Changes ``checkpoint`` in place."""
+        """Rename the weights in ``checkpoint`` in place."""
         model = getattr(runner.model, "module", runner.model)
         renamed = engine_names(model, checkpoint)
         if renamed is not checkpoint:
@@ -131,7 +135,8 @@ class EngineNamesHook(Hook):
 
 
 def _of_a_list(read: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """Wrap one of mmengine's loaders of named weights: an unknown name is a readable error."""
+    """Wrap a loader of mmengine that knows a fixed list of weights: an unknown name becomes a
+    readable error."""
 
     @wraps(read)
     def load_known(filename: str, map_location: Any = None) -> dict[str, Any]:
@@ -139,7 +144,7 @@ def _of_a_list(read: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, A
             return read(filename, map_location=map_location)
         except KeyError as error:
             raise HypvisionError(
-                f"There are no weights '{filename}': mmengine's list of them has no such name. "
+                f"There are no weights '{filename}': mmengine's list of weights has no such name. "
                 "Correct load_from, or init_cfg of the model, or give a file."
             ) from error
 
@@ -147,20 +152,22 @@ def _of_a_list(read: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, A
 
 
 def refuse_store(filename: str, map_location: Any = None, **_: Any) -> dict[str, Any]:
-    """Replaces mmengine's loaders of ``s3://``, ``petrel://``, ``pavi://``: they verify nothing."""
+    """Raise an error for an address ``s3://``, ``petrel://`` or ``pavi://``: mmengine's loaders of
+    these stores do not verify files."""
     raise HypvisionError(
         f"The checkpoint '{filename}' was not loaded: files of such a store cannot be verified. "
         "Copy it to this machine and give its path, or give https://HOST/FILE#sha256=HEX."
     )
 
 
-# Writing
+# Writing checkpoint files
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file so that its name always refers to complete content, old or new."""
+    """Write a file so that its name always refers to complete content, old or new. If the disk is
+    full, the error names the last complete checkpoint."""
     try:
-        # --resume ignores temporary names.
+        # Files with the suffix .tmp are no checkpoints to --resume.
         with replacing(path, durable=True, suffix=".tmp") as temporary:
             temporary.write_bytes(data)
     except HypvisionError as error:
@@ -181,7 +188,8 @@ def _write(path: Path, data: bytes) -> None:
 
 
 class AtomicLocalBackend(LocalBackend):
-    """mmengine's local files, written beside and moved into place; reads only regular files."""
+    """mmengine's backend of local files: it writes a temporary file and moves it into place, and
+    reads regular files alone."""
 
     def get(self, filepath: str | Path) -> bytes:
         if not os.path.isfile(filepath) and os.path.exists(filepath):
@@ -191,26 +199,29 @@ class AtomicLocalBackend(LocalBackend):
         return super().get(filepath)
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
-        """Write ``obj``, making the folder if needed."""
+        """Write the bytes ``obj`` to a file, and make its folder if needed."""
         _write(Path(filepath), bytes(obj))
 
     def put_text(self, obj: str, filepath: str | Path, encoding: str = "utf-8") -> None:
-        """Write the text ``obj``, making the folder if needed."""
+        """Write the text ``obj`` to a file, and make its folder if needed."""
         _write(Path(filepath), obj.encode(encoding))
 
 
 def point_to(work_dir: str | Path, checkpoint: str | Path) -> None:
-    """Let ``last_checkpoint`` in a work folder name a checkpoint, which is there already."""
+    """Write the name of an existing checkpoint into the file ``last_checkpoint`` of a work
+    folder."""
     _write(Path(work_dir, "last_checkpoint"), str(checkpoint).encode())
 
 
-# Resuming
+# Resuming trainings from checkpoints
 
 
 def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
-    """Why a training should resume from an earlier checkpoint than this; None if it need not.
+    """Return why a training cannot resume from this checkpoint and needs an earlier one; None if it
+    can.
 
-    Content that PyTorch or mmengine refuses later is explained by :func:`readable_resume`.
+    What PyTorch or mmengine refuse later, while they load the content, :func:`readable_resume`
+    explains.
     """
 
     def whole(value: Any) -> bool:
@@ -241,9 +252,10 @@ def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
 
 
 def _diverged_state(checkpoint: Mapping[str, Any], states: list[dict[str, Any]]) -> str | None:
-    """Which gradient or state of an optimiser is not finite."""
+    """Return a sentence on the first gradient or optimiser state of a checkpoint that is not
+    finite; None if all are finite."""
     optimizer = checkpoint.get("optimizer")
-    # a scaler leaves out what has overflowed
+    # With loss scaling, gradients may overflow: the scaler skips their step, so they are no fault.
     scaled = isinstance(optimizer, dict) and "loss_scaler" in optimizer
     for one in () if scaled else checkpoint.get("accumulated", []):
         diverged = nonfinite_names({**one["gradients"], **one["whole"]})
@@ -258,8 +270,8 @@ def _diverged_state(checkpoint: Mapping[str, Any], states: list[dict[str, Any]])
 
 
 def diverged_weights(checkpoint: Mapping[str, Any]) -> list[str]:
-    """The names of weights that are not finite, of the network and of its average (either may be
-    ``state_dict``)."""
+    """Return the names of weights that are not finite, in the network and in its moving average.
+    Either of the two may be stored as ``state_dict``."""
     parts = [checkpoint.get(part) for part in ("state_dict", "ema_state_dict")]
     return [
         name
@@ -270,7 +282,8 @@ def diverged_weights(checkpoint: Mapping[str, Any]) -> list[str]:
 
 
 def _single_states(optimizer: Any) -> Iterator[dict[str, Any]]:
-    """The optimiser states in ``state``, which is one state or a dict of several."""
+    """Yield each optimiser's state in ``optimizer``, which is one state or a dict of states by
+    name."""
     if isinstance(optimizer, dict) and "param_groups" in optimizer:
         yield optimizer
     elif isinstance(optimizer, dict):
@@ -280,8 +293,8 @@ def _single_states(optimizer: Any) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def readable_resume(runner: Any) -> Iterator[None]:
-    """Context that turns errors while a Runner resumes, optimiser states of wrong shapes, and
-    settings that are not those of the checkpoint into readable errors."""
+    """Context in which a Runner resumes with readable errors: for damaged content, for optimiser
+    states of wrong shapes, and for settings of the config that differ from the checkpoint's."""
     resume = runner.load_or_resume
 
     def checked() -> None:
@@ -292,14 +305,16 @@ def readable_resume(runner: Any) -> Iterator[None]:
         except (HypvisionError, OSError, KeyboardInterrupt):
             raise
         except Exception as error:
-            # mmengine and PyTorch raise errors of many types for damaged content
+            # mmengine and PyTorch raise errors of many types for damaged content.
             raise not_resumed(path, f"{type(error).__name__}: {one_line(error)}") from error
         wrong = _wrong_shape(runner)
         if wrong:
             raise not_resumed(path, wrong)
         _refuse_changes(wanted, _settings(runner), path)
         loop = runner.train_loop
-        if isinstance(loop, EpochBasedTrainLoop):  # epochs may be longer now, but not those done
+        # The data may have grown since, so the iterations that are left follow from the present
+        # length of an epoch.
+        if isinstance(loop, EpochBasedTrainLoop):
             left = max(loop._max_epochs - loop._epoch, 0)
             loop._max_iters = loop._iter + left * len(runner.train_dataloader)
 
@@ -317,10 +332,12 @@ def _optimizers(runner: Any) -> list[Any]:
 
 
 def _wrong_shape(runner: Any) -> str:
-    """The first state of an optimiser that does not fit its parameter; empty if all do."""
+    """Return a sentence on the first optimiser state whose shape does not fit its parameter; an
+    empty string if all fit."""
     for optimizer in _optimizers(runner):
         for parameter, entry in optimizer.state.items():
-            if hasattr(parameter, "placements"):  # the parameter is a shard, as its state is
+            # A sharded parameter has a sharded state, whose shape this process cannot compare.
+            if hasattr(parameter, "placements"):
                 continue
             for name, value in entry.items():
                 shape = tuple(value.shape) if isinstance(value, Tensor) else ()
@@ -333,8 +350,9 @@ def _wrong_shape(runner: Any) -> str:
 
 
 def _settings(runner: Any) -> dict[str, Any]:
-    """What a config says of optimisers and schedules, and a checkpoint replaces: each group's
-    settings that no schedule moves, and each schedule without its position."""
+    """Return the settings of optimisers and schedules that a checkpoint would replace, by name:
+    those of each parameter group that no schedule changes, and those of each schedule without its
+    position."""
     found = runner.param_schedulers or []
     parts = found.values() if isinstance(found, dict) else [found]
     schedulers = list(itertools.chain(*parts))
@@ -350,12 +368,13 @@ def _settings(runner: Any) -> dict[str, Any]:
     return settings
 
 
-# of optimisers; some keep numbers of their own beside these in their groups
+# The keys of optimisers' groups that are settings; some optimisers keep further numbers in their
+# groups.
 _SETTINGS = {
     "lr", "weight_decay", "momentum", "betas", "eps", "dampening", "nesterov", "amsgrad",
     "maximize", "alpha", "decoupled_weight_decay", "ns_steps", "move", "geoopt_first_step",
 }  # fmt: skip
-# of schedulers, those of the second line only of ReduceOnPlateau
+# The keys of schedulers' states that say how far they are; the second line is of ReduceOnPlateau.
 _POSITION = {
     "last_step", "_global_step", "_last_value", "verbose",
     "best", "num_bad_epochs", "cooldown_counter",
@@ -363,7 +382,8 @@ _POSITION = {
 
 
 def _refuse_changes(wanted: dict[str, Any], found: dict[str, Any], path: Any) -> None:
-    """Raise an error where the settings of a config are not those of the checkpoint."""
+    """Raise an error if settings of the config (``wanted``) differ from those of the checkpoint
+    (``found``)."""
     changes = [
         f"{key} was {value}, is {wanted.get(key)}"
         for key, value in sorted(found.items())
@@ -371,39 +391,41 @@ def _refuse_changes(wanted: dict[str, Any], found: dict[str, Any], path: Any) ->
     ]
     if changes:
         raise HypvisionError(
-            f"'{path}' is of a training with another optimizer or schedule "
+            f"'{path}' comes from a training with another optimizer or schedule "
             f"({'; '.join(changes[:3])}): resume with its settings, or start a new training from "
             f"its weights: --cfg-options load_from={path}."
         )
 
 
 def not_resumed(path: Any, reason: str) -> HypvisionError:
-    """The error for a checkpoint that a training cannot go on from."""
+    """Return the error for a checkpoint from which a training cannot be resumed."""
     return HypvisionError(
         f"'{path}' cannot be resumed: {reason}. Give an earlier checkpoint: --resume CHECKPOINT."
     )
 
 
 def find_resume_checkpoint(work_dir: str | Path) -> str | None:
-    """The path of :func:`newest_checkpoint`; None if there is no checkpoint at all."""
+    """Return the path of :func:`newest_checkpoint`; None if the work folder has no checkpoint."""
     newest = newest_checkpoint(work_dir)
     return None if newest is None else newest[0]
 
 
 def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None:
-    """The newest checkpoint in a work folder that a training can resume from.
+    """Return the newest checkpoint in a work folder from which a training can resume.
 
-    First those that were written after ``last_checkpoint``, by a training that was killed before it
-    changed that; then the one that it names; then ``epoch_N.pth`` and ``iter_N.pth`` by falling
-    number (the kind that was written last comes first). Damaged files are skipped with a warning.
-    The folder may have been moved since.
+    Checkpoints are tried in this order: those written after ``last_checkpoint``, by a training that
+    was killed before it updated that file; the one that ``last_checkpoint`` names; then
+    ``epoch_N.pth`` and ``iter_N.pth`` by falling number, of which the kind that was written last
+    comes first. Damaged files are skipped with a warning. The folder may have been moved since the
+    training.
 
     Returns:
-        Its path and what it holds; None if there is no checkpoint at all.
+        The checkpoint's path and content; None if the folder has no checkpoint.
 
     Raises:
-        HypvisionError: there are checkpoints, but none can be resumed; or the newest one, which
-            ``last_checkpoint`` names, is gone: the training would lose epochs, or begin again.
+        HypvisionError: there are checkpoints, but none can be resumed; or the one that
+            ``last_checkpoint`` names is gone, without which the training would lose epochs or begin
+            again.
     """
     folder = Path(work_dir)
     candidates, named, gone = _candidates(folder)
@@ -434,8 +456,8 @@ def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None
 
 
 def _candidates(folder: Path) -> tuple[list[Path], str, bool]:
-    """The checkpoints of a work folder, the newest first; the one that ``last_checkpoint`` names,
-    and whether it is gone."""
+    """Return the checkpoints of a work folder, the newest first; the name in its file
+    ``last_checkpoint``; and whether the checkpoint of this name is gone."""
     numbered = _numbered(folder)
     found = [path for group in numbered.values() for path in group.values()]
     pointer = folder / "last_checkpoint"
@@ -446,16 +468,17 @@ def _candidates(folder: Path) -> tuple[list[Path], str, bool]:
     later = _written_after(pointer, pointed[0].name, numbered)
     if later:
         MMLogger.get_current_instance().warning(
-            f"'{later[0]}' was written after last_checkpoint, which names '{named}': the "
-            "training was killed between the two. Going on from the former; for the other give "
-            "--resume CHECKPOINT."
+            f"'{later[0]}' was written after last_checkpoint, which names '{named}': the training "
+            "was killed between the two writes. It resumes from the former; to resume from the "
+            "latter give --resume CHECKPOINT."
         )
     gone = not later and not any(path.exists() for path in pointed)
     return [*later, *pointed, *found], named, gone
 
 
 def _require_new(folder: Path, named: str, wrong: dict[Path, str]) -> None:
-    """Raise an error for a folder of a training, of which no checkpoint can be resumed."""
+    """Raise an error if a training was in the folder but none of its checkpoints can be resumed; do
+    nothing for a folder without a training."""
     over = "to start over, leave out --resume and choose another --work-dir."
     if wrong:
         first, reason = next(iter(wrong.items()))
@@ -479,8 +502,8 @@ def _require_new(folder: Path, named: str, wrong: dict[Path, str]) -> None:
 
 
 def _numbered(folder: Path) -> dict[str, dict[int, Path]]:
-    """The checkpoints with a number, of epochs and of iterations: the kind that was written last
-    comes first, and in each the highest number."""
+    """Return the numbered checkpoints, ``epoch_N.pth`` and ``iter_N.pth``, by unit and number: the
+    unit that was written last comes first, and in each unit the highest number."""
     found: dict[str, dict[int, Path]] = {"epoch": {}, "iter": {}}
     for path in folder.glob("*.pth"):
         match = NUMBERED.fullmatch(path.name)
@@ -495,12 +518,12 @@ def _numbered(folder: Path) -> dict[str, dict[int, Path]]:
 
 
 NUMBERED = re.compile(r"(epoch|iter)_(\d+)\.pth")
-"""Names of the checkpoints that a training can go on from."""
+"""The names of checkpoints from which a training can be resumed."""
 
 
 def _written_after(pointer: Path, named: str, numbered: dict[str, dict[int, Path]]) -> list[Path]:
-    """The checkpoints of a higher number than the one that ``last_checkpoint`` names, and written
-    after it was."""
+    """Return the checkpoints that have a higher number than the one that ``last_checkpoint`` names
+    and that were written after this file."""
     match = NUMBERED.fullmatch(named)
     if match is None:
         return []
@@ -513,29 +536,31 @@ def _written_after(pointer: Path, named: str, numbered: dict[str, dict[int, Path
     ]
 
 
-# libyaml's loader is ten times as fast; a config based on mmdet's reads a hundred metafiles of
+# libyaml's loader is ten times as fast, and a config based on mmdet's reads a hundred metafiles of
 # models.
 _SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class SafeYamlHandler(YamlHandler):
-    """mmengine's YAML reader without tags that create Python objects, and could run commands."""
+    """Read YAML for mmengine without tags that create Python objects, since such tags can run any
+    code."""
 
     def load_from_fileobj(self, file: Any, **kwargs: Any) -> Any:
         return yaml.load(file, Loader=_SafeLoader)
 
 
 class PickleWriter(PickleHandler):
-    """mmengine's pickle handler that writes but reads JSON alone: a pickle posing as an annotation
-    file could run any command. Some readers of mmdet (OpenImages) open a file as a pickle whatever
-    its name; a user can give JSON instead."""
+    """mmengine's pickle handler, which writes pickles but reads only JSON: a pickle that poses as
+    an annotation file could run any code. Some readers of mmdet (OpenImages) open a file as a
+    pickle whatever its name is; such a file can be JSON."""
 
     def load_from_fileobj(self, file: Any, **kwargs: Any) -> Any:
         try:
             return json.loads(file.read().decode())
-        except ValueError as error:  # mmengine passes an open file without its name
+        # The message cannot name the file, since mmengine passes an open file without its name.
+        except ValueError as error:
             raise HypvisionError(
-                "A file that the data of the config name is a pickle (.pkl, .pickle), which could "
+                "An annotation file of the config's data is a pickle (.pkl, .pickle), which could "
                 "run any code, so it was not read. If you trust it, convert it to JSON, and name "
                 "that file in the config."
             ) from error
@@ -550,8 +575,8 @@ def _format(text: str, style: tuple[tuple[str, Any], ...]) -> Any:
 
 
 def format_once(text: str, style_config: dict[str, Any], **kwargs: Any) -> Any:
-    """Format a config's text: mmengine does so anew for each checkpoint, which takes half a second
-    and more."""
+    """Return the formatted text of a config from a cache: mmengine would format it anew for each
+    checkpoint, which takes half a second or more."""
     return _format(text, tuple(style_config.items()))
 
 
@@ -563,8 +588,8 @@ def install() -> None:
     CheckpointLoader.register_scheme(prefixes=names, loader=load, force=True)
     stores = (r"(\S+\:)?s3://", r"(\S+\:)?petrel://", "pavi://")
     CheckpointLoader.register_scheme(prefixes=stores, loader=refuse_store, force=True)
-    # mmengine calls this function for torchvision://, open-mmlab:// and mmcls:// after it has found
-    # the URL.
+    # mmengine calls load_from_http for torchvision://, open-mmlab:// and mmcls:// after it has
+    # looked up the URL.
     mmengine_checkpoint.load_from_http = lambda name, map_location=None, model_dir=None: load(
         name, map_location
     )
@@ -576,7 +601,7 @@ def install() -> None:
         CheckpointLoader.register_scheme(prefixes=prefixes, loader=_of_a_list(read), force=True)
     mmengine_config.FormatCode = format_once
     register_backend("local", AtomicLocalBackend, force=True, prefixes="")
-    # mmengine caches storage backends, so remove those of the old class.
+    # mmengine caches the backends in use, so those of the replaced class are removed.
     for key, backend in list(mmengine_io.backend_instances.items()):
         if type(backend) is LocalBackend:
             del mmengine_io.backend_instances[key]

@@ -1,4 +1,5 @@
-"""User errors of a run: found before it starts where possible, else explained in one paragraph."""
+"""Find errors of the user before a run starts where possible, and explain the others in a
+paragraph."""
 
 from __future__ import annotations
 
@@ -29,12 +30,14 @@ LAYOUT = {
 
 
 def close_configs(path: str | Path) -> str:
-    """Up to three shipped configs with names like that of ``path``, as a hint; or nothing."""
+    """Return a hint that names up to three shipped configs with names like ``path``; empty if there
+    are none."""
     return did_you_mean(Path(path).name.removesuffix(".py"), shipped_configs())
 
 
 def datasets_of(config: Any) -> Iterator[dict]:
-    """Every data set of a config, also inside wrappers (RepeatDataset, ConcatDataset, ...)."""
+    """Yield every data set of a config, also those inside wrappers (RepeatDataset, ConcatDataset,
+    ...)."""
     if isinstance(config, dict):
         if any(key in config for key in ("data_root", "data_prefix", "ann_file", "root")):
             yield config
@@ -47,7 +50,8 @@ def datasets_of(config: Any) -> Iterator[dict]:
 
 
 def inner_dataset(loader: Any) -> Any:
-    """The data set of a data loader in a config, inside wrappers or not; empty if there is none."""
+    """Return the data set of a data loader in a config, without its wrappers; an empty dict if
+    there is none."""
     dataset = loader.get("dataset", {})
     while "dataset" in dataset:
         dataset = dataset["dataset"]
@@ -55,7 +59,7 @@ def inner_dataset(loader: Any) -> Any:
 
 
 def walk(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Everything in a config, each with its dotted key; containers before their contents."""
+    """Yield every value in a config with its dotted key; containers come before their contents."""
     items = (
         node.items()
         if isinstance(node, dict)
@@ -69,12 +73,13 @@ def walk(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def as_list(values: Any) -> list[Any]:
-    """What a config may give alone or as a list, such as evaluators."""
+    """Return a list of ``values``, which a config may give alone or as a list, such as
+    evaluators."""
     return list(values) if isinstance(values, (list, tuple)) else [values]
 
 
 def data_folders(config: dict) -> list[Path]:
-    """The folders of images and label maps that a config names."""
+    """Return the folders of images and label maps that a config names."""
     found: dict[Path, None] = {}
     for phase in ("train", "val", "test"):
         for dataset in datasets_of(config.get(f"{phase}_dataloader")):
@@ -93,11 +98,11 @@ def _folders_of(dataset: dict) -> list[Path]:
 
 
 def check_data(config: dict, phases: tuple[str, ...] = ("train", "val", "test")) -> None:
-    """Check that the files and folders named by data sets and metrics of these phases exist, before
+    """Check that the files and folders that data sets and metrics of ``phases`` name exist, before
     anything is built.
 
-    mmseg and mmdet would fail deep inside; our own data sets make further checks when they are
-    built.
+    Without this check mmseg and mmdet would fail later, far from the cause. hypvision's data sets
+    make further checks when they are built.
     """
     for phase in phases:
         loader = config.get(f"{phase}_dataloader")
@@ -116,7 +121,8 @@ def check_data(config: dict, phases: tuple[str, ...] = ("train", "val", "test"))
 
 
 def _check_evaluator(evaluator: dict, phase: str, config: dict) -> None:
-    """Check the annotation files of metrics, which a config can forget to move with its data."""
+    """Check that the annotation files of a metric exist; a config can forget to move them with its
+    data."""
     for key in ("ann_file", "seg_prefix"):
         value = evaluator.get(key)
         if not isinstance(value, str) or _is_remote(value) or Path(value).expanduser().exists():
@@ -163,7 +169,8 @@ def _is_empty(place: Path) -> bool:
 
 
 def check_channels(model: Any) -> None:
-    """Check that a segmenter's or detector's neck or head expects what the backbone returns."""
+    """Check that the neck or head of a segmenter or detector expects the channels that its backbone
+    returns."""
     backbone = getattr(model, "backbone", None)
     given = getattr(backbone, "out_channels", None)
     name = "decode_head" if getattr(model, "neck", None) is None else "neck"
@@ -185,8 +192,8 @@ def check_channels(model: Any) -> None:
     )
 
 
-# What libraries say of mistakes in a config or its data: the class of the error, a pattern of its
-# text, the message.
+# Errors of libraries that come from a mistake in a config or its data: the class of the error, a
+# pattern of its text, and the message for the user.
 _MISTAKES: tuple[tuple[type[Exception], str, str], ...] = (
     (KeyError, r"(.*registry.*?)(?: Please check.*)?$",
      "The config names something unknown: {0} Correct the 'type', or import the module that "
@@ -216,7 +223,7 @@ _MISTAKES: tuple[tuple[type[Exception], str, str], ...] = (
 
 
 def explain(error: BaseException) -> str | None:
-    """The message for an exception that the user can fix; None for a bug.
+    """Return the message for an exception that the user can fix; None for a bug.
 
     Exceptions from a data loader's worker have a traceback as message; its last line is used.
     """
@@ -241,7 +248,8 @@ def explain(error: BaseException) -> str | None:
 
 
 def _told(error: BaseException) -> str:
-    """The text of an exception, that of a worker's without its traceback."""
+    """Return the text of an exception, without the traceback that a data loader's worker puts into
+    it."""
     text = str(error)
     if "in DataLoader worker process" in text:
         return re.split(r"\n[\w.]*(?:Error|Exception)[\w.]*: ", text)[-1].strip()
@@ -251,7 +259,8 @@ def _told(error: BaseException) -> str:
 
 
 def _explain_building(error: Exception, text: str) -> str | None:
-    """The message for a constructor's error while a config was being built; None elsewhere."""
+    """Return the message for an error that a constructor raised while a config was being built;
+    None for errors elsewhere."""
     inside, names, target = _being_built(error)
     if not inside:
         return None
@@ -275,8 +284,8 @@ def _explain_building(error: Exception, text: str) -> str | None:
 
 
 def _being_built(error: Exception) -> tuple[bool, dict[str, Any], Any]:
-    """Whether an error came up while a config was built or its data were checked, the names that
-    the builder knows, and the class that it was making."""
+    """Return whether an error came up while a config was built or its data were checked, the names
+    that the builder knows, and the class that it was building."""
     inside = False
     names: dict[str, Any] = {}
     target = None
@@ -294,11 +303,12 @@ def _being_built(error: Exception) -> tuple[bool, dict[str, Any], Any]:
 
 
 def _unknown_argument(owner: str, key: str, target: Any, names: dict[str, Any]) -> str:
-    """``owner``: a class, or a method that the constructor passes its arguments to."""
+    """Return the message for an unknown argument ``key`` of ``owner``, a class or a method that the
+    constructor passes its arguments to."""
     kind = names.get(owner)
     parent, _, method = owner.partition(".")
     if inspect.isclass(target) and parent in [base.__name__ for base in target.__mro__]:
-        # the class that the config names, or a base class
+        # The owner is the class that the config names, or one of its base classes.
         kind = target
         owner = target.__name__
     known: list[str] = []
@@ -316,10 +326,10 @@ def _unknown_argument(owner: str, key: str, target: Any, names: dict[str, Any]) 
 
 @contextmanager
 def readable_errors() -> Iterator[None]:
-    """Context or decorator that raises a :class:`HypvisionError` for exceptions that
-    :func:`explain` can explain."""
+    """Context or decorator that turns exceptions that :func:`explain` can explain into a
+    :class:`HypvisionError`."""
     # On a full disk, logging would print a traceback for every line; the error that ends the
-    # command says it once.
+    # command names the cause once.
     verbose = logging.raiseExceptions
     logging.raiseExceptions = False
     try:

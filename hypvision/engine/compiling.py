@@ -1,8 +1,8 @@
-"""Compiled training: a network's blocks by ``torch.compile``, eager execution where that fails.
+"""Compile a network's blocks by ``torch.compile`` for training, and run them eagerly if that fails.
 
-``compile=True``, or ``compile=dict(...)`` with arguments of :func:`torch.compile`, in a config, and
-``hypvision train --compile``. mmengine itself would compile the whole training step, data
-preprocessing and logging included, whose numbers break the graph.
+A config asks for it by ``compile=True`` or ``compile=dict(...)`` with arguments of
+:func:`torch.compile`, the command line by ``hypvision train --compile``. mmengine itself would
+compile the whole training step with preprocessing and logging, whose numbers break the graph.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from hypvision.io.errors import HypvisionError, one_line
 
 _logger = logging.getLogger(__name__)
 
-# A block has at least so many layers with parameters; a convolution and its norm alone are not
-# worth a graph.
+# A block has at least so many layers with parameters; compiling a convolution with its norm alone
+# gains nothing.
 _LAYERS = 3
-# Graphs that one kind of block may have: a stage has its own shapes, a training its own mode.
+# The number of graphs that one class of block may have: each stage has its own shapes, and training
+# and evaluation their own mode.
 _GRAPHS = 64
 
 
 def blocks_of(network: nn.Module) -> list[nn.Module]:
-    """The blocks of a network that are compiled one by one, in their order.
+    """Return the blocks of a network that are compiled one by one, in their order.
 
     They are the innermost modules that stand beside others of their class in an ``nn.Sequential``
     or an ``nn.ModuleList``, so that a block of each class and shape is compiled once (regional
@@ -56,7 +57,7 @@ def _is_block(child: nn.Module, kinds: Counter[type[nn.Module]]) -> bool:
 def compile_network(network: nn.Module, **options: Any) -> list[nn.Module]:
     """Compile the blocks of a network in place.
 
-    The names of parameters, and so checkpoints, stay as they are. Compilation itself happens at the
+    The names of parameters, and so checkpoints, stay the same. PyTorch compiles a block at its
     first call.
 
     Args:
@@ -67,7 +68,7 @@ def compile_network(network: nn.Module, **options: Any) -> list[nn.Module]:
         The compiled blocks.
 
     Raises:
-        HypvisionError: an option that :func:`torch.compile` does not have.
+        HypvisionError: an argument in ``options`` is unknown to :func:`torch.compile`.
     """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _GRAPHS)
     blocks = blocks_of(network)
@@ -76,8 +77,7 @@ def compile_network(network: nn.Module, **options: Any) -> list[nn.Module]:
             block.compile(**options)
         except (TypeError, RuntimeError, ValueError) as error:
             raise HypvisionError(
-                f"compile={options} in the config is not what torch.compile takes: "
-                f"{one_line(error)}"
+                f"compile={options} in the config does not fit torch.compile: {one_line(error)}"
             ) from error
     return blocks
 
@@ -91,8 +91,8 @@ def uncompile(blocks: list[nn.Module]) -> None:
 def eager_on_failure(
     step: Callable[..., Any], blocks: list[nn.Module], model: nn.Module
 ) -> Callable[..., Any]:
-    """A step of a model that is repeated without compiled blocks, and goes on so, if compiling
-    fails in it.
+    """Return a step of a model that, if compiling fails in it, is repeated with eager blocks; all
+    later steps run eagerly, too.
 
     Compilation happens in the first forward and, with sizes that vary, in the first backward.
     """
@@ -101,20 +101,22 @@ def eager_on_failure(
         try:
             return step(*args, **kwargs)
         except TorchDynamoException as error:
-            # advice for PyTorch's developers
+            # The text from here on is advice for PyTorch's developers.
             reason = str(error).partition("\nSet TORCHDYNAMO_VERBOSE")[0]
             _logger.warning(
                 "torch.compile failed, so the network runs eagerly: %s", " ".join(reason.split())
             )
             uncompile(blocks)
-        model.zero_grad()  # a backward may have been cut off
+        # The failure may have interrupted a backward pass, which leaves gradients behind.
+        model.zero_grad()
         return step(*args, **kwargs)
 
     return guarded
 
 
 def let_compile(runner: Runner) -> None:
-    """Let a runner compile the blocks of its network, where mmengine takes the whole step."""
+    """Let a runner compile the blocks of its network, where mmengine would compile the whole
+    step."""
     runner._maybe_compile = lambda step: _compile_runner(runner)
 
 

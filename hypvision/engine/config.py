@@ -1,9 +1,9 @@
 """Read a config file as a :class:`Run`, and adapt it to this machine.
 
-:func:`load_config` reads; a :class:`Run` answers by name what a run needs to know of its config.
-:func:`prepare` adds the standard hooks: a seed for each epoch so that a resumed run repeats itself,
-averaged losses, a stop on NaN, a clean Ctrl-C. On a machine without a GPU it selects gloo and
-bfloat16.
+:func:`load_config` reads a config; the properties and methods of :class:`Run` say what a run needs
+to know of it. :func:`prepare` adds the standard hooks: a seed for each epoch so that a resumed run
+repeats itself, averaged losses, a stop on NaN, a clean Ctrl-C. On a machine without a GPU it
+selects gloo and bfloat16.
 """
 
 from __future__ import annotations
@@ -48,14 +48,15 @@ from hypvision.io.shipped import Recipe, config_folder, find_config, recipe_of
 _logger = logging.getLogger(__name__)
 
 PHASES = ("train", "val", "test")
-# Keys that mmengine's Runner or hypvision reads; a config may have others for its own use.
+# The keys that mmengine's Runner or hypvision reads; a config may have other keys for its own use.
 RUN_KEYS = (
     *(key for key in inspect.signature(Runner).parameters if key != "cfg"),
     "activation_checkpointing", "compile", "custom_imports", "efficient_conv_bn_eval",
     "find_unused_parameters", "model_wrapper_cfg", "runner_type", "sync_bn", "tta_model",
     "tta_pipeline", "vis_backends",
 )  # fmt: skip
-# The types that mmengine accepts; other types would cause errors far from the config.
+# The types that mmengine accepts for each key; a value of another type would cause an error far
+# from the config.
 KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "a dict": (dict, (
         "model", *(f"{phase}_{part}" for phase in PHASES for part in ("dataloader", "cfg")),
@@ -78,16 +79,16 @@ OWN = (
 )
 
 
-_LARGEST = 2**22  # in bytes; mmengine needs minutes for ten times as many
+_LARGEST = 2**22  # limit in bytes for a config; mmengine needs minutes for ten times as many
 
 
 class Schedule(NamedTuple):
-    """How long a training is, and how its learning rate changes.
+    """The length of a training, and the schedules of its learning rate.
 
     Attributes:
-        unit: the key of the length: ``"max_epochs"`` or ``"max_iters"``.
-        length: of the training, in this unit.
-        parts: the parts of ``param_scheduler`` that count in this unit, too.
+        unit: the key of the length in ``train_cfg``: ``"max_epochs"`` or ``"max_iters"``.
+        length: length of the training in this unit.
+        parts: the parts of ``param_scheduler`` that count in the same unit.
     """
 
     unit: str
@@ -96,11 +97,11 @@ class Schedule(NamedTuple):
 
 
 class Run(Config):
-    """The config of a run. It is mmengine's, whose Runner takes it as it is; what is not one of its
-    keys but follows from them has a name here.
+    """The config of a run: a config of mmengine, which its Runner takes, with names for what
+    follows from the keys.
 
     Attributes:
-        files: the config file and its bases, in the order in which they end.
+        files: the config file and its bases, bases before those that name them.
         roots: every ``data_root`` that one of these files has.
     """
 
@@ -113,15 +114,16 @@ class Run(Config):
 
     @property
     def pretty_text(self) -> str:
-        """The config as a file to read again. mmengine replaces ``{{NAME:VALUE}}`` in the text of a
-        file, so such a text in a string, as a class of the data may have, is written otherwise.
-        Addresses are without their secrets, as the text goes into files, checkpoints and logs."""
+        """Return the config as the text of a config file. mmengine replaces ``{{NAME:VALUE}}`` in
+        the text of a file, so the braces in a string, such as the name of a class, are written
+        escaped. Secrets are removed from addresses, since the text goes into files, checkpoints and
+        logs."""
         text: str = super().pretty_text
         return without_secrets(text.replace("{{", "{\\x7b"))
 
     def dump(self, file: str | Path | None = None) -> str | None:
-        """As of mmengine, which writes the record of a training by this, but a kill leaves the old
-        file."""
+        """Write the config to ``file``, or return its text without one, as mmengine does; here a
+        killed process leaves the old file intact."""
         if file is None:
             return super().dump()
         with replacing(file) as temporary:
@@ -129,16 +131,17 @@ class Run(Config):
 
     @classmethod
     def of(cls, config: Config) -> Run:
-        """A copy of a config as a run."""
+        """Return a copy of a config as a run."""
         if isinstance(config, cls):
             return config.copy()
         return cls(config.copy()._cfg_dict, cfg_text=config.text, filename=config.filename)
 
     @classmethod
     def from_path(cls, path: Path) -> Run:
-        """Read a config file and its bases."""
+        """Read a config file and its bases and return them as a run."""
         with _own_bases() as read:
-            # mmengine opens a file to see whether it has lazy imports
+            # mmengine would open the file to look for lazy imports, but a config that is a row of a
+            # table has no file.
             lazy = None if recipe_of(path) is None else False
             config = Config.fromfile(path, import_custom_modules=False, lazy_import=lazy)
         run = cls.of(config)
@@ -149,25 +152,26 @@ class Run(Config):
 
     @property
     def stem(self) -> str:
-        """The name of the config file without its suffix."""
+        """Return the name of the config file without its suffix."""
         return Path(self.filename or "run").stem
 
     @property
     def scope(self) -> str:
-        """The library of the model: ``"mmengine"`` if it is hypvision's own."""
+        """Return the library of the model: ``"mmengine"`` if the model is hypvision's own."""
         return self.get("default_scope") or "mmengine"
 
     @property
     def kind(self) -> str:
-        """The ``type`` of the model."""
+        """Return the ``type`` of the model."""
         return self.model.get("type")
 
     @property
     def schedule(self) -> Schedule:
-        """Of a run with a ``train_cfg``."""
+        """Return length and schedules of a run with a ``train_cfg``."""
         unit = "max_epochs" if "max_epochs" in self.train_cfg else "max_iters"
         found = self.get("param_scheduler") or []
-        if isinstance(found, dict) and "type" not in found:  # of several optimisers
+        # Several optimisers have a dict of schedules, by name.
+        if isinstance(found, dict) and "type" not in found:
             found = [part for own in found.values() for part in as_list(own)]
         by_epoch = unit == "max_epochs"
         parts = [
@@ -178,24 +182,25 @@ class Run(Config):
         return Schedule(unit, self.train_cfg.get(unit) or 0, parts)
 
     def dataset(self, phase: str) -> Any:
-        """The data set of a phase (train, val, test), inside wrappers or not; empty without one."""
+        """Return the data set of a phase (train, val, test), without its wrappers; an empty dict if
+        there is none."""
         return inner_dataset(self.get(f"{phase}_dataloader") or {})
 
     def datasets(self, *phases: str) -> list[dict[str, Any]]:
-        """The data sets of some phases, by default all, also those inside wrappers."""
+        """Return the data sets of some phases (by default all), also those inside wrappers."""
         loaders = [self.get(f"{phase}_dataloader") for phase in phases or PHASES]
         return [dataset for loader in loaders for dataset in datasets_of(loader)]
 
     def evaluators(self, phase: str) -> list[dict[str, Any]]:
-        """The metrics of a phase."""
+        """Return the metrics of a phase."""
         return as_list(self.get(f"{phase}_evaluator") or [])
 
     def add_hook(self, **hook: Any) -> None:
-        """Add a hook after the others."""
+        """Add a hook after the other custom hooks; ``hook``: its ``type`` and arguments."""
         self.custom_hooks = [*(self.get("custom_hooks") or []), hook]
 
     def inputs(self) -> list[str]:
-        """The files that the config consists of or names; a run must not overwrite them."""
+        """Return the files that the config consists of or names, which a run must not overwrite."""
         named = [value for _, value in walk(self.to_dict()) if isinstance(value, str)]
         for dataset in self.datasets():
             if isinstance(dataset.get("ann_file"), str):
@@ -204,8 +209,8 @@ class Run(Config):
         return list(filter(os.path.isfile, [*self.files, self.filename or "", *named]))
 
     def move_data(self, old: str, new: str, keep: bool = False) -> None:
-        """Move paths of data sets and evaluators from ``old`` to ``new``; with ``keep`` not those
-        already below ``new``."""
+        """Replace the folder ``old`` by ``new`` in the paths of data sets and evaluators; with
+        ``keep``, paths that already lie below ``new`` stay as they are."""
         old = str(old).rstrip("/")
         new = str(new).rstrip("/")
 
@@ -228,22 +233,23 @@ class Run(Config):
 
 
 def load_config(source: str | Path | Config, options: dict[str, Any] | None = None) -> Run:
-    """Read a config file, with changes.
+    """Read a config file and apply changes to it.
 
-    A config can have shipped ones as bases: ``_base_ = ["hypvision::_base_/det_runtime.py"]``. If
-    it sets another ``data_root`` than its bases, their paths below the old one (data sets,
-    evaluators) change with it.
+    A config can have shipped configs as bases: ``_base_ = ["hypvision::_base_/det_runtime.py"]``.
+    If it sets another ``data_root`` than its bases, the paths of data sets and evaluators below the
+    old one change with it.
 
     Args:
-        source: path of a Python config, the name of one that ships, or a config (which is copied).
+        source: path of a Python config, the name of a shipped config, or a config (which is
+            copied).
         options: changes, with dotted keys (``"optim_wrapper.optimizer.lr"``). ``"data_root"`` moves
             all data sets and evaluators below the config's ``data_root`` to the new place.
     """
     config = Run.of(source) if isinstance(source, Config) else _read(source)
     if "model" not in config:
         raise HypvisionError(
-            f"The config '{source}' has no 'model': it is a part to be used as _base_ of another "
-            "one."
+            f"The config '{source}' has no 'model': it is a part that other configs name in "
+            "_base_. Give one of these configs."
         )
     _check_kinds(config, source)
     root = config.get("data_root")
@@ -277,27 +283,31 @@ def _read(source: str | Path) -> Run:
         _import_modules(config)
     except HypvisionError:
         raise
-    except Exception as error:  # a config is code and can raise anything
+    # A config is code, so reading it can raise any error.
+    except Exception as error:
         raise HypvisionError(f"The config '{path}' {_why_unreadable(error)}") from error
     return config
 
 
 def _change(config: Run, options: dict[str, Any], source: str | Path | Config) -> None:
-    """Merge options into a config."""
+    """Merge ``options`` into a config, and check keys and types."""
     if "data_root" in options and config.get("data_root"):
         config.move_data(config.data_root, options["data_root"])
     _check_keys(config, options)
     try:
         config.merge_from_dict(options)
     except (KeyError, TypeError, AssertionError, IndexError) as error:
-        raise HypvisionError(f"The options {options} do not fit the config: {error}.") from error
+        raise HypvisionError(
+            f"The options {options} do not fit the config: {error}. Correct them."
+        ) from error
     _check_kinds(config, source)
     if any(option.partition(".")[0] == "custom_imports" for option in options):
         try:
             _import_modules(config)
         except ImportError as error:
             raise HypvisionError(
-                f"The options {options} name a module that cannot be imported: {error}."
+                f"The options {options} name a module that cannot be imported: {error}. Correct "
+                "its name, or install it."
             ) from error
 
 
@@ -310,7 +320,7 @@ def _why_unreadable(error: Exception) -> str:
         return "names itself in _base_, or is nested too deeply."
     reason = f"{type(error).__name__}: {error}."
     if isinstance(error, UnboundLocalError) and isinstance(error.__context__, OSError):
-        # mmengine copies configs to the temporary folder, which may be missing or full
+        # mmengine copies a config into the temporary folder, which may be missing or full.
         reason = (
             f"{one_line(error.__context__)}. Free some space, or set TMPDIR to a folder that can "
             "be written."
@@ -328,13 +338,14 @@ def _check_kinds(config: Run, source: str | Path | Config) -> None:
                 value = value.get(part) if hasattr(value, "get") else None
             if value is not None and not (isinstance(value, kinds) and _holds_dicts(value)):
                 raise HypvisionError(
-                    f"The config '{source}' has {key} = {value!r}, but {expected} is expected "
-                    "there."
+                    f"The config '{source}' has {key} = {value!r}, but {expected} is expected for "
+                    "this key. Correct the config."
                 )
 
 
 def _holds_dicts(value: Any) -> bool:
-    """Whether a list has dicts alone, or a list of hooks hook objects."""
+    """Return whether no entry of a list is None, a string or a number: lists in a config hold
+    dicts, or hooks as objects. Other values count as fitting."""
     parts = value if isinstance(value, (list, tuple)) else ()
     return not any(part is None or isinstance(part, (str, int, float)) for part in parts)
 
@@ -351,14 +362,15 @@ def _check_suffix(path: Path) -> None:
 def _find_external(
     find: Callable[[str, str], tuple[str, str | None]], name: str
 ) -> tuple[str, str | None]:
-    """The file of ``mmdet::NAME``; mmengine reads a hundred metafiles for it, 0.7 s."""
+    """Return the file of ``mmdet::NAME`` from a cache, since mmengine reads a hundred metafiles for
+    it (0.7 s)."""
     return find(name, "")
 
 
 @contextmanager
 def _own_bases() -> Iterator[dict[str, Any]]:
-    """Context in which mmengine resolves ``_base_`` names with :data:`OWN` and accepts only Python
-    and JSON bases; gives the files that were read, each with its ``data_root``."""
+    """Context in which mmengine finds ``_base_`` names that begin with :data:`OWN` and accepts only
+    Python and JSON bases. It yields a dict with each file that was read and its ``data_root``."""
     find = Config._get_cfg_path
     read = Config._file2dict
     found: dict[str, Any] = {}
@@ -376,7 +388,7 @@ def _own_bases() -> Iterator[dict[str, Any]]:
         return content
 
     def read_recipe(recipe: Recipe) -> tuple[dict, str, dict]:
-        """A row of a table, as the file that it stands for would be read."""
+        """Return a config that is a row of a table as mmengine would read its file."""
         merged: dict = {}
         for piece in recipe.pieces.split():
             content = read_own(str(config_folder() / f"{piece}.py"))
@@ -402,7 +414,7 @@ def _import_modules(config: Run) -> None:
 
 
 def _check_keys(config: Run, options: dict[str, Any]) -> None:
-    """Raise an error for options without effect: mmengine would add a key that nothing reads."""
+    """Raise an error for options without effect: mmengine would add a key that no code reads."""
     for option in options:
         key = option.partition(".")[0]
         if key in config or key in RUN_KEYS:
@@ -421,18 +433,22 @@ def _check_keys(config: Run, options: dict[str, Any]) -> None:
 
 
 def _tell_variable(config: Run, key: str) -> None:
-    """Warn of an option that changes a variable of the config file, which nothing reads."""
+    """Warn of an option that sets a variable of the config file: its value has already been
+    used."""
     value = config[key]
     same = [path for path, other in walk(config.to_dict()) if path != key and other == value]
-    hint = f" Change that: {', '.join(same[:3])}." if same and value else ""
+    hint = f" Change these keys instead: {', '.join(same[:3])}." if same and value else ""
     _logger.warning(
-        "'%s' is a variable of the config file: what it was used for stays as it is.%s", key, hint
+        "'%s' is a variable of the config file: the option does not change the values that were "
+        "made from it.%s",
+        key,
+        hint,
     )
 
 
 def _check_path(config: Run, option: str) -> None:
-    """Raise an error for an option whose key is missing but resembles one in its dict, probably a
-    misspelling. Names that differ only in digits are not suggested."""
+    """Raise an error for an option whose key is missing but resembles another key in its dict,
+    which is probably a misspelling. Names that differ only in digits are not suggested."""
     node = config.to_dict()
     parts = option.split(".")
     for number, part in enumerate(parts):
@@ -455,12 +471,13 @@ def _check_path(config: Run, option: str) -> None:
 
 
 def _norm_apart(config: Run) -> None:
-    """Replace SyncBatchNorm, which PyTorch has for GPUs only, by batch norms of each process."""
+    """Replace SyncBatchNorm, which PyTorch has for GPUs only, by batch norms with statistics of one
+    process."""
     nodes = [node for _, node in walk(config.model) if isinstance(node, dict)]
     synchronised = [node for node in nodes if node.get("type") == "SyncBN"]
     if config.pop("sync_bn", None) or synchronised:
         _logger.warning(
-            "PyTorch synchronises batch norms between GPUs only: on CPUs each process takes the "
+            "PyTorch synchronises batch norms between GPUs only: on CPUs each process uses the "
             "statistics of its own images."
         )
     for node in synchronised:
@@ -470,7 +487,8 @@ def _norm_apart(config: Run) -> None:
 def prepare(
     config: Run, work_dir: str | Path | None = None, amp: bool = False, launcher: str = "none"
 ) -> Run:
-    """Adapt a config to this machine and add the standard hooks; changes and returns ``config``."""
+    """Adapt a config to this machine and add the standard hooks; ``config`` is changed and
+    returned."""
     import_extensions(config)
     config.work_dir = str(work_dir or config.get("work_dir") or Path("work_dirs", config.stem))
     config.launcher = launcher
@@ -479,8 +497,8 @@ def prepare(
     if config.scope in PREPARATIONS:
         PREPARATIONS[config.scope](config)
     if config.get("visualizer") is not None:
-        # With a fixed name, as in OpenMMLab's configs, a second run in this process would write to
-        # the first one's folder.
+        # With a fixed name, as in OpenMMLab's configs, a second run in this process would write
+        # into the folder of the first run.
         config.visualizer.name = f"{config.stem}-{uuid.uuid4().hex[:8]}"
     _join_processes(config, launcher)
     _adapt_loaders(config)
@@ -494,7 +512,8 @@ def prepare(
 
 
 def _join_processes(config: Run, launcher: str) -> None:
-    """Choose the backend of several processes, and join those that the launcher has started."""
+    """Choose the backend that processes communicate by, and join the processes that the launcher
+    has started."""
     environment = dict(config.get("env_cfg") or {})
     distribution = {"backend": "nccl", **(environment.get("dist_cfg") or {})}
     on_cpu = not torch.cuda.is_available()
@@ -507,12 +526,13 @@ def _join_processes(config: Run, launcher: str) -> None:
         _join_cpu_processes(config, launcher)
         _norm_apart(config)
     elif launcher != "none" and not is_distributed():
-        # before the first process is asked for: see work_dir.py
+        # Processes are joined here, before any code asks for the rank (see work_dir.py).
         init_dist(launcher, **distribution)
 
 
 def _adapt_loaders(config: Run) -> None:
-    """Let data loaders fit the machine, and workers of the training be seeded anew."""
+    """Adapt data loaders to the machine, and let the workers of the training get new seeds in each
+    epoch."""
     on_gpu = torch.cuda.is_available()
     for loader in filter(None, (config.get(f"{phase}_dataloader") for phase in PHASES)):
         if loader.get("num_workers", 0) == 0:
@@ -520,12 +540,13 @@ def _adapt_loaders(config: Run) -> None:
             loader.pop("prefetch_factor", None)
         if on_gpu:
             loader.setdefault("pin_memory", True)
-        else:  # PyTorch would warn
+        # Without a GPU PyTorch would warn of pin_memory.
+        else:
             loader.pop("pin_memory", None)
     if config.get("train_dataloader") is None:
         return
-    # The main process gives the workers new seeds in each epoch: see RepeatableSeedHook,
-    # SeekingIterTrainLoop.
+    # The main process gives the workers new seeds in each epoch, by RepeatableSeedHook or
+    # SeekingIterTrainLoop, so workers must start anew.
     config.train_dataloader.setdefault("worker_init_fn", dict(type="seed_worker"))
     config.train_dataloader.persistent_workers = False
     loop: Any = config.get("train_cfg") or {}
@@ -537,11 +558,11 @@ def _adapt_loaders(config: Run) -> None:
 
 
 def leave_out_pretrained(model: Any, whole: bool = False) -> None:
-    """Change the ``model`` of a config so that building it fetches no weights, since a checkpoint
-    replaces them.
+    """Change the ``model`` of a config so that building it fetches no pretrained weights, since a
+    checkpoint will replace them.
 
-    A class with ``checkpoint_is_partial = True`` still loads its weights, because its checkpoints
-    lack the frozen ones, unless no weights are needed at all (``whole``).
+    A class with ``checkpoint_is_partial = True`` still loads its pretrained weights, because its
+    checkpoints lack the frozen ones; with ``whole`` it does not, either.
     """
     parts = [model]
     while parts:
@@ -553,7 +574,7 @@ def leave_out_pretrained(model: Any, whole: bool = False) -> None:
         kind = MODELS.module_dict.get(str(node.get("type")))
         if whole or not getattr(kind, "checkpoint_is_partial", False):
             _without_weights(node)
-            # checkpoints do not contain the weights of the teacher
+            # Checkpoints do not contain the weights of a teacher, so these are still fetched.
             parts += (part for key, part in node.items() if key not in ("clip", "distillation"))
 
 
@@ -561,7 +582,7 @@ _UNFETCHED = {"checkpoint": None, "checkpoint_path": "", "pretrained": None}
 
 
 def _without_weights(node: dict[str, Any]) -> None:
-    """Take the weights out of one part of a model."""
+    """Remove the keys that name weights from one part of a model, in place."""
     if isinstance(node.get("clip"), dict):
         node["clip"]["load_weights"] = False
     start = node.get("init_cfg")
@@ -573,9 +594,9 @@ def _without_weights(node: dict[str, Any]) -> None:
 
 
 def _use_amp(config: Run, amp: bool) -> None:
-    """Mixed precision for --amp: float16 with loss scaling on GPUs, bfloat16 on CPUs, and float32
-    with a warning on CPUs that are slow in bfloat16. A model class with ``amp_on_cpu = False`` runs
-    in float32 there."""
+    """Set up mixed precision for --amp: float16 with loss scaling on GPUs, bfloat16 on CPUs, and
+    float32 with a warning on CPUs that are slow in bfloat16. On CPUs a model class with
+    ``amp_on_cpu = False`` runs in float32."""
     wrapper = config.get("optim_wrapper")
     if wrapper is None:
         return
@@ -595,7 +616,8 @@ _MIXED = ("AmpOptimWrapper", "BFloat16OptimWrapper")
 
 
 def _without_gpu(wrapper: dict[str, Any], kind: str, model: Any) -> None:
-    """Let mixed precision be bfloat16 or float32."""
+    """Replace float16 in the ``optim_wrapper`` by bfloat16 or float32, for a machine without a
+    GPU."""
     allowed = getattr(model, "amp_on_cpu", True)
     if kind == "BFloat16OptimWrapper" and allowed:
         return
@@ -624,7 +646,8 @@ def _join_cpu_processes(config: Run, launcher: str) -> None:
         )
     if not dist.is_initialized():
         dist.init_process_group(config.env_cfg.dist_cfg.backend)
-    if config.get("model_wrapper_cfg") is None:  # mmengine's own wrapper works on CUDA devices only
+    # mmengine's own wrapper works on CUDA devices only, so it is replaced on CPUs.
+    if config.get("model_wrapper_cfg") is None:
         unused = config.get("find_unused_parameters", False)
         options = dict(device_ids=None, broadcast_buffers=False, find_unused_parameters=unused)
         config.model_wrapper_cfg = dict(type="MMDistributedDataParallel", **options)
@@ -643,21 +666,25 @@ def _check_started_by_torchrun() -> None:
 
 
 def leave_processes() -> None:
-    """Wait for the other processes at the end of a run: gloo aborts processes that still
-    communicate with one that exited."""
+    """Wait for the other processes at the end of a run, since gloo aborts a process that still
+    communicates with one that has exited."""
     if dist.is_available() and dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()
 
 
 def parse_options(items: list[str]) -> dict[str, Any]:
-    """``KEY=VALUE`` words as a dict of numbers, booleans, lists or strings, as mmengine reads them.
+    """Return words ``KEY=VALUE`` as a dict of numbers, booleans, lists or strings, parsed as by
+    mmengine.
 
-    mmengine drops all spaces; here spaces within a string stay, as paths and prompts contain some.
+    mmengine drops all spaces; here spaces within a string stay, since paths and prompts contain
+    them.
     """
     wrong = [item for item in items if "=" not in item]
     if wrong:
-        raise HypvisionError(f"--cfg-options takes KEY=VALUE, got '{wrong[0]}'.")
+        raise HypvisionError(
+            f"--cfg-options takes KEY=VALUE, got '{wrong[0]}'. Add the key or the value."
+        )
     called = [item for item in items if _DICT.search(item)]
     if called:
         raise HypvisionError(

@@ -1,8 +1,8 @@
-"""Console output of a run: a few lines, one progress bar, a table after each validation.
+"""Show a run on the console: a few lines, one progress bar, and a table after each validation.
 
-mmengine writes its whole config, the table of hooks and a line for each frozen parameter. All of
-that goes to the log file; ``--verbose`` shows it on the console. This module writes to standard
-error, so that standard output has only the metrics of ``hypvision test``.
+mmengine writes its whole config, the table of hooks and a line for each frozen parameter. All these
+go to the log file; ``--verbose`` shows them on the console. This module writes to standard error,
+so that standard output has only the metrics of ``hypvision test``.
 """
 
 from __future__ import annotations
@@ -32,21 +32,22 @@ _OWN = str(Path(__file__).resolve().parents[1])
 
 
 def _is_brief(record: logging.LogRecord) -> bool:
-    """Whether a message is an error, or a warning of this package."""
+    """Return whether a log message belongs on the console: errors, and warnings of this package."""
     return record.levelno >= (
         logging.WARNING if record.pathname.startswith(_OWN) else logging.ERROR
     )
 
 
 class _Plain(logging.Formatter):
-    """``warning: ...``, as commands say it; time and logger stand in the log file."""
+    """Format a log message as commands print it, ``warning: ...``; the log file has time and
+    logger."""
 
     def format(self, record: logging.LogRecord) -> str:
         return f"{record.levelname.lower()}: {super().format(record)}"
 
 
 class _IntoLog(io.TextIOBase):
-    """Writes the output of libraries into the log file."""
+    """A text stream that writes the output of libraries into the log file."""
 
     def write(self, text: str) -> int:
         logger = MMLogger.get_current_instance()
@@ -58,8 +59,9 @@ class _IntoLog(io.TextIOBase):
 
 @contextmanager
 def quiet(verbose: bool = False) -> Iterator[None]:
-    """Context in which the console shows only :class:`ConsoleHook`'s output, errors and our
-    warnings; the log file has all. With ``verbose`` mmengine's output is not restricted."""
+    """Context in which the console shows only :class:`ConsoleHook`'s output, errors and hypvision's
+    warnings; the log file has all messages. With ``verbose`` mmengine's output is not
+    restricted."""
     if verbose:
         yield
         return
@@ -73,9 +75,7 @@ def quiet(verbose: bool = False) -> Iterator[None]:
                 handler.addFilter(_is_brief)
                 handler.setFormatter(_Plain())
 
-    MMLogger.__init__ = (
-        init  # replaced, because mmengine creates its logger and logs the config in one step
-    )
+    MMLogger.__init__ = init  # replaced, since it creates the logger and logs the config at once
     warned = logging.getLogger("py.warnings")
     relay = _Relay()
     warned.addHandler(relay)
@@ -93,16 +93,16 @@ def quiet(verbose: bool = False) -> Iterator[None]:
 
 
 class _Relay(logging.Handler):
-    """Writes Python's warnings into the log file."""
+    """A log handler that writes Python's warnings into the log file."""
 
     def emit(self, record: logging.LogRecord) -> None:
         MMLogger.get_current_instance().info(" ".join(record.getMessage().split()))
 
 
 class ConsoleHook(Hook):
-    """Prints model, data, progress and metrics, on the first process only.
+    """Print model, data, progress and metrics of a run, in the first process only.
 
-    Not registered: :mod:`hypvision.engine.run` adds it unless ``verbose``.
+    The hook is not registered: :mod:`hypvision.engine.run` adds it unless ``verbose``.
     """
 
     priority = "LOWEST"
@@ -111,10 +111,10 @@ class ConsoleHook(Hook):
         self.train_bar: Progress | None = None
         self.other_bar: Progress | None = None
         self.rates: list[float] = []
-        self.rows = 0  # printed rows of the validation table
+        self.rows = 0  # rows of the validation table that were printed
         self.heads: list[str] = []
 
-    # Before the first step
+    # What is printed before the first step
 
     def before_run(self, runner: Runner) -> None:
         if not is_main_process():
@@ -143,7 +143,7 @@ class ConsoleHook(Hook):
         loader = runner.train_dataloader
         wrapper = type(runner.optim_wrapper).__name__
         optimizer = type(getattr(runner.optim_wrapper, "optimizer", runner.optim_wrapper)).__name__
-        # mmdet's batch sampler groups images by shape
+        # A batch sampler of mmdet, which groups images by shape, has the size; the loader has none.
         size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", "?")
         say(f"data    {_described(loader)}, {size} at a time")
         by_epoch = isinstance(runner.train_loop, EpochBasedTrainLoop)
@@ -151,7 +151,7 @@ class ConsoleHook(Hook):
         say(f"length  {epochs}{_count(runner.max_iters, 'step')} of {optimizer} ({wrapper})")
         self.train_bar = Progress("train", runner.max_iters, runner.iter)
 
-    # While it runs
+    # Progress while the run goes on
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         self.rates = [rate for group in runner.optim_wrapper.get_lr().values() for rate in group]
@@ -160,11 +160,15 @@ class ConsoleHook(Hook):
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
         if self.train_bar is not None:
-            rates = self.rates  # of this step: the schedulers have moved on
+            # The rates were read before the step, since schedulers have already moved to those of
+            # the next.
+            rates = self.rates
             loss = (outputs or {}).get("loss")
-            # StopOnNaNHook has already copied the loss to the CPU
+            # StopOnNaNHook has already copied the loss to the CPU, so float() does not wait for the
+            # GPU.
             facts = [] if loss is None else [f"loss {float(loss):.4g}"]
-            if rates:  # from the lowest to the highest of the parameters' groups
+            # The lowest and the highest rate of the parameter groups.
+            if rates:
                 facts.append(
                     "lr "
                     + " to ".join(dict.fromkeys(f"{rate:.3g}" for rate in (min(rates), max(rates))))
@@ -194,7 +198,7 @@ class ConsoleHook(Hook):
     ) -> None:
         self.after_val_iter(runner, batch_idx)
 
-    # Metrics
+    # Metrics after validations and tests
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         if is_main_process():
@@ -234,7 +238,8 @@ class ConsoleHook(Hook):
 
 
 def _network_name(model: Any, clip: Mapping[str, Any]) -> str | None:
-    """What the backbone is called, or the CLIP; None of a model without either."""
+    """Return the name of a model's backbone or CLIP, or else the class of the backbone; None for a
+    model with neither."""
     backbone = getattr(model, "backbone", None)
     published = getattr(backbone, "pretrained_cfg", None) or {}
     name = getattr(backbone, "model_name", None) or published.get("architecture")
@@ -246,13 +251,14 @@ def _described(loader: Any) -> str:
     dataset = loader.dataset
     classes = (getattr(dataset, "metainfo", None) or {}).get("classes") or ()
     words = f", {len(classes)} classes" if classes else ""
-    # shards have "total": the samples of all processes
+    # Streams of shards have "total", the number of samples of all processes.
     count = getattr(dataset, "total", None) or len(dataset)
     return f"{count} samples of {type(dataset).__name__}{words}"
 
 
 def _say_worst(evaluator: Any) -> None:
-    """Print the worst classes of each metric of classes; the log file has more of them."""
+    """Print the worst classes of each metric that has values for classes; the log file has more of
+    them."""
     for classes in (
         metric.classes for metric in evaluator.metrics if getattr(metric, "classes", ())
     ):
@@ -271,13 +277,14 @@ def _count(number: int, unit: str) -> str:
     return f"{number} {unit}{'' if number == 1 else 's'}"
 
 
-_ROWS = 10  # spaces between columns
+# After so many rows the names of the columns are printed again.
+_ROWS = 10
 _NARROWEST = 7  # least column width: four digits, sign and decimal point
 
 
 def _table(row: dict[str, str], head: bool = True) -> str:
-    """A row of metrics below their names, as many as fit the terminal, and the number of further
-    ones in the log file."""
+    """Return a row of metrics as text, below their names if ``head``: as many columns as fit the
+    terminal, and how many further ones the log file has."""
     names = {key: key.rpartition("/")[2] for key in row}
     widths = {key: max(len(name), _NARROWEST) for key, name in names.items()}
     free = shutil.get_terminal_size((120, 24)).columns - len("  +99 in the log")

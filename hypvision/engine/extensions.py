@@ -1,4 +1,4 @@
-"""Registries by which tasks and OpenMMLab's libraries extend the engine.
+"""Registries that tasks and OpenMMLab's libraries enter to extend the engine.
 
 The engine imports no task: packages above it register here how ``hypvision test`` writes
 predictions (``--save``) and reports (``--out``), draws images (``--show-dir``) and augments at test
@@ -19,54 +19,58 @@ from hypvision.io.plugins import PLUGINS, plugin
 
 @dataclass(frozen=True)
 class TestOptions:
-    """How a kind of model implements ``--tta`` and ``--show-dir FOLDER`` of ``hypvision test``, by
-    changes of the config."""
+    """The functions by which a model class implements ``--tta`` (``augment``) and ``--show-dir
+    FOLDER`` (``show``) of ``hypvision test``; both change the config."""
 
-    __test__: ClassVar[bool] = False  # tells pytest that this class is not a test
+    # Without this, pytest would take the class for a test because of its name.
+    __test__: ClassVar[bool] = False
 
     augment: Callable[[Config], None]
     show: Callable[[Config, Path], None]
 
 
 TEST_OPTIONS: dict[str, TestOptions] = {}
-"""By the ``type`` of the model, or by the ``default_scope`` of the config."""
+"""The options of ``hypvision test``, by the ``type`` of the model or the ``default_scope`` of the
+config."""
 
 PREDICTION_ARGUMENTS: dict[str, str] = {}
-"""Metric -> its argument that names the file or folder of the predictions."""
+"""For each metric that writes predictions, its argument for their file or folder."""
 
 REPORTS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {}
-"""Metric -> a function of its settings to those of the
+"""For each metric, a function that maps its settings to those of the
 :class:`~hypvision.engine.reports.ReportMetric` that collects what a report of its task shows."""
 
 PREDICTORS: dict[str, Callable | str] = {}
-"""By the ``type`` of the model, or by the ``default_scope`` of the config: a function of a model in
+"""For each ``type`` of model or ``default_scope`` of a config: a function that maps a model in
 evaluation mode, its config and the :class:`~hypvision.inference.predictors.Request` to a
-:class:`~hypvision.inference.predictors.Predictor`. Or, of a model that finds nothing in images, a
+:class:`~hypvision.inference.predictors.Predictor`; for a model that finds nothing in images, a
 sentence that says which command uses it."""
 
 PREPARATIONS: dict[str, Callable[[Config], None]] = {}
-"""By ``default_scope``: functions that change or check a config before its model is built."""
+"""For each ``default_scope``, a function that changes or checks a config before its model is
+built."""
 
 RUN_HOOKS = [
     "RepeatableSeedHook", "ReduceLossHook", "UnusedParametersHook", "CanLearnHook", "StopOnNaNHook",
     "CheckClassesHook", "DataUsageHook", "ClassTableHook", "InterruptHook", "AccumulationHook",
     "EngineNamesHook", "LastValidationHook", "SignsHook", "LanguageHook",
 ]  # fmt: skip
-"""Hooks of every run."""
+"""The hooks that are added to every run."""
 
 MODEL_HOOKS: dict[str, str] = {}
-"""Argument of a model -> the hook of the runs whose model is given it."""
+"""For an argument of a model, the hook that is added to runs whose model has this argument."""
 
 
 def import_extensions(config: Config) -> None:
-    """Import the modules that register extensions of the tasks and of ``default_scope``."""
+    """Import the modules that register extensions of hypvision's tasks and of the config's
+    ``default_scope``."""
     for role in ("tasks", f"scope {config.get('default_scope')}"):
         if role in PLUGINS:
             plugin(role)
 
 
 def find_test_options(config: Config) -> TestOptions | None:
-    """The entry for the model of a config; None if there is none."""
+    """Return the entry of :data:`TEST_OPTIONS` for the model of a config; None if there is none."""
     return TEST_OPTIONS.get(config.model.get("type")) or TEST_OPTIONS.get(
         config.get("default_scope")
     )

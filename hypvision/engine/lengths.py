@@ -1,4 +1,5 @@
-"""Another length of a training: ``hypvision train CONFIG --epochs N`` moves its schedule."""
+"""Change the length of a training and move its schedule in proportion (``hypvision train
+--epochs``)."""
 
 from __future__ import annotations
 
@@ -15,23 +16,24 @@ from hypvision.io.errors import HypvisionError
 
 
 def with_epochs(config: Run, epochs: int, launcher: str = "none") -> list[str]:
-    """Change the length of a training and, in proportion, its schedule: warm-up and decay, where
-    they count in the unit of the length.
+    """Change the length of a training and, in proportion, its schedules (warm-up, decay) that count
+    in the same unit as the length.
 
     Args:
-        config: of a training by epochs, or by iterations; those become as many as ``epochs`` have.
-        epochs: the new length.
-        launcher: that of the training, whose processes share an epoch.
+        config: a config with a training by epochs or by iterations; iterations become as many as
+            ``epochs`` epochs have.
+        epochs: the new length of the training.
+        launcher: the launcher of the training, whose processes share an epoch.
 
     Returns:
-        Sentences that say what was moved, and what was not.
+        Sentences for the user that say what was moved and what was not.
     """
     unit, old, _ = config.schedule
     word = "epochs" if unit == "max_epochs" else "iterations"
     if not old:
         raise HypvisionError(
-            f"The config '{config.filename}' does not say its length, so --epochs moves nothing. "
-            f"Set train_cfg.{unit}."
+            f"The config '{config.filename}' does not say its length, so --epochs cannot change "
+            f"it. Set train_cfg.{unit}."
         )
     new = epochs if unit == "max_epochs" else epochs * _iterations(config, launcher)
     told = [f"length  {new} {word} in place of {old}"]
@@ -55,7 +57,7 @@ def with_epochs(config: Run, epochs: int, launcher: str = "none") -> list[str]:
 
 
 def _iterations(config: Run, launcher: str) -> int:
-    """How many iterations show all data once."""
+    """Return the number of iterations that show all training data once."""
     loader = config.train_dataloader
     import_extensions(config)
     with DefaultScope.overwrite_default_scope(config.scope):
@@ -67,7 +69,8 @@ def _iterations(config: Run, launcher: str) -> int:
 
 
 def _lists(config: Run) -> Iterator[tuple[Any, str]]:
-    """Where the lists of schedules are: of one optimiser, or of several."""
+    """Yield the places of the lists of schedules, each as a container and its key: one for one
+    optimiser, or one for each of several optimisers."""
     found = config.get("param_scheduler")
     if isinstance(found, dict) and "type" not in found:
         yield from ((found, name) for name in found)
@@ -76,7 +79,8 @@ def _lists(config: Run) -> Iterator[tuple[Any, str]]:
 
 
 def _move(part: dict[str, Any], old: int, new: int) -> bool:
-    """Move a part of a schedule from a length to another; False where nothing of it is left."""
+    """Move a schedule of a training of length ``old`` to the length ``new``, in place; return False
+    if nothing of it is left."""
 
     def moved(point: int) -> int:
         if point <= 0 or point >= old:
@@ -98,7 +102,8 @@ def _move(part: dict[str, Any], old: int, new: int) -> bool:
 
 
 def _intervals(config: Run, by_epoch: bool, new: int) -> list[str]:
-    """Let a training that is shorter than its intervals validate and write at its end."""
+    """Let a training that is shorter than its intervals validate and write a checkpoint at its end,
+    and return sentences that say so."""
     told = []
     if config.train_cfg.get("val_interval", 1) > new:
         config.train_cfg.val_interval = new

@@ -1,5 +1,5 @@
-"""Training loops: one by iterations that resumes without replaying data, and epochs without a last
-batch of one image."""
+"""A training loop by iterations that resumes without loading earlier data again, and a fix for
+epochs that end in a batch of one image."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ _logger = logging.getLogger(__name__)
 class SeekingIterTrainLoop(IterBasedTrainLoop):
     """mmengine's iteration-based loop, but a resumed run skips to its position in the data.
 
-    mmengine loads and augments again all data from before the checkpoint, which takes hours at the
-    end of a long training. Here the sampler skips it. For the same augmentations as in an
-    uninterrupted run, every run starts its data workers anew, with seeds made from (seed, rank,
-    iteration), after each ``restart_interval`` iterations; with the interval of the checkpoints,
-    which the engine takes, a resumed run repeats the uninterrupted one exactly.
+    When mmengine resumes, it loads and augments again all data from before the checkpoint, which
+    takes hours at the end of a long training. Here the sampler skips these data. For the same
+    augmentations as in an uninterrupted run, every run starts its data workers anew, with seeds
+    made from (seed, rank, iteration), after each ``restart_interval`` iterations. The engine sets
+    this interval to that of the checkpoints, so a resumed run repeats the uninterrupted one
+    exactly.
 
-    It needs mmengine's ``InfiniteSampler`` and no special batch sampler, or an iterable data set
-    that has ``seek`` (:mod:`hypvision.data.shards`); with others it does as mmengine.
+    Skipping needs mmengine's ``InfiniteSampler`` and no special batch sampler, or an iterable data
+    set with a method ``seek`` (:mod:`hypvision.data.shards`); with other data the loop works as
+    mmengine's.
 
     Args:
-        restart_interval: iterations between two restarts of the workers; none by default.
+        restart_interval: iterations between two restarts of the workers; 0, the default: no
+            restarts.
         args, kwargs: see :class:`mmengine.runner.IterBasedTrainLoop`.
     """
 
@@ -51,7 +54,8 @@ class SeekingIterTrainLoop(IterBasedTrainLoop):
 
 
 class _SeekingIterator:
-    """Iterator that does not load the batches that a resumed loop requests and discards."""
+    """An iterator over batches that returns None for those that a resumed loop would discard, so
+    that they are not loaded."""
 
     def __init__(self, loop: SeekingIterTrainLoop, restart_interval: int):
         self.loop = loop
@@ -66,7 +70,8 @@ class _SeekingIterator:
         if self.batches is None or (
             self.restart_interval > 0 and self.position % self.restart_interval == 0
         ):
-            self.batches = None  # end the old workers before the new ones start
+            # The old workers must end before the new ones start.
+            self.batches = None
             self.batches = self._open()
         self.position += 1
         return next(self.batches)
@@ -76,7 +81,8 @@ class _SeekingIterator:
         seed = self.loop.runner.seed
         if hasattr(loader.dataset, "seek"):
             loader.dataset.seek(self.position, loader.batch_size)
-            loader._iterator = None  # persistent workers hold an outdated copy of the data set
+            # Persistent workers hold an outdated copy of the data set, so they are not used again.
+            loader._iterator = None
         else:
             loader.sampler.indices = islice(
                 loader.sampler._indices_of_rank(), self.position * loader.batch_size, None
@@ -86,8 +92,8 @@ class _SeekingIterator:
 
 
 def drop_single_image(loop: Any, network: nn.Module) -> None:
-    """Let epochs leave out a last batch of one image, of which batch norms have no statistics, and
-    warn of batches that all are one image.
+    """Let epochs drop a last batch of one image, since batch norms have no statistics of one image,
+    and warn if all batches are one image.
 
     Args:
         loop: the training loop, before it runs.
@@ -99,14 +105,14 @@ def drop_single_image(loop: Any, network: nn.Module) -> None:
         return
     if loader.batch_size == 1:
         _logger.warning(
-            "A batch is one image, and the model has %d batch norms that are trained: their "
-            "statistics are those of one image, and PyTorch refuses them for a map of one pixel. "
-            "Set train_dataloader.batch_size to 2 or more, or keep the norms as they are: "
+            "Each batch is one image, and the model trains %d batch norms: their statistics are "
+            "those of one image, and PyTorch refuses them for a map of one pixel. Set "
+            "train_dataloader.batch_size to 2 or more, or keep the norms as they are: "
             "model.freeze_bn=True of a classifier, norm_eval=True of a backbone.",
             len(norms),
         )
         return
-    # of this process; a sampler without end has no last batch
+    # The number of images of this process; a sampler by iterations has no end, so no last batch.
     images = len(loader.sampler) if isinstance(loop, EpochBasedTrainLoop) else 0
     single = images > 1 and images % loader.batch_size == 1
     if single and not loader.batch_sampler.drop_last:

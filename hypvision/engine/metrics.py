@@ -1,4 +1,5 @@
-"""Rules of every metric: NaN with a warning without data; predictions not finite are an error."""
+"""Rules of every metric: without data its values are NaN, with a warning; predictions that are not
+finite are an error."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _SHOWN = 5
 
 
 def tell_missing(what: str, metrics: Mapping[str, Any], without_truth: Sequence[str] = ()) -> None:
-    """A warning about a metric, ``what``: its NaN values, classes or images without truth."""
+    """Warn of a metric, named by ``what``, with NaN values, or with classes or images without
+    ground truth."""
     unknown = [name for name, value in metrics.items() if math.isnan(value)]
     parts = [f"there is no truth for {_some(without_truth)}"] if without_truth else []
     if unknown:
@@ -43,21 +45,22 @@ class OfClass(NamedTuple):
 
 
 def worst(classes: Sequence[OfClass], limit: int) -> list[OfClass]:
-    """The classes of lowest values, the worst first; of equal ones those with more samples."""
+    """Return the ``limit`` classes of lowest values, the worst first; of equal ones that with more
+    samples comes first."""
     return sorted(classes, key=lambda found: (found.value, -found.samples))[:limit]
 
 
 class Metric(BaseMetric):
-    """Base of metrics: subclasses call :meth:`check` in ``process``, and ``compute_metrics([])``
-    returns NaN for all names.
+    """Base class of metrics: subclasses call :meth:`check` in ``process``, and their
+    ``compute_metrics([])`` returns NaN for every name.
 
     Attributes:
-        allow_nonfinite: set all metrics to NaN for predictions that are not finite, instead of
+        allow_nonfinite: if True, predictions that are not finite set all metrics to NaN instead of
             raising an error.
-        classes: the values of each class from the last ``compute_metrics``, if the metric gives
-            them.
-        without_truth: names of classes without truth, or how many images have none; of the last
-            ``compute_metrics``.
+        classes: values of each class from the last ``compute_metrics``; empty if the metric has
+            none.
+        without_truth: names of classes without ground truth, or a text on how many images have
+            none, from the last ``compute_metrics``.
     """
 
     default_prefix = ""
@@ -68,9 +71,13 @@ class Metric(BaseMetric):
     _told: tuple[str, tuple[str, ...], tuple[str, ...]] = ("", (), ())
 
     def check(self, values: Any, what: str, samples: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether the predictions for samples, one row of ``values`` each, are finite; an error if
-        one is not and ``allow_nonfinite`` is not set. It names the image, by ``img_path``,
-        ``index`` or ``img_id`` of the sample, and ``what`` is not finite, such as "a score"."""
+        """Return whether the predictions for ``samples``, one row of ``values`` for each, are
+        finite.
+
+        If one is not and ``allow_nonfinite`` is False, raise an error that names the image, by
+        ``img_path``, ``index`` or ``img_id`` of the sample, and ``what`` is not finite, such as "a
+        score".
+        """
         try:
             require_finite(values, lambda row: f"{what} for {self._place(samples[row], row)}")
         except HypvisionError as error:
@@ -89,7 +96,7 @@ class Metric(BaseMetric):
         )
 
     def evaluate(self, size: int) -> dict[str, float]:
-        """Evaluate as mmengine does, and warn of NaN metrics; an unchanged warning comes once."""
+        """Evaluate as mmengine does and warn of NaN metrics, once for the same warning in a row."""
         self.without_truth = self.classes = ()
         spoilt = next(filter(None, all_gather_object(self._spoilt)), "")
         if spoilt:

@@ -1,9 +1,9 @@
 """Import mmengine safely when several processes do so for the first time on a machine.
 
-mmengine imports yapf, and yapf's first import leaves its grammar in the user's cache folder: it
-moves the file into place before the last bytes are written. Another process that starts at that
-moment (``torchrun``, the workers of a test run) reads a truncated pickle and stops with
-``EOFError: Ran out of input``. The file is complete a moment later.
+mmengine imports yapf, whose first import leaves its grammar in the user's cache folder: yapf moves
+the file into place before it has written the last bytes. Another process that starts at that moment
+(``torchrun``, the workers of a test run) reads a truncated pickle and stops with ``EOFError: Ran
+out of input``. The file is complete a moment later.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _WAITS = (0.1, 0.2, 0.4, 0.8, 1.6)  # seconds between attempts
 
 
 def require_mmengine() -> ModuleType:
-    """Import mmengine; wait up to 3 s for a cache file that another process is writing."""
+    """Import and return mmengine; wait up to 3 s for yapf's cache file that another process is
+    writing."""
     for wait in (*_WAITS, None):
         try:
             require("yapf", "mm")

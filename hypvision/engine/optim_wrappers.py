@@ -1,4 +1,4 @@
-"""Mixed precision without a GPU, and clipping by the Riemannian norm."""
+"""Wrappers of optimisers: mixed precision without a GPU, and clipping by the Riemannian norm."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hypvision.optim import clip_grad_norm_
 
 @OPTIM_WRAPPERS.register_module()
 class BFloat16OptimWrapper(OptimWrapper):
-    """Autocast to bfloat16 on any device, without loss scaling; mmengine's AmpOptimWrapper refuses
-    to run on a CPU."""
+    """A wrapper of an optimiser that runs the model in bfloat16 by autocast on any device, without
+    loss scaling; mmengine's AmpOptimWrapper refuses to run on a CPU."""
 
     @contextmanager
     def optim_context(self, model: nn.Module):
@@ -26,8 +26,9 @@ class BFloat16OptimWrapper(OptimWrapper):
 
 
 class _RiemannianClip:
-    """``clip_grad=dict(max_norm=...)`` clips by :func:`hypvision.optim.clip_grad_norm_`, in which
-    the gradients of points count by their Riemannian norms."""
+    """Base class of wrappers whose ``clip_grad=dict(max_norm=...)`` clips by
+    :func:`hypvision.optim.clip_grad_norm_`, which measures the gradients of points by their
+    Riemannian norms."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -37,9 +38,10 @@ class _RiemannianClip:
 
 @OPTIM_WRAPPERS.register_module()
 class RiemannianOptimWrapper(_RiemannianClip, OptimWrapper):
-    """mmengine's wrapper for manifold parameters: clips gradients by their Riemannian norm."""
+    """mmengine's wrapper of optimisers, with gradients clipped by their Riemannian norm."""
 
 
 @OPTIM_WRAPPERS.register_module()
 class RiemannianAmpOptimWrapper(_RiemannianClip, AmpOptimWrapper):
-    """The same with automatic mixed precision and loss scaling; needs a GPU, as mmengine's does."""
+    """mmengine's wrapper with automatic mixed precision and loss scaling, with gradients clipped by
+    their Riemannian norm; it needs a GPU, as mmengine's does."""

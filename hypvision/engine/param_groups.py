@@ -1,6 +1,7 @@
-"""Parameter groups of the engine's configs: timm's, and those of models with points on a manifold.
+"""Parameter groups for the engine's configs: those of timm, and those of models with points on a
+manifold.
 
-A constructor builds the optimiser from the config:
+A constructor builds the optimiser that a config describes:
 ``optim_wrapper=dict(constructor="TimmParamGroups", optimizer=dict(type="AdamW", lr=1e-3),
 paramwise_cfg=dict(...))``.
 """
@@ -36,13 +37,14 @@ for _optimizer in (RiemannianSGD, RiemannianAdam, RiemannianAdamW):
 
 # timm's Muon (Jordan et al., 2024) orthogonalises the updates of weight matrices and kernels and
 # uses AdamW for the rest; :class:`ParamGroups` leaves tables of vectors to AdamW, too. PyTorch's
-# Muon accepts only matrices.
+# Muon accepts only matrices, so timm's is registered.
 OPTIMIZERS.register_module("TimmMuon", module=Muon)
 
 
 class ParamGroups:
-    """Base class: builds the wrapper that a config describes, with an optimiser of the groups of a
-    subclass, whose options, with ``defaults``, are the ``paramwise_cfg``."""
+    """Base class of constructors: builds the wrapper that a config describes, with an optimiser of
+    the parameter groups that the subclass makes. ``paramwise_cfg`` holds the subclass's options,
+    whose names and defaults are in ``defaults``."""
 
     defaults: Mapping[str, Any] = {}
 
@@ -60,7 +62,7 @@ class ParamGroups:
             )
 
     def __call__(self, model: nn.Module) -> OptimWrapper:
-        """The wrapper with the optimiser for a model."""
+        """Return the wrapper of the optimiser for a model."""
         inner: Any = model.module if is_model_wrapper(model) else model
         groups = self.groups(inner)
         if self.optimizer_cfg["type"] in ("TimmMuon", Muon):
@@ -69,32 +71,33 @@ class ParamGroups:
             optimizer = OPTIMIZERS.build(dict(self.optimizer_cfg, params=groups))
         except (TypeError, ValueError) as error:
             raise HypvisionError(
-                f"optim_wrapper.optimizer of the config: {str(error).rstrip('.')}."
+                f"optim_wrapper.optimizer of the config is wrong: {str(error).rstrip('.')}."
             ) from error
         self.check(optimizer)
         return OPTIM_WRAPPERS.build(self.optim_wrapper_cfg, default_args=dict(optimizer=optimizer))
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Parameter groups, as optimisers take them."""
+        """Return the parameter groups of a model, as optimisers take them."""
         raise NotImplementedError
 
     def check(self, optimizer: Optimizer) -> None:
-        """Raise an error for an optimiser that cannot use these groups."""
+        """Raise an error if the optimiser cannot use the groups of this class."""
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class TimmParamGroups(ParamGroups):
-    """timm's parameter groups.
+    """Parameter groups of timm, with weight decay and learning rate by the kind and depth of a
+    layer.
 
     One-dimensional parameters (biases, norms, layer scales) and those that the model names in
-    ``no_weight_decay()`` get no weight decay. With ``layer_decay`` the learning rate falls by that
-    factor from one layer of the timm backbone to the one before it; what a task adds (heads, necks)
-    has the full rate. With ``lr_mult`` modules have a rate of their own, e.g. what fine-tuning adds
-    to a pretrained network.
+    ``no_weight_decay()`` get no weight decay. With ``layer_decay`` the learning rate is multiplied
+    by this factor from each layer of the timm backbone to the layer before it; parts that a task
+    adds (heads, necks) have the full rate. With ``lr_mult`` single modules have a rate of their
+    own, such as those that fine-tuning adds to a pretrained network.
 
     Options: ``layer_decay`` in (0, 1], default none; ``lr_mult``, factors by the name of a module
-    or parameter, e.g. ``{"backbone.mapper": 10.0}``; in a name ``*`` stands for anything, and a
-    factor of 0 leaves what it names out of the optimiser, whatever a schedule makes of the rates:
+    or parameter, e.g. ``{"backbone.mapper": 10.0}``. In a name ``*`` stands for any text. A factor
+    of 0 leaves the named parameters out of the optimiser, so that no schedule can raise their rate:
     ``{"backbone.stages.*.layer_scale1": 0.0}``.
     """
 
@@ -139,7 +142,8 @@ class TimmParamGroups(ParamGroups):
     def _scaled(
         self, groups: list[dict[str, Any]], model: nn.Module, lr_mult: Mapping[str, float]
     ) -> list[dict[str, Any]]:
-        """Split each group by learning rate factor, without parameters of factor 0."""
+        """Split each group by the factors of the learning rate, and drop parameters whose factor is
+        0."""
         factors: dict[int, float] = {}
         for module, factor in lr_mult.items():
             factors |= dict.fromkeys(map(id, _parameters_of(model, module)), factor)
@@ -147,7 +151,8 @@ class TimmParamGroups(ParamGroups):
         scaled: list[dict[str, Any]] = []
         for group in groups:
             params = list(group["params"])
-            # A rate of 0 would not freeze them, because schedules with ``eta_min`` raise it again.
+            # A rate of 0 would not freeze parameters, because schedules with ``eta_min`` raise it
+            # again; so parameters of factor 0 are left out.
             for factor in sorted({factors.get(id(p), 1.0) for p in params} - {0.0}):
                 part = [p for p in params if factors.get(id(p), 1.0) == factor]
                 scaled.append({**group, "params": part, "lr": group.get("lr", base) * factor})
@@ -155,7 +160,8 @@ class TimmParamGroups(ParamGroups):
 
 
 def _parameters_of(model: nn.Module, module: str) -> list[nn.Parameter]:
-    """The parameters in a module, or the parameter, that ``lr_mult`` names."""
+    """Return the parameters in the module, or the parameter, that ``module`` names, which may have
+    ``*``."""
     found = [
         parameter
         for name, parameter in model.named_parameters()
@@ -163,16 +169,17 @@ def _parameters_of(model: nn.Module, module: str) -> list[nn.Parameter]:
     ]
     if not found:
         raise HypvisionError(
-            f"optim_wrapper.paramwise_cfg.lr_mult names '{module}', but the model has no "
-            "parameter in a module of that name. It has "
-            f"{', '.join(name for name, _ in model.named_children())}, ... Correct it."
+            f"optim_wrapper.paramwise_cfg.lr_mult names '{module}', but the model has no parameter "
+            "in a module of that name. It has "
+            f"{', '.join(name for name, _ in model.named_children())}, ... Correct the name."
         )
     return found
 
 
 def _decay_name(name: str, parameter: nn.Parameter, spared: set[str]) -> str:
-    """A name by which timm decays a parameter or not: it exempts every name that ends in "bias",
-    but tables of relative position biases should decay."""
+    """Return the name under which timm sees a parameter: timm exempts every name that ends in
+    "bias" from weight decay, but tables of relative position biases should decay, so theirs get an
+    ending."""
     is_table = parameter.dim() > 1 and name.endswith(".bias") and name not in spared
     return f"{name}_table" if is_table else name
 
@@ -180,14 +187,15 @@ def _decay_name(name: str, parameter: nn.Parameter, spared: set[str]) -> str:
 def _weight_decay_groups(
     named: list[tuple[str, nn.Parameter]], decay: float, spared: set[str]
 ) -> list[dict[str, Any]]:
-    """timm's groups for some of the parameters; timm only calls ``named_parameters()``."""
+    """Return timm's groups for the named parameters; timm calls only ``named_parameters()`` of a
+    model."""
     part: Any = SimpleNamespace(named_parameters=lambda: named)
     return param_groups_weight_decay(part, decay, no_weight_decay_list=spared)
 
 
-# Names of parameters, or of the modules that they are in, whose rows are independent vectors:
-# positions, proxies of classes, words that are prompts, attributes and keys of few-shot methods,
-# the Gaussians of a hierarchy.
+# Names of parameters, or of their modules, whose rows are independent vectors: positions, proxies
+# of classes, words that are prompts, attributes and keys of few-shot methods, the Gaussians of a
+# hierarchy.
 _VECTORS = (
     "positional_embedding", "pos_embed", "metric_loss", "hier_loss", "proxies", "ctx",
     "learner.visual", "deep_text", "deep_visual", "learner.keys", "lathadapter.attributes",
@@ -197,8 +205,8 @@ _VECTORS = (
 
 def _vectors_apart(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[str, Any]]:
     """Put embeddings (of tokens, of positions), proxies of classes and points of manifolds into
-    groups that Muon updates by AdamW: their rows are independent vectors, which must not be
-    orthogonalised."""
+    groups of their own, which Muon updates by AdamW: their rows are independent vectors, which must
+    not be orthogonalised."""
     tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     tables |= {id(p) for _, p, _ in named_manifold_parameters(model)}
     named = model.named_parameters()
@@ -213,11 +221,11 @@ def _vectors_apart(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class RiemannianParamGroups(ParamGroups):
-    """The groups of :func:`hypvision.optim.param_groups`.
+    """Parameter groups with points on a manifold, made by :func:`hypvision.optim.param_groups`.
 
     Options: ``manifold_lr_scale``, ``manifold_weight_decay``, ``curvature_lr``,
-    ``curvature_lr_scale``; and ``decay_all`` (False): biases, norms and other parameters without
-    weight decay get it, too, as in the official code of HCNN. Curvatures never do.
+    ``curvature_lr_scale``; and ``decay_all`` (False): if True, biases, norms and other parameters
+    without weight decay get it, too, as in the official code of HCNN. Curvatures never get it.
     """
 
     defaults = dict(
@@ -244,11 +252,11 @@ class RiemannianParamGroups(ParamGroups):
 
 @PARAM_SCHEDULERS.register_module()
 class GroupMultiStepLR(MultiStepLR):
-    """mmengine's ``MultiStepLR`` for a part of the parameter groups.
+    """mmengine's ``MultiStepLR`` for some of the parameter groups.
 
-    In the recipe of HCNN the points, whose rate is that of the weights divided by 5, leave out the
-    first of its drops. Groups whose name is in ``leave_out`` keep their rate; one may be absent, as
-    not every model has points.
+    Groups whose name is in ``leave_out`` keep their rate; a name may be absent, since not every
+    model has points. In the recipe of HCNN, points, whose rate is that of the weights divided by 5,
+    leave out the first drop of the rate.
     """
 
     def __init__(self, optimizer: Any, *args: Any, leave_out: Sequence[str] = (), **kwargs: Any):
@@ -264,6 +272,7 @@ class GroupMultiStepLR(MultiStepLR):
 
     def _get_value(self) -> list[float]:
         pairs = zip(super()._get_value(), self.optimizer.param_groups)
-        # "points" are also those without weight decay
+        # A name also stands for its group without weight decay: "points" for
+        # "points_no_weight_decay".
         names = (*self.leave_out, *(f"{name}_no_weight_decay" for name in self.leave_out))
         return [g[self.param_name] if g.get("name") in names else value for value, g in pairs]

@@ -23,7 +23,7 @@ from hypvision.zoo.familiar import familiar_of
 
 
 def predictor_of(request: Request) -> Predictor:
-    """The predictor of a request whose model is a config."""
+    """Return the predictor for a request whose model is a config."""
     if request.arguments:
         raise HypvisionError(
             f"The config '{request.model}' contains the arguments of its model: leave out "
@@ -34,8 +34,8 @@ def predictor_of(request: Request) -> Predictor:
     build = PREDICTORS.get(config.kind) or PREDICTORS.get(config.scope)
     if build is None:
         raise HypvisionError(
-            f"The config '{request.model}' describes a {config.kind}, of which there are no "
-            "predictions. There are of "
+            f"The config '{request.model}' describes a {config.kind}, for which there are no "
+            "predictions. Use a config of one of these models: "
             f"{', '.join(name for name, found in PREDICTORS.items() if callable(found))}."
         )
     if isinstance(build, str):
@@ -52,8 +52,8 @@ def predictor_of(request: Request) -> Predictor:
 
 
 def untrained_model(config: Run, whole: bool = False) -> Any:
-    """The model of a config, which this changes, without the weights that its training started
-    from; with ``whole`` also without those that its checkpoints lack since they are frozen."""
+    """Build the model of a config without the weights that its training starts from; ``config`` is
+    changed. With ``whole`` the frozen weights, which checkpoints lack, are left out, too."""
     import_extensions(config)
     leave_out_pretrained(config.model, whole)
     PREPARATIONS.get(config.scope, lambda _: None)(config)
@@ -66,9 +66,9 @@ def untrained_model(config: Run, whole: bool = False) -> Any:
 def trained_model(
     config: Config | str | Path, weights: str | Path, given: Container[str] = ()
 ) -> nn.Module:
-    """The model of a config with the weights of its checkpoint, in eval mode, with ``dataset_meta``
-    and ``familiar``, or None; ``given`` are the keys that the user has changed in the config, see
-    :func:`~hypvision.engine.hooks.take_templates`."""
+    """Return the model of a config with the weights of a checkpoint, in evaluation mode, with the
+    attributes ``dataset_meta`` (None without classes) and ``familiar``. ``given``: the keys that
+    the user has changed in the config, see :func:`~hypvision.engine.hooks.take_templates`."""
     run = load_config(config)
     checkpoint: dict[str, Any] | None = None
     if "clip" in run.model:

@@ -1,4 +1,4 @@
-"""Whole models of the zoo: the header of a weight file holds the config of its model."""
+"""Build whole models of the zoo: the header of a weight file holds the config of its model."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from hypvision.checkpoints.storage import read_header
 from hypvision.engine.checks import walk
 from hypvision.io.errors import HypvisionError
 
-# Types that mmcv, or hypvision's segmenters on CLIP, find by name in their own code rather than in
-# a registry.
+# Names that mmcv, or hypvision's segmenters on CLIP, look up in their own code instead of a
+# registry.
 _BY_NAME = ("nms", "soft_nms", "RoIAlign", "similarity", "catseg")
 _SCOPES = ("mmengine", "mmseg", "mmdet")
 
@@ -27,14 +27,14 @@ _SCOPES = ("mmengine", "mmseg", "mmdet")
 def build_published(
     record: Record, path: Path, overrides: Mapping[str, Any], scope: str = "mmengine"
 ) -> tuple[Any, dict[str, Any]]:
-    """The whole model of a record with its weights and ``dataset_meta``, and its config.
+    """Return the whole model of a record, with its weights and ``dataset_meta``, and its config.
 
     Args:
-        record: of the zoo.
-        path: its verified file.
-        overrides: arguments of the model. There may be none, since the weights are those of the
+        record: the model's record of the zoo.
+        path: the record's file, already verified.
+        overrides: arguments of the model, which must be empty, since the weights are those of the
             whole model.
-        scope: mmengine's default scope, in which the model is built; its package was imported.
+        scope: mmengine's default scope in which the model is built; its package must be imported.
 
     Raises:
         HypvisionError: there are overrides, the file has no config, or its config would run code or
@@ -51,16 +51,18 @@ def build_published(
         raise HypvisionError(f"'{path}' does not hold the config of its model. Publish it again.")
     _check_types(config, path)
     with DefaultScope.overwrite_default_scope(scope), warnings.catch_warnings():
-        # mmdet's own losses still use deprecated builders
+        # mmdet's own losses still use builders that warn of being deprecated.
         warnings.filterwarnings("ignore", module=scope)
-        model = MODELS.build(ConfigDict(config))  # a ConfigDict, because mmdet reads train_cfg.rpn
+        # mmdet reads train_cfg.rpn as an attribute, which needs a ConfigDict.
+        model = MODELS.build(ConfigDict(config))
     load_trained(model, read_weights(path), path)
     model.dataset_meta = header.get("dataset_meta") or {"classes": record.classes}
     return model, config
 
 
 def _registered() -> set[str]:
-    """The names of all that a model can be built from, mmseg's and mmdet's where loaded."""
+    """Return the names of all types that a model can be built from; mmseg's and mmdet's if they are
+    imported."""
     nodes = [MODELS, TASK_UTILS, WEIGHT_INITIALIZERS]
     found = set(_BY_NAME)
     for node in nodes:
@@ -70,10 +72,10 @@ def _registered() -> set[str]:
 
 
 def _check_types(config: Any, path: Path) -> None:
-    """Raise an error for a model that has parts which are not registered.
+    """Raise an error for a model with parts whose types are not registered.
 
-    mmengine takes a ``type`` that is in no registry for the path of a Python object, imports and
-    calls it, and a ``_scope_`` for a module, which it imports: a weight file could run any command.
+    mmengine takes a ``type`` that is in no registry for the path of a Python object, imports it and
+    calls it, and a ``_scope_`` for a module, which it imports: a weight file could run any code.
     """
     known = _registered()
     for node in [config, *(part for _, part in walk(config))]:
@@ -82,7 +84,7 @@ def _check_types(config: Any, path: Path) -> None:
         if node.get("_scope_", "mmengine") not in _SCOPES:
             raise HypvisionError(
                 f"'{path}' was refused: its model names a scope ({node['_scope_']!r}), by which "
-                "mmengine imports a module of that name. Take the file from a source that you "
+                "mmengine imports a module of that name. Get the file from a source that you "
                 "trust, or publish it again."
             )
         kind = node.get("type")
@@ -91,6 +93,6 @@ def _check_types(config: Any, path: Path) -> None:
         ):
             raise HypvisionError(
                 f"'{path}' was refused: its model has a part of the type {kind!r}, which is "
-                "neither mmseg's, mmdet's nor hypvision's. Take the file from a source that you "
+                "neither mmseg's, mmdet's nor hypvision's. Get the file from a source that you "
                 "trust, or install the package that the part is from and import it first."
             )

@@ -1,4 +1,5 @@
-"""The report of a test, ``hypvision test --out DIR``: collected with the metrics, then written."""
+"""Write the report of a test (``hypvision test --out DIR``), collected together with the
+metrics."""
 
 from __future__ import annotations
 
@@ -24,13 +25,13 @@ _logger = logging.getLogger(__name__)
 
 
 class ReportMetric(BaseMetric):
-    """Collects what a report shows of the predictions. It does not compute metrics, and skips
-    predictions that are not finite, for which the metrics raise an error.
+    """Collect predictions for a report. It does not compute metrics, and skips predictions that are
+    not finite, for which the metrics raise an error.
 
     Attributes:
-        NOTHING: what the report says without any prediction.
+        NOTHING: text of the report if there are no predictions.
         dataset: the test data.
-        parts: of the report, in the first process after the test.
+        parts: parts of the report, set in the first process after the test.
     """
 
     NOTHING = "No image has a label and scores that are finite."
@@ -45,16 +46,18 @@ class ReportMetric(BaseMetric):
 
     @abstractmethod
     def report(self, results: list) -> list[Part]:
-        """The parts of the report, from what ``process`` has collected of one image or more."""
+        """Return the parts of the report, made from what ``process`` has collected of at least one
+        image."""
 
     @property
     def names(self) -> list[str]:
-        """The classes."""
+        """Return the names of the classes."""
         return [str(name) for name in (self.dataset_meta or {}).get("classes") or ()]
 
 
 def add_report(config: Run, folder: Path, weights: str) -> None:
-    """Change a config, after :func:`~hypvision.engine.config.prepare`: its test writes a report."""
+    """Change a config so that its test writes a report; call it after
+    :func:`~hypvision.engine.config.prepare`."""
     evaluators = config.evaluators("test")
     kinds = (str(evaluator.get("type")).rpartition(".")[2] for evaluator in evaluators)
     found = next(((kind, own) for kind, own in zip(kinds, evaluators) if kind in REPORTS), None)
@@ -70,7 +73,7 @@ def add_report(config: Run, folder: Path, weights: str) -> None:
 
 @HOOKS.register_module()
 class ReportHook(Hook):
-    """Writes the report of a test, of ``config`` and ``weights``, into a folder."""
+    """Write the report of a test into a folder; ``config`` and ``weights`` are named in it."""
 
     priority = "LOWEST"
 
@@ -111,12 +114,13 @@ class ReportHook(Hook):
 
 _NO_CLASSES = (
     "There is no confusion matrix and no sheet of mistakes: {} does not give one class to each "
-    "image, pixel or box, so nothing says which class was taken for which."
+    "image, pixel or box, so no class can be taken for another."
 )
 
 
 def _classes(runner: Runner) -> list[Part]:
-    """The values of other metrics for each class."""
+    """Return a part with the values of each class, from the first metric that has them; an empty
+    list if there is none."""
     return [
         Part(
             f"{type(metric).__name__} of each class",

@@ -1,6 +1,6 @@
-"""Training and testing of every task, from a config file to a result, on mmengine's Runner.
+"""Train and test models of every task on mmengine's Runner, from a config file to a result.
 
-``hypvision train`` and ``hypvision test`` call :func:`train` and :func:`test`.
+``hypvision train`` and ``hypvision test`` call :func:`train` and :func:`test`. The docstring of
 :mod:`hypvision.engine.config` says what is added to a config.
 """
 
@@ -49,7 +49,7 @@ from hypvision.viz.curves import MOST, choose, draw_curves, read_runs
 
 _logger = logging.getLogger(__name__)
 _RUNS = count()
-# For each loop, mmengine needs either all of these settings or none.
+# For each loop, mmengine needs either all of these settings or none of them.
 _LOOPS = (
     ("train_dataloader", "train_cfg", "optim_wrapper"),
     ("val_dataloader", "val_cfg", "val_evaluator"),
@@ -62,17 +62,18 @@ def _build_runner(config: Run, console: ConsoleHook | None, of_training: bool) -
     _protect_inputs(config, of_training)
     number = next(_RUNS)
     if number:
-        # mmengine names the log and the message hub by this name and the time in seconds: without a
-        # number, two runs in one second would share them.
+        # mmengine names the log and the message hub by this name and the time in seconds; two runs
+        # in one second would share them, so later runs get a number.
         config.experiment_name = f"{config.get('experiment_name') or config.stem}-{number}"
     runner = RUNNERS.build(config) if "runner_type" in config else Runner.from_cfg(config)
     runner.build_dataloader = with_extensions(runner.build_dataloader)
     check_channels(network_of(runner))
     for part in runner.model.modules():
-        if isinstance(part, BaseDataPreprocessor):  # not all of them take it as an argument
+        # Not all preprocessors take non_blocking as an argument, so the attribute is set.
+        if isinstance(part, BaseDataPreprocessor):
             part._non_blocking = True
     if config.get("compile"):
-        # PyTorch's compiler takes seconds to import
+        # PyTorch's compiler takes seconds to import, so it is imported only if needed.
         from hypvision.engine.compiling import let_compile
 
         let_compile(runner)
@@ -88,19 +89,19 @@ def _check_loops(config: Run) -> None:
             given = " and ".join(name for name in parts if name not in lacking)
             raise HypvisionError(
                 f"The config '{config.filename}' has {given}, but no {' and no '.join(lacking)}. "
-                f"Add what is missing, or leave {given} out."
+                f"Add what is missing, or remove {given}."
             )
     if config.get("optim_wrapper") is None:
         config.param_scheduler = None  # mmengine refuses a param_scheduler without an optim_wrapper
 
 
 def _protect_inputs(config: Run, of_training: bool) -> None:
-    """Check the files that mmengine overwrites without asking: the copy of the config, and
-    ``last_checkpoint``."""
+    """Check that the files that mmengine overwrites without asking may be overwritten: its copy of
+    the config in the work dir, and ``last_checkpoint``."""
     given = Path(config.filename or "config.py")
     written = Path(config.work_dir, given.name)
     if not of_training or _is_kept(written, given):
-        # mmengine then writes the config only into its time-stamped folder
+        # Without a file name mmengine writes the config only into its time-stamped folder.
         object.__setattr__(config, "_filename", None)
     else:
         with protecting(*config.inputs()):
@@ -109,8 +110,9 @@ def _protect_inputs(config: Run, of_training: bool) -> None:
 
 
 def _is_kept(written: Path, given: Path) -> bool:
-    """Whether a config in a work dir stays: it is the given one, or was edited, and so is none of
-    those that mmengine wrote into the folder of each training."""
+    """Return whether a config in the work dir must not be replaced: it is the given one, or the
+    user has edited it. An unedited one equals a copy that mmengine has written into the folder of a
+    training."""
     if not written.is_file():
         return False
     if given.is_file() and written.samefile(given):
@@ -119,7 +121,10 @@ def _is_kept(written: Path, given: Path) -> bool:
     others = written.is_symlink() or written.suffix != ".py"
     known = others or written.read_bytes() in [copy.read_bytes() for copy in copies]
     if not known and is_main_process():
-        say(f"'{written}' was edited, and stays. What is trained is in its time-stamped folder.")
+        say(
+            f"'{written}' was edited, so it is not replaced. The config of this training is in the "
+            "time-stamped folder."
+        )
     return not known
 
 
@@ -133,23 +138,25 @@ def train(
     verbose: bool = False,
     log: str | None = None,
 ) -> Runner:
-    """Train what a config describes.
+    """Train the model that a config describes.
 
     Args:
         config: path of a config file, or a config.
         work_dir: folder of checkpoints and logs; default ``work_dirs/CONFIG_NAME``.
-        resume: ``"auto"`` to go on from the newest complete checkpoint in ``work_dir`` (from the
-            beginning if there is none), or the path of a checkpoint.
-        amp: mixed precision.
+        resume: ``"auto"`` to resume from the newest complete checkpoint in ``work_dir`` (or start
+            from the beginning if there is none), or the path of a checkpoint.
+        amp: train in mixed precision.
         cfg_options: changes of the config, see :func:`load_config`.
-        launcher: ``"none"``, ``"pytorch"`` (torchrun), ``"slurm"`` or ``"mpi"``.
-        verbose: show mmengine's whole log on the console; otherwise it goes to the log file only;
-            see :mod:`hypvision.engine.console`.
-        log: where the log goes besides its files: ``"tensorboard"``, ``"wandb"`` or ``"mlflow"``,
-            see :mod:`hypvision.engine.tracking`.
+        launcher: what has started the processes: ``"none"``, ``"pytorch"`` (torchrun), ``"slurm"``
+            or ``"mpi"``.
+        verbose: show mmengine's whole log on the console, not only in the log file; see
+            :mod:`hypvision.engine.console`.
+        log: tracker that gets the log besides the log files: ``"tensorboard"``, ``"wandb"`` or
+            ``"mlflow"``; see :mod:`hypvision.engine.tracking`.
 
     Returns:
-        The runner at the end of its work. ``results.png`` in the work dir has the curves of the
+        The runner after the training. ``results.png`` in the work dir has the curves of the
+            training.
         training.
     """
     with quiet(verbose), reading_once():
@@ -159,7 +166,8 @@ def train(
         for name in _LOOPS[0]:
             if run.get(name) is None:
                 raise HypvisionError(
-                    f"The config '{run.filename}' has no {name}: it can be tested only."
+                    f"The config '{run.filename}' has no {name}: it is for tests only. Add the key "
+                    "to train."
                 )
         check_data(run, ("train", "val"))
         _set_start(run, resume)
@@ -169,13 +177,15 @@ def train(
 
 
 def _set_start(config: Run, resume: str | Path | None) -> None:
-    """Set the checkpoint that a training goes on from, if there is one, and check its kind."""
+    """Set the checkpoint that a training resumes from, if there is one, and check that it fits the
+    config."""
     found: tuple[str, dict[str, Any]] | None = None
     if resume is None and config.get("resume") and not config.get("load_from"):
         resume = "auto"
     if str(resume) == "auto":
         found = newest_checkpoint(config.work_dir)
-        config.resume = found is not None  # else it begins with the weights of load_from
+        # Without a checkpoint the training begins with the weights of load_from, if any.
+        config.resume = found is not None
     elif resume is not None:
         if not Path(resume).is_file():
             raise HypvisionError(
@@ -193,21 +203,22 @@ def _set_start(config: Run, resume: str | Path | None) -> None:
 
 
 def _check_average(config: Run, path: str, checkpoint: dict[str, Any]) -> None:
-    """Refuse a checkpoint of a training with EMAHook, whose weights are the average, without it."""
+    """Raise an error if a checkpoint comes from a training with EMAHook and the config has no such
+    hook: its weights are the average, so a training would go on from the average."""
     if "ema_state_dict" in checkpoint and not any(
         "EMA" in str(h.get("type")) for h in config.custom_hooks
     ):
         raise HypvisionError(
-            f"The weights of '{path}' are those of an EMAHook, an average, which the config does "
-            "not have: a training would go on from the average. Add the hook again, or start from "
-            f"it: --cfg-options load_from={path}."
+            f"The weights of '{path}' are the average of an EMAHook, which the config does not "
+            "have: a training would go on from the average. Add the hook again, or start a new "
+            f"training from the average: --cfg-options load_from={path}."
         )
 
 
 def _check_schedule(config: Run) -> None:
-    """Warn if a decaying learning rate ends long before the training does, or not at all."""
+    """Warn if a decaying learning rate ends long before or after the training."""
     key, length, parts = config.schedule
-    # With T_max, half a period, a cosine ends there, and rises again after it.
+    # A cosine with T_max, half of its period, ends there and rises again afterwards.
     ends = [
         part.get("begin", 0) + part["T_max"] if part.get("T_max") else part.get("end", length)
         for part in parts
@@ -264,14 +275,15 @@ def _train(config: Run, console: ConsoleHook | None) -> Runner:
 
 
 def _draw_results(runner: Runner) -> None:
-    """``results.png``: the curves of a training, if it has logged enough for some."""
+    """Draw the curves of a training into ``results.png``, if it has logged more than one value of a
+    curve."""
     try:
         panels = dict(islice(choose(read_runs([runner.work_dir])).items(), MOST))
         if any(len(curve.steps) > 1 for panel in panels.values() for curve in panel):
             draw_curves(panels, Path(runner.work_dir, "results.png"))
             say(f"curves  {Path(runner.work_dir, 'results.png')}")
     except HypvisionError as error:
-        # no log file or a full disk, but the training itself is complete
+        # A missing log file or a full disk must not fail a training that is complete.
         _logger.info("results.png was not drawn: %s", error)
 
 
@@ -282,9 +294,12 @@ def _check_weights(
     exact: bool = True,
     allow_nonfinite: bool = True,
 ) -> None:
-    """Raise an error for a checkpoint of another architecture before the Runner loads it."""
+    """Raise an error if a checkpoint cannot be resumed or does not fit the model, before the Runner
+    loads it."""
     if "://" in path and not path.startswith(("http://", "https://")) and not is_address(path):
-        return  # a model name that only mmengine's own loaders can read
+        # The address is a model name that only mmengine's own loaders can read, so it is not
+        # checked.
+        return
     checkpoint = load(path)
     if resume and "optimizer" not in checkpoint:
         raise HypvisionError(
@@ -313,26 +328,26 @@ def test(
     verbose: bool = False,
     save: str | Path | None = None,
 ) -> dict[str, float]:
-    """Measure a checkpoint on the test data of a config.
+    """Measure a checkpoint on the test data of a config and return the metrics.
 
     Args:
         config: path of a config file, or a config.
-        weights: checkpoint file, ``"zoo:NAME"``, or URL with the file's sum,
+        weights: checkpoint file, ``"zoo:NAME"``, or URL with the file's SHA-256,
             ``https://...#sha256=HEX``.
         work_dir: folder of the logs; default ``work_dirs/CONFIG_NAME``.
-        out: folder of a report: ``report.html`` and the pictures and tables in it, see
-            :mod:`hypvision.engine.reports`; for segmentation also the PNG label maps, in
-            ``label_maps``.
+        out: folder of a report, ``report.html`` with its pictures and tables, see
+            :mod:`hypvision.engine.reports`; for segmentation also the predicted label maps as PNG,
+            in ``label_maps``.
         show_dir: folder for images with the predictions drawn in.
-        tta: test-time augmentation: the config's ``tta_model`` and ``tta_pipeline``; without them,
-            and for classification, each image and its mirror image.
+        tta: use test-time augmentation: the config's ``tta_model`` and ``tta_pipeline``; without
+            these, and for classification, each image and its mirror image.
         cfg_options: changes of the config, see :func:`load_config`.
         launcher: as for :func:`train`.
-        allow_nonfinite: accept weights that are NaN or infinite; metrics become NaN if predictions
-            are not finite.
+        allow_nonfinite: accept weights that are NaN or infinite; metrics are NaN if predictions are
+            not finite.
         verbose: as for :func:`train`.
-        save: file of the predictions: for classification JSON with metrics and predictions; for
-            detection the prefix of COCO result files; for retrieval the embeddings.
+        save: file of the predictions. For classification it is JSON with metrics and predictions,
+            for detection the prefix of COCO result files, for retrieval the embeddings.
 
     Returns:
         The metrics by name.
@@ -340,7 +355,8 @@ def test(
     with quiet(verbose), reading_once():
         config = prepare(load_config(config, cfg_options), work_dir, launcher=launcher)
         _check_test(config, weights)
-        # The state_dict of the checkpoint already has the averaged weights.
+        # The state_dict of the checkpoint already has the averaged weights, so no EMAHook is
+        # needed.
         config.custom_hooks = [
             hook for hook in config.custom_hooks if hook.get("type") != "EMAHook"
         ]
@@ -365,10 +381,11 @@ def test(
 
 
 def _check_test(config: Run, weights: str | Path) -> None:
-    """Check that there are data to test on, and weights."""
+    """Check that the config has test data, that their files exist, and that the weights exist."""
     if "test_dataloader" not in config:
         raise HypvisionError(
-            f"The config '{config.filename}' has no test_dataloader to measure on."
+            f"The config '{config.filename}' has no test_dataloader, so there are no data to "
+            "measure on. Add one."
         )
     address = str(weights).startswith(("http://", "https://")) or is_address(weights)
     if not address and not Path(weights).is_file():
@@ -391,14 +408,15 @@ def _measure(
 
 
 def _use_tta(config: Run) -> None:
-    """Use the config's ``tta_model`` and ``tta_pipeline``, or the task's."""
+    """Change a config to test-time augmentation: by its ``tta_model`` and ``tta_pipeline``, else by
+    the augmentation that its task has registered."""
     if "tta_model" not in config or "tta_pipeline" not in config:
         options = find_test_options(config)
         if options is None:
             raise HypvisionError(
                 f"--tta: the config '{config.filename}' has no tta_model and tta_pipeline, and "
-                f"nothing tells which to take for its model '{config.kind}'. Add "
-                "them, or leave out --tta."
+                f"there are no defaults for its model '{config.kind}'. Add them, or leave out "
+                "--tta."
             )
         options.augment(config)
     if "tta_model" in config:
@@ -407,19 +425,20 @@ def _use_tta(config: Run) -> None:
 
 
 def _evaluators(config: Run) -> Iterator[tuple[dict[str, Any], str | None]]:
-    """Each metric of a test, and its argument that names the file or folder of the predictions."""
+    """Yield each metric of a test with its argument for the file or folder of predictions; None if
+    it writes none."""
     for evaluator in config.evaluators("test"):
         yield evaluator, PREDICTION_ARGUMENTS.get(str(evaluator.get("type")).rpartition(".")[2])
 
 
 def _write_predictions(config: Run, path: Path) -> None:
-    """Set the output argument of the task's metric; each has its own format."""
+    """Let the task's metric write the predictions to ``path``, in the format of the task."""
     for evaluator, argument in _evaluators(config):
         if argument in (None, "output_dir"):
             continue
         if argument == "outfile_prefix":
             path = path.with_suffix("") if path.suffix == ".json" else path
-            # mmdet writes these files itself
+            # mmdet writes these files itself, so they are checked here.
             for kind in ("bbox", "segm", "proposal", "keypoints"):
                 check_output(f"{path}.{kind}.json")
         else:
@@ -437,12 +456,12 @@ def _write_predictions(config: Run, path: Path) -> None:
         name for name, argument in PREDICTION_ARGUMENTS.items() if argument != "output_dir"
     )
     raise HypvisionError(
-        f"--save needs one of the metrics {able} in the config, which has {types}."
+        f"--save needs one of the metrics {able} in the config, which has {types}. Add one of them."
     )
 
 
 def _write_report(config: Run, folder: Path, weights: str) -> None:
-    """Let the test write its report, and a segmenter its label maps."""
+    """Let a test write its report into ``folder``, and a segmenter also its label maps."""
     require("matplotlib", "viz")
     check_output_folder(folder)
     check_result(config, folder)
@@ -453,11 +472,13 @@ def _write_report(config: Run, folder: Path, weights: str) -> None:
 
 
 def check_result(config: Run, path: Path) -> None:
-    """Refuse a result path inside a data folder, where it could overwrite images or label maps."""
+    """Raise an error for a result path inside a data folder, where it could overwrite images or
+    label maps."""
     result = path.expanduser().resolve()
     here = Path.cwd()
     for data in data_folders(config):
-        # A data folder that contains the working directory contains other files, such as results.
+        # A data folder that contains the working directory holds other files than data, so results
+        # may lie there.
         holds_all = here.is_relative_to(data) and result != data and not is_image(path)
         if result.is_relative_to(data) and not holds_all:
             raise HypvisionError(
@@ -471,6 +492,6 @@ def _show(config: Run, folder: Path) -> None:
     options = find_test_options(config)
     if options is None:
         raise HypvisionError(
-            f"--show-dir: predictions of '{config.filename}' cannot be drawn. Leave it out."
+            f"--show-dir: predictions of '{config.filename}' cannot be drawn. Leave out --show-dir."
         )
     options.show(config, folder)

@@ -1,5 +1,5 @@
-"""The same training with several seeds, as papers report it: mean and standard deviation of the
-last metrics."""
+"""Train a config with several seeds and give the mean and standard deviation of the last metrics,
+as papers report them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ Metrics = dict[str, float]
 
 @dataclass
 class _Found:
-    """What ``seeds.json`` has: its training (:func:`_training`), and the metrics of each seed."""
+    """The content of ``seeds.json``: a sum of its training (:func:`_training`), and the metrics of
+    each seed."""
 
     training: str
     seeds: dict[str, Metrics]
@@ -39,26 +40,27 @@ def train_seeds(
     **arguments: Any,
 ) -> dict[str, Metrics]:
     """Train with the seeds 0, 1, ..., each in a folder of its own, and write the last metrics of
-    all into ``seeds.json``. A second call of the same training leaves out the seeds that the file
+    all into ``seeds.json``. A repeated call for the same training skips the seeds that the file
     has.
 
     Args:
-        config: path of a config file, the name of one that ships, or a config.
-        seeds: how many.
-        work_dir: folder; default ``work_dirs/CONFIG_NAME``.
+        config: path of a config file, the name of a shipped config, or a config.
+        seeds: number of seeds.
+        work_dir: folder of all seeds; default ``work_dirs/CONFIG_NAME``.
         cfg_options: changes of the config.
-        arguments: further ones of :func:`hypvision.engine.run.train`.
+        arguments: further arguments of :func:`hypvision.engine.run.train`.
 
     Returns:
-        The metrics by name of each seed.
+        For each seed its metrics by name.
 
     Raises:
-        HypvisionError: if ``seeds.json`` is of another config, or of other ``cfg_options``.
+        HypvisionError: ``seeds.json`` comes from another config, or from other ``cfg_options``.
     """
     options = dict(cfg_options or {})
     if "randomness.seed" in options:
         raise HypvisionError(
-            "Several seeds are 0, 1, ...: leave out randomness.seed, or train with that one alone."
+            "With several seeds these are 0, 1, ...: leave out randomness.seed, or the number of "
+            "seeds."
         )
     known = load_config(config)
     folder = Path(work_dir or known.get("work_dir") or Path("work_dirs", known.stem))
@@ -76,21 +78,22 @@ def train_seeds(
 
 
 def _earlier(file: Path, training: str) -> _Found:
-    """What earlier calls of this training have found."""
+    """Return what earlier calls for this training have written into ``file``; without a file
+    nothing."""
     if not file.is_file():
         return _Found(training, {})
     advice = "Give another folder with --work-dir, or delete the file."
     found = read_record(_Found, file, advice)
     ensure(
         found.training == training,
-        f"'{file}' is of a training with another config or other options. {advice}",
+        f"'{file}' comes from a training with another config or other options. {advice}",
     )
     return found
 
 
 def _training(config: str | Path | Config, options: dict[str, Any], amp: bool) -> str:
-    """The SHA-256 of all that the trainings of several seeds have in common: the resolved config
-    and the precision."""
+    """Return the SHA-256 of all that trainings with several seeds have in common: the resolved
+    config and the precision."""
     settings = load_config(config, options).to_dict()
     settings.pop("work_dir", None)
     text = json.dumps([settings, amp], sort_keys=True, default=_name)
@@ -98,12 +101,13 @@ def _training(config: str | Path | Config, options: dict[str, Any], amp: bool) -
 
 
 def _name(value: Any) -> str:
-    """A class or function by its name: its text would have an address of the memory."""
+    """Return the name of a class or function: its text would contain a memory address, which
+    changes."""
     return getattr(value, "__qualname__", type(value).__qualname__)
 
 
 def _last_metrics(runner: Any) -> Metrics:
-    """Those of the last validation; without one, the last loss."""
+    """Return the metrics of the last validation; without a validation, the last loss."""
     scalars = runner.message_hub.log_scalars
     metrics = {
         name.removeprefix("val/"): scalars[name].current()
@@ -115,7 +119,8 @@ def _last_metrics(runner: Any) -> Metrics:
 
 
 def table_of_seeds(found: dict[str, Metrics]) -> str:
-    """Lines of ``metric  mean ± deviation  (each seed)``; without a deviation for one seed."""
+    """Return lines ``metric  mean ± deviation  (each seed)``; for one seed there is no
+    deviation."""
     lines = []
     for name in next(iter(found.values())):
         values = [metrics[name] for metrics in found.values()]

@@ -1,9 +1,10 @@
-"""Fully sharded data parallelism with mmengine's Runner, for models that are too large for one GPU.
+"""Train models that are too large for one GPU by fully sharded data parallelism with mmengine's
+Runner.
 
-A config that says ``runner_type = "ShardedRunner"`` trains on several processes with weights,
-gradients and optimiser states sharded among them (PyTorch's ``fully_shard``). Its checkpoints are
-like any other: a training can resume them with another number of processes, and ``hypvision test``
-reads them.
+A config with ``runner_type = "ShardedRunner"`` trains on several processes with weights, gradients
+and optimiser states sharded among them (PyTorch's ``fully_shard``). Its checkpoints hold full
+tensors like any other: a training can resume from them with another number of processes, and
+``hypvision test`` reads them.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from hypvision.optim import unsharded_parameters
 
 
 def whole_tensor(value: Any) -> Any:
-    """Gather a sharded tensor (a collective call); return other values unchanged."""
+    """Return the full tensor of a sharded one, in a collective call; return other values
+    unchanged."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def cut(value: Tensor, like: DTensor) -> DTensor:
-    """Shard a full tensor like the parameter ``like``."""
+    """Return a full tensor sharded like the parameter ``like``."""
     value = value.to(like.device)
     return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
 
@@ -39,7 +41,8 @@ def cut(value: Tensor, like: DTensor) -> DTensor:
 def _states(
     optimizer: Optimizer, state: dict[int, dict[str, Any]]
 ) -> Iterator[tuple[DTensor, dict, str, Tensor]]:
-    """The tensors in a ``state`` that are sharded by rows like their parameter."""
+    """Yield each tensor in an optimiser's ``state`` that is sharded by rows like its parameter: the
+    parameter, the entry of the state, the name and the tensor."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for number, entry in state.items():
         parameter = parameters[number]
@@ -49,10 +52,11 @@ def _states(
 
 
 def _gathered(optimizer: Optimizer, content: dict[str, Any]) -> dict[str, Any]:
-    """The state dict of an optimiser with gathered tensors."""
+    """Return the state dict of an optimiser with its sharded tensors gathered on the CPU."""
     state = {number: dict(entry) for number, entry in content["state"].items()}
     for parameter, entry, name, value in _states(optimizer, state):
-        if not isinstance(value, DTensor):  # each process has updated only its own rows
+        # The state of a point is a plain tensor: each process has updated its own rows alone.
+        if not isinstance(value, DTensor):
             whole = value.new_empty(parameter.shape[0], *value.shape[1:], device="meta")
             value = DTensor.from_local(
                 value,
@@ -66,9 +70,10 @@ def _gathered(optimizer: Optimizer, content: dict[str, Any]) -> dict[str, Any]:
 
 
 class _CutHook(Hook):
-    """Shards the full tensors of a loaded checkpoint like the model and its optimiser."""
+    """Shard the full tensors of a loaded checkpoint like the model and its optimiser."""
 
-    priority = "LOWEST"  # runs after hooks that rename weights
+    # Hooks that rename weights must run first.
+    priority = "LOWEST"
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         own = runner.model.state_dict()
@@ -76,7 +81,7 @@ class _CutHook(Hook):
         for name, value in own.items():
             if isinstance(value, DTensor) and name in given:
                 given[name] = cut(given[name], value)
-        # the run loads weights without a training state
+        # Without a training state there are weights alone to shard.
         if not runner._resume or "optimizer" not in checkpoint:
             return
         optimizer = runner.optim_wrapper.optimizer
@@ -93,7 +98,7 @@ class _CutHook(Hook):
 
 @contextmanager
 def _saying(owner: Any, state: dict[str, Any]) -> Iterator[None]:
-    """Context in which ``state_dict()`` of an object returns ``state``."""
+    """Context in which ``state_dict()`` of ``owner`` returns ``state``."""
     owner.state_dict = lambda: state
     try:
         yield
@@ -103,14 +108,15 @@ def _saying(owner: Any, state: dict[str, Any]) -> Iterator[None]:
 
 @RUNNERS.register_module()
 class ShardedRunner(Runner):
-    """mmengine's Runner with a sharded model; the plain Runner for one process.
+    """mmengine's Runner with a sharded model; with one process, the plain Runner.
 
-    Modules from the model's ``blocks()``, if it has that method, are gathered one at a time in
-    forward and backward. ``model_wrapper_cfg`` is ignored.
+    If the model has a method ``blocks()``, the modules that it returns are gathered one at a time
+    in forward and backward. ``model_wrapper_cfg`` is ignored.
     """
 
     def wrap_model(self, model_wrapper_cfg: dict | None, model: nn.Module) -> nn.Module:
-        """Shard ``model``, starting from the first process's weights."""
+        """Shard ``model`` and return it; all processes start from the weights of the first
+        process."""
         if not self.distributed:
             return super().wrap_model(model_wrapper_cfg, model)
         init_weights = getattr(model, "init_weights", None)
@@ -127,13 +133,14 @@ class ShardedRunner(Runner):
         return model
 
     def _init_model_weights(self) -> None:
-        if not self.distributed:  # several processes have initialised them before sharding
+        # With several processes, the weights have been initialised before sharding.
+        if not self.distributed:
             super()._init_model_weights()
 
     def register_hooks(
         self, default_hooks: dict | None = None, custom_hooks: list | None = None
     ) -> None:
-        """Register the config's hooks and the one that shards checkpoints."""
+        """Register the config's hooks and the hook that shards loaded checkpoints."""
         super().register_hooks(default_hooks, custom_hooks)
         if self.distributed:
             self.register_hook(_CutHook())
@@ -147,7 +154,8 @@ class ShardedRunner(Runner):
         return wrapper
 
     def save_checkpoint(self, *args: Any, save_optimizer: bool = True, **options: Any) -> None:
-        """Write a checkpoint of the whole model; all processes gather, the first one writes."""
+        """Write a checkpoint of the whole model: all processes gather tensors, and the first one
+        writes."""
         if not self.distributed:
             super().save_checkpoint(*args, save_optimizer=save_optimizer, **options)
             return

@@ -1,7 +1,8 @@
-"""Signs that a training learns nothing, said while it runs.
+"""Warn, while a training runs, of signs that it learns nothing.
 
-A training whose rate kills its network ends without an error: the loss stays where guessing has it,
-and the checkpoint gives every image the same class. :class:`SignsHook` looks for that and warns.
+A training whose learning rate ruins its network ends without an error: the loss stays at the value
+of guessing, and the network gives every image the same class. :class:`SignsHook` looks for these
+signs.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ _ADVICE = (
     "Stop it and try a lower rate (--cfg-options optim_wrapper.optimizer.lr=...); a new head on "
     "trained features begins best with model.head_init=probe or zero."
 )
-_WINDOW = 20  # steps over which the loss is averaged
+_WINDOW = 20  # number of steps that the loss is averaged over
 
 
 @HOOKS.register_module()
 class SignsHook(Hook):
-    """Warns, once each, if the loss of a classifier is no lower than that of guessing, ``ln C``; if
-    the features of all images of a batch are the same; if the gradients of all weights are 0; and
-    if a validation gives all images one class.
+    """Warn, once for each sign, if the loss of a classifier is no lower than that of guessing, ``ln
+    C``; if the features of all images of a batch are the same; if the gradients of all weights are
+    0; and if a validation gives all images the same class.
 
-    It waits for the GPU in one of every ``interval`` steps. The loss and the predictions are looked
-    at when a tenth of the training is over, and no sooner than after ``interval`` steps.
+    Each check waits for the GPU, in one of every ``interval`` steps. The loss and the predictions
+    are checked when a tenth of the training is over, and no sooner than after ``interval`` steps.
 
     Args:
-        interval: steps between two checks.
-        margin: a loss above this share of ``ln C`` is that of guessing.
+        interval: number of steps between two checks.
+        margin: a loss above ``margin`` times ``ln C`` counts as that of guessing.
     """
 
     def __init__(self, interval: int = 50, margin: float = 0.98):
@@ -69,7 +70,8 @@ class SignsHook(Hook):
         self._features += [value.detach() for value in each if isinstance(value, Tensor)]
 
     def _keep_gradients(self, model: nn.Module) -> None:
-        """The largest gradient norm of a weight matrix or kernel: biases learn without features."""
+        """Keep the largest gradient norm among weight matrices and kernels, if a check waits for
+        it. Biases are left out, since they learn even without features."""
         if not self._wants_gradients:
             return
         self._wants_gradients = False
@@ -133,7 +135,8 @@ class SignsHook(Hook):
             self._predicted += [int(output["scores"].argmax()) for output in outputs or ()]
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        """All images of one class are no sign where the data have one class."""
+        """Warn if all validation images get the same class, unless the validation data have only
+        one."""
         labels = getattr(runner.val_dataloader.dataset, "labels", ())
         several = len({str(label) for label in labels}) > 1
         if runner._train_loop is None or not several or not self._late(runner):
@@ -152,11 +155,11 @@ class SignsHook(Hook):
 
 
 def listen(model: Any, keep: Callable[[Any], None]) -> Any:
-    """Call ``keep`` with the features of the next batches: what a classifier's linear head gets,
-    else what the backbone gives.
+    """Call ``keep`` with the features of each batch from now on: the input of a classifier's linear
+    head, else the output of the backbone.
 
     Returns:
-        The handle that ends it; None for a model without a backbone.
+        The handle whose ``remove()`` ends the calls; None for a model without a backbone.
     """
     network: Any = getattr(model, "backbone", None)
     head = network.get_classifier() if hasattr(network, "get_classifier") else None
@@ -168,7 +171,8 @@ def listen(model: Any, keep: Callable[[Any], None]) -> Any:
 
 
 def same_for_all(features: Tensor) -> bool:
-    """Whether all samples of a batch of two or more have the same features, up to rounding."""
+    """Return whether all samples of a batch of at least two have the same features, up to
+    rounding."""
     if features.ndim < 2 or len(features) < 2:
         return False
     spread = (features - features[:1]).abs().amax()
@@ -176,7 +180,8 @@ def same_for_all(features: Tensor) -> bool:
 
 
 def guessed_classes(model: Any) -> int:
-    """The classes of a classifier of one label by cross-entropy; 0 for other models."""
+    """Return the number of classes of a classifier with one label per image and cross-entropy; 0
+    for other models."""
     plain = getattr(model, "multi_label", None) is False and not getattr(
         model, "distillation", None
     )

@@ -1,5 +1,5 @@
-"""Where a training sends its log besides its files: ``hypvision train --log``, with mmengine's own
-backends."""
+"""Send the log of a training to a tracker besides its files (``hypvision train --log``), by
+mmengine's own backends."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ TRACKERS = {
     "wandb": "WandbVisBackend",
     "mlflow": "MLflowVisBackend",
 }
-"""Package -> the backend that writes to it."""
+"""The name of mmengine's backend for each package of a tracker."""
 
-# mlflow refuses long values: it gets these parts as parameters and the whole config as a file.
+# mlflow refuses long values, so it gets these parts of the config as parameters and the whole
+# config as a file.
 _PARAMETERS = ("optim_wrapper", "train_cfg", "param_scheduler", "randomness")
 
 
 def track(config: Config, name: str) -> None:
-    """Change a config, after :func:`hypvision.engine.config.prepare`, so that its training sends
-    its log to one of :data:`TRACKERS` as well."""
+    """Change a config so that its training sends its log also to the tracker ``name``, one of
+    :data:`TRACKERS`; call it after :func:`hypvision.engine.config.prepare`."""
     one_of(TRACKERS, **{"--log": name})
     if find_spec(name) is None:
         raise HypvisionError(
@@ -68,5 +69,6 @@ def _logged_in() -> bool:
     wandb = import_module("wandb")
     try:
         return bool(wandb.login(prompt=False))
-    except TypeError:  # older wandb without the argument "prompt"
+    # Older versions of wandb have no argument "prompt".
+    except TypeError:
         return bool(wandb.api.api_key)

@@ -1,4 +1,4 @@
-"""A lock on ``work_dir`` while a training runs, so that each folder has at most one."""
+"""Lock ``work_dir`` while a training runs, so that each folder has at most one training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from hypvision.io.files import note_holder, who_holds
 
 @contextmanager
 def lock_work_dir(work_dir: str | Path) -> Iterator[None]:
-    """Lock the folder of a training; the system releases the lock when the process ends in any way.
+    """Context in which the folder of a training is locked; the system releases the lock when the
+    process ends, however it ends.
 
     In a distributed training the first process holds the lock.
     """

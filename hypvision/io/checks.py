@@ -1,4 +1,4 @@
-"""Checks of arguments, in one line each and in one wording, and tables of checks of data.
+"""Check arguments in one line and with one wording, and check data by tables of conditions.
 
 Every check of an argument raises :class:`~hypvision.io.errors.ArgumentError`, which is a
 ``ValueError`` too.
@@ -20,8 +20,7 @@ from hypvision.io.errors import ArgumentError, HypvisionError, did_you_mean
 
 
 def refuse(*checks: tuple[object, str]) -> None:
-    """Walk over a table of checks, each a truth that must not be and the sentence about it: raise
-    a HypvisionError with the first sentence whose truth holds.
+    """Raise a HypvisionError with the first sentence whose condition is true.
 
     >>> refuse((False, "a.png has no height."), (True, "a.png has no width."))
     Traceback (most recent call last):
@@ -33,7 +32,7 @@ def refuse(*checks: tuple[object, str]) -> None:
 
 
 def ensure(right: object, sentence: str) -> None:
-    """Raise a HypvisionError with the sentence unless something is right.
+    """Raise a HypvisionError with the sentence unless ``right`` is true.
 
     >>> ensure([], "'names.txt' lists no classes.")
     Traceback (most recent call last):
@@ -43,8 +42,8 @@ def ensure(right: object, sentence: str) -> None:
 
 
 def one_of(known: Iterable[object], **values: object) -> None:
-    """Each value must be one of the known ones; the message lists them and offers the most similar
-    name."""
+    """Raise an error unless each value is one of the known ones; the message lists these and offers
+    the most similar name."""
     known = list(known)
     for name, value in values.items():
         if value not in known:
@@ -56,24 +55,25 @@ def one_of(known: Iterable[object], **values: object) -> None:
 
 
 def at_least(low: float, integer: bool = False, **values: object) -> None:
-    """Each value must be a finite number >= ``low``, and an integer if ``integer``."""
+    """Raise an error unless each value is a finite number >= ``low``, and an integer if
+    ``integer``."""
     _check(f"of at least {low:g}", lambda value: value >= low, integer, values)
 
 
 def more_than(low: float, **values: object) -> None:
-    """Each value must be a finite number > ``low``."""
+    """Raise an error unless each value is a finite number > ``low``."""
     _check(f"above {low:g}", lambda value: value > low, False, values)
 
 
 def between(low: float, high: float, integer: bool = False, **values: object) -> None:
-    """Each value must be a number from ``low`` to ``high``, both included, and an integer if
-    ``integer``."""
+    """Raise an error unless each value is a number from ``low`` to ``high``, both included, and an
+    integer if ``integer``."""
     _check(f"from {low:g} to {high:g}", lambda value: low <= value <= high, integer, values)
 
 
 def depths(**values: object) -> None:
-    """Numbers of layers, or of those of each stage, must be at most 1000; more take hours to
-    build."""
+    """Raise an error unless each number of layers, or each in a list for the stages, is at most
+    1000; larger networks take hours to build."""
     for name, value in values.items():
         for number in value if isinstance(value, (tuple, list)) else [value]:
             if isinstance(number, Real) and not number <= 1000:
@@ -98,6 +98,6 @@ def _check(
 
 
 def whole_number(text: str) -> int | None:
-    """The number that a text of digits says; None: it is another text, or has more than 18 digits
-    (Python refuses those of some thousand)."""
+    """Return the whole number that a text of digits gives; None for other texts and for more than
+    18 digits (Python refuses numbers of some thousand digits)."""
     return int(text) if text.isdecimal() and len(text) < 19 else None

@@ -1,7 +1,8 @@
-"""The exception for mistakes that the user can correct, and the import of optional packages.
+"""The exception for mistakes that the user can correct, explanations of the machine's errors, and
+the import of optional packages.
 
-Its message is one paragraph: what was wrong, what was expected, how to fix it. The commands print
-it without a traceback.
+The message of the exception is one paragraph: what was wrong, what was expected, how to fix it. The
+commands print it without a traceback.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-# Errors that a path or its disk can cause; other system errors are bugs.
+# The errors that a path or its disk can cause; other system errors are bugs.
 _OF_PLACES = {
     getattr(errno, name)
     for name in (
@@ -45,12 +46,12 @@ _OF_PLACES = {
 try:
     getpass.getuser()
 except (KeyError, OSError):
-    # a container may have a user id without a name, with which PyTorch cannot be imported
+    # A container may have a user id without a name, for which PyTorch's import would fail.
     os.environ["LOGNAME"] = str(os.getuid())
 
 
-# A name and a password before the host, and what follows the path: signed addresses have their
-# signature there.
+# The patterns of a name and a password before the host, and of the query after the path, in which
+# signed addresses have their signature.
 _USER = re.compile(r"\b([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/?#'\"<>]*@")
 _QUERY = re.compile(
     r"\b([a-zA-Z][a-zA-Z0-9+.-]*://[^\s?#'\"<>]*)\?[^\s#'\"<>]*?(?=[.:,;)\]]*(?:[\s#'\"<>]|$))"
@@ -58,8 +59,8 @@ _QUERY = re.compile(
 
 
 def without_secrets(text: str) -> str:
-    """An address, or a text with addresses, to show or to keep: without ``NAME:PASSWORD@`` and
-    without the query, which may sign it.
+    """Return a text without the secrets in its addresses, to show or keep it: ``NAME:PASSWORD@``
+    and the query, which may hold a signature, are removed.
 
     >>> without_secrets("https://me:1234@example.org/a.png?sig=ab#part")
     'https://example.org/a.png#part'
@@ -68,15 +69,15 @@ def without_secrets(text: str) -> str:
 
 
 class HypvisionError(Exception):
-    """A mistake that the user can correct; the message says how. Addresses in it are shown without
-    secrets."""
+    """A mistake that the user can correct; the message says how. Addresses in the message are shown
+    without secrets."""
 
     def __str__(self) -> str:
         return without_secrets(super().__str__())
 
 
 class ArgumentError(HypvisionError, ValueError):
-    """A value that a function or a setting cannot take (see :mod:`hypvision.io.checks`)."""
+    """An argument or setting with a value that is not allowed (see :mod:`hypvision.io.checks`)."""
 
 
 def did_you_mean(
@@ -87,16 +88,16 @@ def did_you_mean(
     also: Iterable[str] = (),
     show: Callable[[str], str] = str,
 ) -> str:
-    """A sentence that offers known names, with a space before it; empty if there is nothing to
-    offer.
+    """Return a sentence that offers similar known names, with a space before it; empty if there is
+    nothing to offer.
 
     Args:
-        name: what was given.
-        known: all names; the most similar to ``name`` are offered.
-        count: how many of them at most.
-        cutoff: least similarity, 0 to 1.
-        also: names to offer in any case.
-        show: gives the form in which a name is written.
+        name: the name that was given.
+        known: all known names; those most similar to ``name`` are offered.
+        count: largest number of similar names.
+        cutoff: least similarity of an offered name, 0 to 1.
+        also: names that are offered in any case.
+        show: function that returns the form in which a name is written.
 
     >>> did_you_mean("resnet5O", ["resnet50", "vit"])
     ' Did you mean resnet50?'
@@ -110,8 +111,8 @@ def did_you_mean(
 
 
 def how_to_install(extra: str) -> str:
-    """How to install an extra of hypvision: from a checkout, because no package index has
-    hypvision."""
+    """Return a sentence that says how to install an extra of hypvision: from a checkout, because no
+    package index has hypvision."""
     checkout = Path(__file__).resolve().parents[2]
     command = f"pip install -c constraints.txt -e '.[{extra}]'"
     if (checkout / "constraints.txt").is_file():
@@ -120,35 +121,38 @@ def how_to_install(extra: str) -> str:
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Import an optional package, or say in one line what to install.
+    """Import and return an optional module; if its package is missing, raise an error that says how
+    to install it.
 
     Args:
         module: dotted name of the module, e.g. ``"matplotlib.pyplot"``.
-        extra: the extra of hypvision that brings it (``mm``, ``clip``, ``viz``, ...).
+        extra: the extra of hypvision that installs the package (``mm``, ``clip``, ``viz``, ...).
     """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         package = module.partition(".")[0]
         if error.name is None or error.name.partition(".")[0] != package:
-            raise  # the package is installed, but one of its own imports fails: keep this error
+            # The package is installed, but one of its own imports fails, so this error is kept.
+            raise
         raise HypvisionError(
             f"This needs the package '{package}', which is not installed. {how_to_install(extra)}"
         ) from error
 
 
 def require_finite(values: Any, named: str | Callable[[int], str]) -> None:
-    """Raise an error for NaN and infinite numbers; a metric computed from them might look like any
-    other value.
+    """Raise an error for NaN and infinite numbers, since a metric computed from them might look
+    like any other value.
 
     Args:
-        values: a tensor or an array, rows first.
-        named: what they are, as the subject of a sentence; or what row ``i`` is.
+        values: a tensor or an array whose first dimension is rows.
+        named: what the values are, as the subject of a sentence; or a function that returns it for
+            row ``i``.
     """
     import torch
 
     values = torch.as_tensor(values)
-    # NaN if one is; no copy of the values
+    # aminmax is NaN if any value is, and copies nothing.
     if not values.numel() or all(end.isfinite() for end in values.aminmax()):
         return
     finite = values.isfinite()
@@ -157,19 +161,19 @@ def require_finite(values: Any, named: str | Callable[[int], str]) -> None:
     more = f", and neither are {len(bad) - 1} more" if callable(named) and len(bad) > 1 else ""
     raise HypvisionError(
         f"{subject} is not finite (NaN or infinite){more}: the weights are damaged or have "
-        "diverged, or the precision is too low. Take other weights, or float32 (without --amp)."
+        "diverged, or the precision is too low. Use other weights, or float32 (without --amp)."
     )
 
 
 def one_line(error: BaseException, longest: int = 300) -> str:
-    """The message of an error, usually one of another library, in one line; the name of its class
-    if the message is empty."""
+    """Return the message of an error, usually one of another library, in one line; the name of its
+    class if the message is empty."""
     return " ".join(without_secrets(str(error)).split())[:longest] or type(error).__name__
 
 
 def printable(text: str) -> str:
-    """A text of unknown origin with its control characters escaped, as a terminal would execute
-    them; line breaks and tabs stay.
+    """Return a text of unknown origin with its control characters escaped, since a terminal would
+    execute them; line breaks and tabs stay.
 
     >>> print(printable("a" + chr(27) + "[2Jb"))
     a\\x1b[2Jb
@@ -179,14 +183,15 @@ def printable(text: str) -> str:
 
 
 def explain_machine(error: BaseException) -> str | None:
-    """The message for an error of a path, a disk, the memory or another process; None for an error
-    that is a bug."""
+    """Return the message for an error of a path, a disk, the memory or another process; None for an
+    error that is a bug."""
     text = one_line(error)
     return _of_process(error, text) or _of_name(error, text) or _of_file(error, text)
 
 
 def _of_process(error: BaseException, text: str) -> str | None:
-    """The message for the memory, the stack or a worker process."""
+    """Return the message for an error of the memory, the stack or a worker process; None for other
+    errors."""
     if isinstance(error, MemoryError) or "can't allocate memory" in text:
         return "The memory is full. Give a smaller input or batch, or fewer workers."
     if isinstance(error, RecursionError):
@@ -209,7 +214,8 @@ def _of_process(error: BaseException, text: str) -> str | None:
     return None
 
 
-# The types of pathlib's and Python's errors about a name, a part of their messages, and ours.
+# Errors of pathlib and Python about a name: their class, a pattern of their text, and the message
+# for the user.
 _OF_NAMES: tuple[tuple[type[Exception], str, str], ...] = (
     (
         RuntimeError,
@@ -230,7 +236,7 @@ _OF_NAMES: tuple[tuple[type[Exception], str, str], ...] = (
 
 
 def _of_name(error: BaseException, text: str) -> str | None:
-    """The message for the name of a file."""
+    """Return the message for an error of a file's name; None for other errors."""
     for kind, part, message in _OF_NAMES:
         if isinstance(error, kind) and re.search(part, text):
             return message.format(text)
@@ -238,7 +244,7 @@ def _of_name(error: BaseException, text: str) -> str | None:
 
 
 def _of_file(error: BaseException, text: str) -> str | None:
-    """The message for a file or a disk."""
+    """Return the message for an error of a file or a disk; None for other errors."""
     if not isinstance(error, OSError):
         return None
     place = f" at '{error.filename}'" if error.filename else ""
@@ -267,10 +273,11 @@ def _of_file(error: BaseException, text: str) -> str | None:
 
 @contextmanager
 def ending_as_interrupted() -> Iterator[None]:
-    """Context in which SIGTERM, and SIGHUP of a terminal that closes, end the process as Ctrl-C
-    does: ``finally`` and ``with`` remove temporary files and end other processes.
+    """Context in which SIGTERM, and the SIGHUP of a terminal that closes, end the process as Ctrl-C
+    does, so that ``finally`` and ``with`` remove temporary files and end other processes.
 
-    A signal that the process ignores (``nohup``) stays ignored; only the main thread gets signals.
+    A signal that the process ignores (``nohup``) stays ignored. Only the main thread can receive
+    signals.
     """
 
     def end(number: int, frame: Any) -> None:
@@ -290,14 +297,16 @@ def ending_as_interrupted() -> Iterator[None]:
 
 
 def guard(function: Callable[..., Any], *args: Any) -> int:
-    """Run the body of a command, and print mistakes of the user and errors of the machine without a
-    traceback.
+    """Run the body of a command, print the user's mistakes and the machine's errors without a
+    traceback, and return the exit status.
 
-    Characters that a console cannot show (outside of ASCII, or an undecodable byte of a file name)
-    are printed escaped.
+    Characters that a console cannot show (outside ASCII, or an undecodable byte of a file name) are
+    printed escaped.
 
     Returns:
         The exit status: 0; 2 after a :class:`HypvisionError` or an error that
+            :func:`explain_machine` explains; 130 after an interruption; 141 if the reader of the
+            output has ended. Any other error is a bug and propagates.
         :func:`explain_machine` explains; 130 after an interruption; 141 if nobody reads the output
         any longer. Any other error is a bug and propagates.
     """
@@ -328,20 +337,21 @@ def guard(function: Callable[..., Any], *args: Any) -> int:
 
 
 def _nobody_reads(error: Exception) -> bool:
-    """Whether it is the output's pipe that broke, and not one to a worker process."""
+    """Return whether the pipe of the output broke, rather than a pipe to a worker process."""
     frames = traceback.extract_tb(error.__traceback__)
     workers = any("multiprocessing" in frame.filename for frame in frames)
     return isinstance(error, BrokenPipeError) and not workers
 
 
 def _tell(message: str) -> None:
-    with suppress(OSError):  # standard error may be closed too
+    # Standard error may be closed, too.
+    with suppress(OSError):
         print(f"\n{printable(message)}", file=sys.stderr)
 
 
 class Escaped:
-    """A stream of text whose control characters are escaped (:func:`printable`), and whose
-    addresses have no secrets."""
+    """A text stream that escapes control characters (:func:`printable`) and removes secrets from
+    addresses."""
 
     def __init__(self, stream: Any):
         self._stream = stream
@@ -355,10 +365,11 @@ class Escaped:
 
 
 def _flush_output() -> None:
-    """Flush the stream while an error can still be reported; after an error nothing more is written
-    to it."""
+    """Flush standard output while an error can still be reported; after an error it is redirected
+    to nowhere, so that no later write fails."""
     try:
-        if sys.stdout is not None:  # standard output was closed before the command began
+        # Standard output is None if it was closed before the command began.
+        if sys.stdout is not None:
             sys.stdout.flush()
     except OSError:
         with suppress(OSError, ValueError):

@@ -1,7 +1,7 @@
-"""Writing files so that they appear complete or not at all, and reading text files of others.
+"""Write files so that they appear complete or not at all, and read text files of others.
 
-Everything that the commands write goes through :func:`replacing` or :func:`replacing_folder`.
-Neither ever replaces a device, a pipe, a link, or a file that the running command reads
+Everything that the commands write goes through :func:`replacing` or :func:`replacing_folder`. These
+never replace a device, a pipe, a link, or a file that the running command reads
 (:func:`protecting`).
 """
 
@@ -35,11 +35,11 @@ from hypvision.io.types import Plain, StrPath, Values
 
 _STALE_SECONDS = 7 * 86400
 _HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"
-# The name .NAME.hyp-HOST-PID-NUMBER.SUFFIX identifies the process that writes, so one can see
-# whether it still runs.
+# The name .NAME.hyp-HOST-PID-NUMBER.SUFFIX of a temporary file identifies the process that writes
+# it, which shows whether this process still runs.
 _TEMPORARY = re.compile(r"\..*\.hyp-([0-9a-f]{8})-(\d+)-[0-9a-f]{8}(\..*)?", re.DOTALL)
 
-# limit for a file that is read into memory; annotations of the largest data sets have 6 GiB
+# The limit for a file that is read into memory; annotations of the largest data sets have 6 GiB.
 MAX_BYTES = 8 * 2**30
 MAX_UNPACKED = 2**30  # limit for the text in a compressed file
 _PIECE = 2**20  # bytes that are unpacked at once
@@ -50,8 +50,8 @@ _swept: set[Path] = set()
 
 @contextmanager
 def protecting(*paths: StrPath) -> Iterator[None]:
-    """Refuse to write these files inside the block, under any of their names; those that do not
-    exist do not count."""
+    """Context in which these files must not be written, under any of their names; those that do not
+    exist are ignored."""
     known = dict(_protected.get() or {})
     for path in paths:
         with suppress(OSError, ValueError):
@@ -65,12 +65,12 @@ def protecting(*paths: StrPath) -> Iterator[None]:
 
 
 def check_output(path: StrPath) -> Path:
-    """The path of a file, if it may be written: a new file, or a regular file that the command does
-    not read.
+    """Return the path of a file after a check that it may be written: it must be new, or a regular
+    file that the command does not read.
 
     Raises:
-        HypvisionError: it is a folder, link, device or pipe, or a file that the command reads, or
-            its parent is not a folder.
+        HypvisionError: the path is a folder, link, device or pipe, or a file that the command
+            reads, or its parent is not a folder.
     """
     path = Path(path)
     found = _status(path)
@@ -97,8 +97,8 @@ def check_output(path: StrPath) -> Path:
 
 
 def check_output_folder(path: StrPath) -> Path:
-    """The path of a folder, if it may be written to: a new one, an existing one, or a link to
-    one."""
+    """Return the path of a folder after a check that it may be written to: it must be new, an
+    existing folder, or a link to one."""
     path = Path(path)
     if _status(path) is None:
         _check_parents(path)
@@ -110,7 +110,7 @@ def check_output_folder(path: StrPath) -> Path:
 
 
 def check_new_folder(path: StrPath) -> Path:
-    """The path of a folder, if it is new or empty."""
+    """Return the path of a folder after a check that it is new or empty."""
     path = check_output_folder(path)
     if path.exists() and any(path.iterdir()):
         raise HypvisionError(f"The folder '{path}' is not empty. Give a new or an empty one.")
@@ -118,22 +118,24 @@ def check_new_folder(path: StrPath) -> Path:
 
 
 def name_of(entry: str) -> str:
-    """A name from the disk as text: in UTF-8, which it is written in, where the locale has another
-    encoding too."""
+    """Return a name from the disk as text in UTF-8, even if the locale has another encoding."""
     return os.fsencode(entry).decode("utf-8", "surrogateescape")
 
 
 def on_disk(name: str) -> str:
-    """A name or path as this process opens it: the reverse of :func:`name_of`."""
+    """Return a name or path in the form in which this process opens it, the inverse of
+    :func:`name_of`."""
     return os.fsdecode(name.encode("utf-8", "surrogateescape"))
 
 
 def below(folder: StrPath, name: str) -> Path:
-    """The path ``folder/name``, for a name that comes from data."""
+    """Return the path ``folder/name`` for a name that comes from data; raise an error if it leads
+    out of the folder."""
     path = Path(folder, name)
     try:
         inside = path.resolve().is_relative_to(Path(folder).resolve())
-    except (OSError, ValueError, RuntimeError):  # the path has a NUL, or its links form a cycle
+    # The path may have a NUL, or its links may form a cycle.
+    except (OSError, ValueError, RuntimeError):
         inside = False
     if not inside or os.pardir in Path(name).parts:
         raise HypvisionError(
@@ -143,11 +145,12 @@ def below(folder: StrPath, name: str) -> Path:
 
 
 def inside(paths: Iterable[StrPath], *roots: StrPath) -> list[str]:
-    """Paths of files to read whose names come from data, if none of them leads out of the folders.
+    """Return paths of files to read, whose names come from data, after a check that none leads out
+    of the folders ``roots``.
 
-    Links inside of the folders are followed: who owns the folder made them, not the list of names.
-    The environment variable ``HYPVISION_ALLOW_OUTSIDE`` names further folders, separated as in
-    ``PATH``.
+    Links inside the folders are followed, since the owner of the folder made them, not the list of
+    names. The environment variable ``HYPVISION_ALLOW_OUTSIDE`` names further folders, separated as
+    in ``PATH``.
 
     Raises:
         HypvisionError: a path leads out of the folders.
@@ -166,38 +169,40 @@ def inside(paths: Iterable[StrPath], *roots: StrPath) -> list[str]:
         if not fine[folder] and os.path.abspath(path) not in allowed:
             raise HypvisionError(
                 f"The data name the file '{path}', which lies outside of '{roots[0]}', so it is "
-                "not read. Correct its name. If the file is meant, allow its folder: "
+                "not read. Correct its name. If the name is right, allow its folder: "
                 f"HYPVISION_ALLOW_OUTSIDE='{os.path.abspath(folder)}'."
             )
     return found
 
 
 def with_ending(path: StrPath, ending: str) -> Path:
-    """The path with that ending, added where it lacks; what stands behind other dots stays."""
+    """Return the path with an ending, which is added if the path lacks it; other endings stay
+    before it."""
     path = Path(path)
     return path if path.suffix == ending else path.with_name(path.name + ending)
 
 
 @contextmanager
 def replacing(path: StrPath, durable: bool = False, suffix: str | None = None) -> Iterator[Path]:
-    """Write a file under the temporary name that this gives, and move it to ``path`` at the end of
-    the block.
+    """Context that gives a temporary name to write a file under, and moves the file to ``path`` at
+    its end.
 
-    Missing folders are made. If anything is raised inside the block, the temporary file is removed
-    and an old file at ``path`` stays. Temporary files that killed processes have left in the folder
-    are removed.
+    Missing folders are made. If the block raises an error, the temporary file is removed and an old
+    file at ``path`` stays. Temporary files that killed processes have left in the folder are
+    removed.
 
     Args:
-        path: the file.
+        path: path of the file.
         durable: return only when the content and the name are on the disk.
-        suffix: of the temporary name; None: that of ``path``, by which many writers choose their
-            format.
+        suffix: suffix of the temporary name; None: that of ``path``, by which many writers choose
+            their format.
 
     >>> with replacing("figures/tree.png") as temporary:
     ...     picture.save(temporary)
 
     Raises:
-        HypvisionError: :func:`check_output`; the place is not writable, or the disk is full.
+        HypvisionError: as for :func:`check_output`; or the place is not writable, or the disk is
+            full.
     """
     path = check_output(path)
     temporary = _temporary(path, suffix)
@@ -205,18 +210,20 @@ def replacing(path: StrPath, durable: bool = False, suffix: str | None = None) -
         yield temporary
         if durable:
             _flush(temporary)
-        check_output(path)  # check again, because another process may have created the path
+        # The check is repeated, because another process may have created the path.
+        check_output(path)
         os.replace(temporary, path)
         if durable and os.name == "posix":
-            # some network file systems refuse this; the content is on the disk nevertheless
+            # Some network file systems refuse to flush a folder; the content is on the disk
+            # nevertheless.
             with suppress(OSError):
                 _flush(path.parent)
 
 
 @contextmanager
 def replacing_folder(path: StrPath) -> Iterator[Path]:
-    """As :func:`replacing` for a whole folder; the old one is removed when the new one is
-    complete."""
+    """Context as :func:`replacing` for a whole folder; the old folder is removed when the new one
+    is complete."""
     path = check_output_folder(path)
     if path.is_symlink():
         raise HypvisionError(
@@ -240,10 +247,10 @@ def replacing_folder(path: StrPath) -> Iterator[Path]:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Swap two files or folders in one step, so that a kill leaves both; False where the system
-    cannot."""
+    """Swap two files or folders in one step, so that a kill loses neither; return False if the
+    system cannot do so."""
     swap = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
-    # AT_FDCWD, RENAME_EXCHANGE
+    # The names of these constants are AT_FDCWD and RENAME_EXCHANGE.
     here = -100
     exchange = 2
     return (
@@ -254,8 +261,8 @@ def _exchange(first: Path, second: Path) -> bool:
 
 @contextmanager
 def _leaving_nothing(path: Path, *temporary: Path) -> Iterator[None]:
-    """Make the folder of a path, explain errors inside the block, and remove what is temporary at
-    its end."""
+    """Context that makes the folder of ``path``, explains errors inside the block, and removes the
+    temporary files at its end."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path.parent)
@@ -271,14 +278,14 @@ def _leaving_nothing(path: Path, *temporary: Path) -> Iterator[None]:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or a folder, if it is there and can be removed."""
+    """Remove a file or a folder, if it exists and can be removed."""
     shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):
         path.unlink()
 
 
 def write_text(path: StrPath, text: str) -> None:
-    """Write a text file in UTF-8."""
+    """Write a text file in UTF-8, complete or not at all."""
     with replacing(path) as temporary:
         # Python represents file names that are not UTF-8 with surrogates, which are written as
         # \udcNN.
@@ -286,10 +293,10 @@ def write_text(path: StrPath, text: str) -> None:
 
 
 def check_same(path: StrPath, text: str) -> None:
-    """Refuse to write a file that is there with another text.
+    """Raise an error if a file exists with another text than ``text``.
 
-    For configs, annotations and the like under names that a command chose: people edit such files
-    or have them from others. What a command computes or draws is replaced.
+    This is for configs, annotations and similar files under names that a command chooses: people
+    edit such files or have them from others. Results that a command computes or draws are replaced.
     """
     path = check_output(path)
     if path.exists() and path.read_bytes() != text.encode("utf-8", "backslashreplace"):
@@ -299,7 +306,8 @@ def check_same(path: StrPath, text: str) -> None:
 
 
 def write_same(path: StrPath, text: str) -> None:
-    """Write a text file that is not there yet, or has this very text (:func:`check_same`)."""
+    """Write a text file that does not exist yet, or that has exactly this text
+    (:func:`check_same`)."""
     check_same(path, text)
     write_text(path, text)
 
@@ -314,12 +322,12 @@ _KINDS = {
 
 
 def why_no_file(path: StrPath, what: str) -> str:
-    """Why there is no file to read, as the first sentence of a message. The path is not opened, as
-    reading a pipe could block.
+    """Return why there is no file to read, as the first sentence of a message. The path is not
+    opened, since reading a pipe could block.
 
     Args:
-        path: where there is no file.
-        what: it should be, such as ``"image"``.
+        path: path without a file.
+        what: what the file should be, such as ``"image"``.
 
     >>> why_no_file("none.png", "image"), why_no_file("/dev/zero", "image")
     ("There is no image 'none.png'.", "The image '/dev/zero' is a device, not a file.")
@@ -328,7 +336,8 @@ def why_no_file(path: StrPath, what: str) -> str:
         mode = os.stat(os.path.expanduser(path)).st_mode
     except PermissionError as error:
         return f"The {what} '{path}' cannot be read: {error.strerror}."
-    except (OSError, ValueError):  # ValueError: the path has a NUL
+    # A ValueError comes from a path with a NUL.
+    except (OSError, ValueError):
         return (
             f"The {what} '{path}' is a link to nothing."
             if os.path.islink(path)
@@ -338,11 +347,11 @@ def why_no_file(path: StrPath, what: str) -> str:
 
 
 def names_file(text: str, suffixes: Collection[str]) -> bool:
-    """Whether an argument that may be words is a path: it ends in one of the suffixes, or it
-    exists.
+    """Return whether an argument, which may also be words, is a path: it ends in one of the
+    suffixes, or it exists.
 
-    A folder here whose name has no ``/`` counts as a word, as folders of classes are named by
-    words.
+    A folder in the current one whose name has no ``/`` counts as a word, since folders of classes
+    are named by words.
     """
     if os.path.splitext(text)[1].lower() in suffixes:
         return True
@@ -350,12 +359,12 @@ def names_file(text: str, suffixes: Collection[str]) -> bool:
 
 
 def check_regular(path: StrPath, limit: int = MAX_BYTES) -> Path:
-    """The path of a file to read, if it is a regular one: a pipe waits for its writer, a device
-    never ends.
+    """Return the path of a file to read after a check that it is a regular file or a folder: a pipe
+    waits for its writer, and a device never ends.
 
     Raises:
-        OSError: there is none.
-        HypvisionError: it is a pipe or device, or larger than ``limit`` bytes.
+        OSError: there is no such file.
+        HypvisionError: the path is a pipe or device, or the file has more than ``limit`` bytes.
     """
     path = Path(path).expanduser()
     found = path.stat()
@@ -372,16 +381,16 @@ def check_regular(path: StrPath, limit: int = MAX_BYTES) -> Path:
 
 
 def read_bytes(path: StrPath, limit: int = MAX_BYTES) -> bytes:
-    """The content of a file, with the errors of :func:`check_regular`."""
+    """Return the content of a file, with the errors of :func:`check_regular`."""
     return check_regular(path, limit).read_bytes()
 
 
 def read_pieces(stream: IO[bytes] | io.BufferedIOBase, limit: int, name: StrPath) -> bytearray:
-    """What a compressed stream unpacks to, read in pieces, so that no more is unpacked than
-    allowed.
+    """Return the unpacked content of a compressed stream, read in pieces, so that no more than
+    ``limit`` bytes are unpacked.
 
     Raises:
-        HypvisionError: it is more than ``limit`` bytes.
+        HypvisionError: the content is more than ``limit`` bytes.
     """
     content = bytearray()
     for piece in iter(partial(stream.read, _PIECE), b""):
@@ -394,13 +403,13 @@ def read_pieces(stream: IO[bytes] | io.BufferedIOBase, limit: int, name: StrPath
 
 
 def read_text(path: StrPath, limit: int = MAX_BYTES) -> str:
-    """The content of a text file in UTF-8, unpacked if it is a gzip archive.
+    """Return the content of a text file in UTF-8, unpacked if the file is a gzip archive.
 
     Raises:
-        OSError: it cannot be read.
-        UnicodeDecodeError: it is not in UTF-8.
-        HypvisionError: as :func:`check_regular`; the archive is damaged or unpacks to more than
-            ``limit`` or 1 GiB.
+        OSError: the file cannot be read.
+        UnicodeDecodeError: the file is not in UTF-8.
+        HypvisionError: as for :func:`check_regular`; or the archive is damaged or unpacks to more
+            than ``limit`` or 1 GiB.
     """
     path = check_regular(path, limit)
     with path.open("rb") as file:
@@ -416,13 +425,14 @@ def read_text(path: StrPath, limit: int = MAX_BYTES) -> str:
 
 
 def _decoded(raw: bytes | bytearray) -> str:
-    return raw.decode("utf-8-sig")  # Windows editors begin a file with a byte order mark
+    # Windows editors begin a file with a byte order mark, which is removed here.
+    return raw.decode("utf-8-sig")
 
 
 @contextmanager
 def many_objects() -> Iterator[None]:
-    """Context that makes many objects which stay, such as a large file's: Python's search for
-    cycles, which walks over all of them again and again, waits until its end."""
+    """Context for making many objects that stay, such as those of a large file: it stops Python's
+    search for cycles, which would walk over all of them again and again."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -433,12 +443,12 @@ def many_objects() -> Iterator[None]:
 
 
 def read_json(path: StrPath, unique: bool = False, advice: str = "Correct it.") -> Any:
-    """The content of a JSON file, see :func:`read_text`.
+    """Return the content of a JSON file, read by :func:`read_text`.
 
     Args:
         path: the file.
-        unique: refuse a key that is there twice, of which the last would count.
-        advice: what to do about a file that cannot be read, the end of the message.
+        unique: raise an error for a key that occurs twice, of which JSON would take the last.
+        advice: sentence at the end of the message that says what to do if the file cannot be read.
     """
     try:
         return parse_json(read_text(path), unique)
@@ -461,7 +471,7 @@ def _once(pairs: list[tuple[str, Any]]) -> Plain:
 
 
 def parse_json(text: str | bytes, unique: bool = False) -> Any:
-    """The content of a JSON text; ``unique`` as of :func:`read_json`.
+    """Return the content of a JSON text; ``unique`` as for :func:`read_json`.
 
     Raises:
         ValueError: the text is not JSON, or is nested too deeply.
@@ -473,12 +483,12 @@ def parse_json(text: str | bytes, unique: bool = False) -> Any:
 
 
 def read_lines(path: StrPath, what: str, blank: bool = False) -> list[str]:
-    """The lines of a text file, without leading and trailing spaces.
+    """Return the lines of a text file, without leading and trailing spaces.
 
     Args:
         path: the file.
-        what: what the messages call it.
-        blank: keep the empty lines, so that the number of a line is its place in the list.
+        what: name of the file in messages.
+        blank: keep empty lines, so that the place of a line in the list follows from its number.
     """
     try:
         text = read_text(path)
@@ -489,11 +499,13 @@ def read_lines(path: StrPath, what: str, blank: bool = False) -> list[str]:
             f"'{path}', {what}, is not text in UTF-8 ({error}). Save it as UTF-8."
         ) from error
     except (OSError, ValueError, RuntimeError) as error:
-        # the path is a folder, has a NUL or an unknown ~user
+        # The path is a folder, has a NUL or an unknown ~user.
         reason = getattr(error, "strerror", None) or error
-        raise HypvisionError(f"'{path}', {what}, cannot be read: {reason}.") from error
-    # Python's splitlines() ends lines at other characters, too; a number of a line is that of an
-    # editor.
+        raise HypvisionError(
+            f"'{path}', {what}, cannot be read: {reason}. Check the path."
+        ) from error
+    # Python's splitlines() ends lines at other characters, too, but line numbers must be those of
+    # an editor.
     lines = re.split(r"\r\n|\r|\n", text)
     return [
         line.strip() for line in (lines[:-1] if not lines[-1] else lines) if blank or line.strip()
@@ -501,17 +513,17 @@ def read_lines(path: StrPath, what: str, blank: bool = False) -> list[str]:
 
 
 def json_text(content: Any, indent: int | None = 1) -> str:
-    """The text of a JSON file."""
+    """Return the text of a JSON file with this content."""
     return json.dumps(content, indent=indent) + "\n"
 
 
 def write_json(path: StrPath, content: Any, indent: int | None = 1) -> None:
-    """Write a JSON file."""
+    """Write a JSON file, complete or not at all."""
     write_text(path, json_text(content, indent))
 
 
 def note_holder(path: StrPath) -> None:
-    """Write down in a file beside a lock which process holds it, for :func:`who_holds`."""
+    """Write into a file beside a lock which process holds the lock, for :func:`who_holds`."""
     write_json(
         path,
         dict(pid=os.getpid(), host=socket.gethostname(), start=time.strftime("%Y-%m-%d %H:%M:%S")),
@@ -519,8 +531,8 @@ def note_holder(path: StrPath) -> None:
 
 
 def who_holds(path: StrPath) -> str:
-    """``": process 12 on HOST, since TIME"``, or nothing where the file is not complete yet, or
-    gone again."""
+    """Return ``": process 12 on HOST, since TIME"`` for the process that holds a lock; an empty
+    text if its file is not complete yet or is gone."""
     try:
         facts = read_json(path)
         return f": process {facts['pid']} on {facts['host']}, since {facts['start']}"
@@ -529,8 +541,8 @@ def who_holds(path: StrPath) -> str:
 
 
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:
-    """Rows of values as comma separated text; a text that a spreadsheet would take for a formula
-    begins with ``'``."""
+    """Return rows of values as comma-separated text; a text that a spreadsheet would take for a
+    formula gets a ``'`` before it."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)
     return text.getvalue()
@@ -546,7 +558,8 @@ def _cell(value: Any) -> Any:
 
 
 def write_table(path: StrPath, rows: Sequence[Values], empty: str = "empty") -> None:
-    """Write rows of named values as CSV; a table without rows gets one column, called ``empty``."""
+    """Write rows of named values as a CSV file; a table without rows gets one column, called
+    ``empty``."""
     columns = list(dict.fromkeys(name for row in rows for name in row)) or [empty]
     write_text(
         path, csv_text([columns, *([row.get(name, "") for name in columns] for row in rows)])
@@ -554,12 +567,13 @@ def write_table(path: StrPath, rows: Sequence[Values], empty: str = "empty") -> 
 
 
 def _status(path: Path) -> os.stat_result | None:
-    """The status of a path, not that of a link's target; None if nothing is there."""
+    """Return the status of a path, for a link that of the link itself; None if nothing is there."""
     try:
         return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:  # ValueError: the path has a NUL
+    # A ValueError comes from a path with a NUL.
+    except (OSError, ValueError) as error:
         raise _not_written(path, error) from error
 
 
@@ -581,13 +595,13 @@ def _temporary(path: Path, suffix: str | None = None) -> Path:
 
 
 def _cut(text: str) -> str:
-    """The first 80 bytes of a name: the whole temporary name may have 255."""
+    """Return the first 80 bytes of a name, since the whole temporary name may have at most 255."""
     return text.encode("utf-8", "surrogateescape")[:80].decode("utf-8", "ignore")
 
 
 def _sweep(folder: Path) -> None:
-    """Remove the temporary files that killed processes have left in a folder; once a process and
-    folder."""
+    """Remove the temporary files that killed processes have left in a folder, once for each process
+    and folder."""
     folder = folder.resolve()
     if folder in _swept:
         return
@@ -620,9 +634,9 @@ def _flush(path: Path) -> None:
 
 
 def _as_not_written(path: Path, temporary: Path, error: Exception) -> Exception:
-    """The error to raise for one that occurred while ``temporary`` was written: an explanation of
-    an error of the disk, or the error itself."""
-    # the temporary folder gets its final name later, so messages name that
+    """Return the error to raise for one that came while ``temporary`` was written: an explanation
+    of an error of the disk, else the error itself."""
+    # The temporary file gets its final name later, so messages name the final one.
     if isinstance(error, HypvisionError):
         told = str(error).replace(str(temporary), str(path))
         return error if told == str(error) else type(error)(told)
@@ -634,7 +648,8 @@ def _as_not_written(path: Path, temporary: Path, error: Exception) -> Exception:
             OSError(int(found[1]), os.strerror(int(found[1]))) if found else OSError(str(error))
         )
         return _not_written(path, reason)
-    if "inline_container" in str(error):  # torch.save, which does not know the reason
+    # This error is torch.save's, which does not say the reason.
+    if "inline_container" in str(error):
         return _not_written(
             path, OSError("PyTorch could not write all of it, as happens when the disk is full")
         )

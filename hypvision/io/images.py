@@ -1,9 +1,9 @@
-"""Finding and opening images: one way for every command, data set and function.
+"""Find and open images, in the same way for every command, data set and function.
 
 An image file is untrusted input. It is opened only if it is a regular file with at most
-:data:`MAX_PIXELS` pixels, and only as one of :data:`FORMATS`, whatever its name: Pillow would start
-a PostScript interpreter for an EPS that is called ``.png``. Every function that is given the path
-of another file raises a :class:`~hypvision.io.errors.HypvisionError`, see :func:`open_image`.
+:data:`MAX_PIXELS` pixels, and only as one of :data:`FORMATS`, whatever its name is: Pillow would
+start a PostScript interpreter for an EPS that is called ``.png``. Every function that is given the
+path of another file raises a :class:`~hypvision.io.errors.HypvisionError`, see :func:`open_image`.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from hypvision.io.errors import HypvisionError, one_line
 from hypvision.io.files import why_no_file
 from hypvision.io.types import StrPath, Values
 
-# names of formats in Pillow
+# The formats that are read, by their names in Pillow.
 FORMATS: tuple[str, ...] = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 SUFFIXES = {
     ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff",
     ".webp",
 }  # fmt: skip
-# Formats that some builds of Pillow cannot read: suffixes, and which package adds them.
+# Formats that some builds of Pillow cannot read: their suffixes, and how to add them.
 _OPTIONAL = {
     "AVIF": ((".avif", ".avifs"), "Pillow was built without AVIF here; install pillow>=11.3"),
     "HEIF": ((".heic", ".heif"), "install pillow-heif to read HEIC"),
 }
-# older Pillow warns about unknown features
+# Older versions of Pillow would warn of an unknown feature.
 if "avif" in features.modules and features.check("avif"):
     FORMATS += ("AVIF",)
 if importlib.util.find_spec("pillow_heif"):
@@ -52,31 +52,32 @@ _MISSING = {
     if name not in FORMATS
     for suffix in suffixes
 }
-MAX_PIXELS = 178_956_970  # half a GiB as RGB; also Pillow's limit
-WHITE = 65535  # of 16 bits
+# limit for the pixels of an image, half a GiB as RGB, which is also Pillow's limit
+MAX_PIXELS = 178_956_970
+WHITE = 65535  # the value of white in an image of 16 bits
 
 _OTHER_VIDEOS = (".3gp", ".flv", ".mpeg", ".mpg", ".mts", ".ogv", ".wmv")
 
 _Result = TypeVar("_Result")
 
 
-# Which files
+# Choosing the files that are images
 
 
 def is_image(path: Path) -> bool:
-    """Whether a path is a file with the ending of an image, and not hidden."""
+    """Return whether a path is a file that is not hidden and has the ending of an image."""
     return why_no_image(path.name) is None and path.is_file()
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder is one that programs make for themselves, such as
+    """Return whether programs make a file or folder of this name for themselves, such as
     ``.ipynb_checkpoints``."""
     made = ("__MACOSX", "__pycache__", "@eaDir", "lost+found", "System Volume Information")
     return name.startswith(".") or name in made
 
 
 def why_no_image(name: str) -> str | None:
-    """The reason why a file is not read as an image, by its name; None: it is."""
+    """Return the reason why a file of this name is not read as an image; None if it is read."""
     suffix = os.path.splitext(name)[1].lower()
     if is_hidden(name):
         return "hidden file"
@@ -86,14 +87,15 @@ def why_no_image(name: str) -> str | None:
 
 
 def images_in(folder: StrPath) -> list[Path]:
-    """The images of a folder and of those below it that are not hidden, sorted."""
+    """Return the images in a folder and its sub-folders, sorted, without hidden ones."""
     root = Path(folder).expanduser()
     ensure(root.is_dir(), f"There is no folder '{folder}'. Give a folder of images.")
     return _inside(root, folder, ())
 
 
 def _inside(root: Path, name: StrPath, videos: Collection[str]) -> list[Path]:
-    """The images and videos of a folder, which messages call by ``name``, and of those below."""
+    """Return the images and videos in a folder and its sub-folders; messages call the folder
+    ``name``."""
     found = []
     for path in sorted(root.rglob("*")):
         taken = is_image(path) or (path.suffix.lower() in videos and path.is_file())
@@ -112,12 +114,12 @@ def _inside(root: Path, name: StrPath, videos: Collection[str]) -> list[Path]:
 
 
 def find_images(names: Iterable[StrPath], videos: Collection[str] = ()) -> list[Path]:
-    """The files that paths, folders (their images, and those of sub-folders) and glob patterns
-    name, each once.
+    """Return the files that paths, folders (for the images in them and their sub-folders) and glob
+    patterns name, each once.
 
     Args:
-        names: paths and patterns.
-        videos: endings of videos, which are found too; none: only images are.
+        names: paths of files and folders, and glob patterns.
+        videos: endings of videos, which are found, too; without any, only images are found.
     """
     found: dict[Path, None] = {}
     for name in names:
@@ -132,12 +134,12 @@ def find_images(names: Iterable[StrPath], videos: Collection[str] = ()) -> list[
 
 
 def not_taken(folder: Path, videos: Collection[str] = ()) -> Iterator[tuple[str, str]]:
-    """Reason and name of each file of a folder and of those below it that :func:`find_images`
-    leaves out; hidden ones do not count.
+    """Yield the reason and the name of each file in a folder and its sub-folders that
+    :func:`find_images` leaves out, except hidden ones.
 
     Args:
-        folder: of images.
-        videos: endings of videos, which are found too.
+        folder: a folder of images.
+        videos: endings of videos, which are not left out.
     """
     for place, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not is_hidden(name))
@@ -157,7 +159,7 @@ def _named(path: Path, name: StrPath, videos: Collection[str]) -> list[Path]:
         return [path]
     pattern = str(path)
     matches = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []
-    # opening a pipe says that it is one
+    # A pipe is kept here, since opening it raises an error that says so.
     files = [Path(match) for match in matches if not os.path.isdir(match)]
     what = "video" if path.suffix.lower() in videos else "image"
     ensure(files, f"{why_no_file(name, what)} Check the path.")
@@ -165,13 +167,15 @@ def _named(path: Path, name: StrPath, videos: Collection[str]) -> list[Path]:
 
 
 def output_names(paths: Sequence[Path]) -> list[str]:
-    """A name for the results of each image: its own without the ending, and a number if that is
-    taken.
+    """Return for each image a name for its results: the image's name without its ending, with a
+    number if the name is taken.
 
-    It has 200 bytes at most, since more follows.
+    A name has at most 200 bytes, since endings are added to it.
     """
     names: dict[str, None] = {}
-    numbers: dict[str, int] = {}  # stem -> its last number; a search for a free one starts there
+    # For each name without its ending the last number, from which the search for a free one goes
+    # on.
+    numbers: dict[str, int] = {}
     for path in paths:
         raw = os.fsencode(path.stem)
         stem = name = path.stem if len(raw) <= 200 else raw[:200].decode("utf-8", "ignore")
@@ -182,13 +186,13 @@ def output_names(paths: Sequence[Path]) -> list[str]:
     return list(names)
 
 
-# Images that cannot be used
+# Leaving out images that cannot be used
 
 
 @contextmanager
 def leaving_out(file: StrPath, failed: list[str] | None) -> Iterator[None]:
-    """Context that skips an image which raises an error and adds the message to ``failed``; None:
-    the error is raised."""
+    """Context that skips an image which raises an error, and adds the message to ``failed``; if
+    ``failed`` is None, the error is raised."""
     try:
         yield
     except HypvisionError as error:
@@ -206,12 +210,12 @@ def require_all(failed: Sequence[str], done: int) -> None:
         raise HypvisionError(how_many + " ".join(failed[:3]))
 
 
-# What is in them
+# Reading images, label maps and sizes
 
 
 def check_normalisation(transform: Values | Callable[..., Any], channels: int) -> None:
-    """The mean and the deviation of a transform must have a value for each channel; timm's own are
-    those of RGB."""
+    """Raise an error unless the mean and the standard deviation of a transform have a value for
+    each channel; timm's own have the three of RGB."""
     for name in ("mean", "std") if isinstance(transform, Mapping) else ():
         count = len(transform.get(name, (0, 0, 0)))  # type: ignore[union-attr]
         ensure(
@@ -224,10 +228,10 @@ def check_normalisation(transform: Values | Callable[..., Any], channels: int) -
 def open_channels(
     source: StrPath | Image.Image | np.ndarray, channels: int, white: int = WHITE
 ) -> Image.Image:
-    """An image of 1 (grey), 3 (RGB, as :func:`open_image`) or 4 channels of 8 bits, the right way
-    up.
+    """Return an image with 1 (grey), 3 (RGB, by :func:`open_image`) or 4 channels of 8 bits, turned
+    upright.
 
-    The mode of an image of four channels is CMYK, whatever its channels mean, because Pillow would
+    An image with four channels has the mode CMYK, whatever its channels mean, because Pillow would
     treat the fourth channel of RGBA as transparency and change the others.
 
     Raises:
@@ -256,21 +260,22 @@ def open_channels(
 def open_image(
     source: StrPath | Image.Image | np.ndarray, most: int = MAX_PIXELS, white: int = WHITE
 ) -> Image.Image:
-    """An image as it is shown: RGB of 8 bits, the right way up.
+    """Return an image as it is shown: RGB of 8 bits, turned upright.
 
     Args:
-        source: path of a file, PIL image, or RGB array uint8 (H, W, 3).
-        most: pixels of a file; of a JPEG with more only a half, a quarter or an eighth of each side
-            is decoded.
-        white: the value of white in an image of 16 bits; larger ones are white, too.
+        source: path of a file, PIL image, or RGB array, uint8 (H, W, 3).
+        most: largest number of pixels of a file. A JPEG with more is decoded at a half, a quarter
+            or an eighth of each side.
+        white: value of white in an image of 16 bits; larger values are white, too.
 
     Returns:
-        A PIL image of mode RGB, turned as the camera says (EXIF); 16 bits scaled to 8; transparent
+        A PIL image of mode RGB, turned as the camera says (EXIF), with 16 bits scaled to 8 and
+            transparent parts on white.
         parts on white.
 
     Raises:
         HypvisionError: the file is missing, damaged, no image, or larger than ``most``; it has 32
-            bits, whose black and white are not known; or an array of another shape or type.
+            bits, whose black and white are not known; or an array has another shape or type.
     """
     if isinstance(source, (str, Path)):
         return _read(
@@ -280,11 +285,12 @@ def open_image(
         return to_rgb(source, white=white)
     if not isinstance(source, np.ndarray):
         raise HypvisionError(
-            f"An image is a path, a PIL image or an array, got {type(source).__name__}."
+            f"An image is a path, a PIL image or an array, got {type(source).__name__}. Give one "
+            "of these."
         )
     ensure(
         source.dtype == np.uint8 and source.ndim == 3 and source.shape[2] == 3 and source.size,
-        f"An image array must be uint8 (H, W, 3), got {source.dtype} {source.shape}.",
+        f"An image array must be uint8 (H, W, 3), got {source.dtype} {source.shape}. Convert it.",
     )
     return Image.fromarray(source)
 
@@ -292,13 +298,14 @@ def open_image(
 def read_labels(
     path: StrPath, what: str = "label map", mode: str | None = None, data: bytes | None = None
 ) -> np.ndarray:
-    """The numbers in a label map as they are stored: (H, W), or (H, W, C) of a coloured one.
+    """Return the numbers in a label map as they are stored: (H, W), or (H, W, C) for a coloured
+    one.
 
     Args:
         path: the file.
-        what: what the messages call it.
-        mode: Pillow's mode to convert to; None: no conversion.
-        data: the content of a file in an archive or a text, which ``path`` is a name for.
+        what: name of the file's kind in messages.
+        mode: mode of Pillow that the image is converted to; None: no conversion.
+        data: content of a file that lies in an archive or a text; ``path`` is then only its name.
     """
 
     def numbers(image: Image.Image) -> np.ndarray:
@@ -308,7 +315,8 @@ def read_labels(
 
 
 def label_palette(path: StrPath) -> dict[int, tuple[int, int, int]]:
-    """The colours that a label map with a palette gives to the numbers in it; of others nothing."""
+    """Return the colours that the palette of a label map gives to the numbers in it; an empty dict
+    for a label map without a palette."""
 
     def colours(image: Image.Image) -> dict[int, tuple[int, int, int]]:
         if image.mode != "P":
@@ -321,20 +329,21 @@ def label_palette(path: StrPath) -> dict[int, tuple[int, int, int]]:
 
 
 def image_size(path: StrPath) -> tuple[int, int]:
-    """Height and width as stored, from the header alone."""
+    """Return height and width of an image as it is stored, from its header alone."""
     return _read(path, "image", _stored_size, pixels=False)
 
 
 def _stored_size(image: Image.Image) -> tuple[int, int]:
-    """Pillow gives the sides of a TIFF, and only of that, as they are shown."""
+    """Return height and width as stored. Pillow swaps the sides of a rotated TIFF, and of no other
+    format, so a TIFF's are read from its tags."""
     if image.format == "TIFF":
         return image.tag_v2[257], image.tag_v2[256]  # type: ignore[attr-defined]
     return image.height, image.width
 
 
 def shown_size(path: StrPath) -> tuple[int, int]:
-    """Height and width as :func:`open_image` shows it, turned as the camera says, from the header
-    alone."""
+    """Return height and width of an image as :func:`open_image` shows it, turned as the camera
+    says, from its header alone."""
 
     def size(image: Image.Image) -> tuple[int, int]:
         height, width = _stored_size(image)
@@ -345,20 +354,20 @@ def shown_size(path: StrPath) -> tuple[int, int]:
 
 
 def image_kind(path: StrPath) -> tuple[str, str]:
-    """The format and the mode, as Pillow calls them, from the header alone."""
+    """Return the format and the mode of an image, as Pillow calls them, from its header alone."""
     return _read(path, "image", lambda image: (image.format or "", image.mode), pixels=False)
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """What :func:`open_channels` gave, to be looked at: of four channels, which it holds as CMYK,
-    the first three."""
+    """Return an image of :func:`open_channels` in a form that can be shown: of four channels, which
+    are held as CMYK, the first three as RGB."""
     return Image.merge("RGB", image.split()[:3]) if image.mode == "CMYK" else image
 
 
 class _Quiet:
-    """Ignores all warnings while any thread is inside. ``warnings.catch_warnings`` changes the
-    whole process: of two threads inside of it, one puts back what the other had set, and warnings
-    stay ignored for good."""
+    """A context that ignores all warnings while any thread is inside it.
+    ``warnings.catch_warnings`` changes the whole process: of two threads inside it, one restores
+    what the other has set, and warnings stay ignored for good."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -392,11 +401,12 @@ def _read(
     data: bytes | None = None,
 ) -> _Result:
     try:
-        # reading a pipe waits for its writer, and a device has no end
+        # The path must be a regular file: reading a pipe waits for its writer, and a device has no
+        # end.
         there = data is not None or os.path.isfile(path)
         ensure(there, f"{why_no_file(path, what)} Check the path.")
         source = path if data is None else io.BytesIO(data)
-        # Pillow warns about large images and about tags that do not matter
+        # Pillow warns of large images and of tags that do not matter here.
         with _quiet, Image.open(source, formats=FORMATS) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
@@ -414,23 +424,25 @@ def _read(
             return use(image)
     except (HypvisionError, MemoryError):
         raise
-    except Exception as error:  # damaged bytes make Pillow's readers raise errors of any type
+    # Damaged bytes make Pillow's readers raise errors of any type.
+    except Exception as error:
         raise HypvisionError(f"The {what} '{path}' {_why_unread(path, error)}") from error
 
 
 def _draft(image: Image.Image, most: int) -> None:
-    """Let a JPEG be decoded at a half, a quarter or an eighth of its sides if it has more pixels;
-    does nothing for other formats."""
+    """Let a JPEG with more than ``most`` pixels be decoded at a half, a quarter or an eighth of its
+    sides; other formats stay as they are."""
     width, height = image.size
     sizes = {part: (-(-width // part), -(-height // part)) for part in (1, 2, 4)}
     part = next((part for part, (a, b) in sizes.items() if a * b <= most), 8)
-    # of a progressive one all numbers are held, whatever the size
+    # For a progressive JPEG all coefficients are held in memory at any size, so nothing would be
+    # saved.
     if part > 1 and not image.info.get("progressive"):
         image.draft(None, (max(1, width // part), max(1, height // part)))
 
 
 def _why_unread(path: StrPath, error: Exception) -> str:
-    """Why an image cannot be read, the end of a sentence that begins with its name."""
+    """Return why an image cannot be read, as the end of a sentence that begins with its name."""
     if isinstance(error, PermissionError):
         return f"cannot be read: {error.strerror}."
     told = one_line(error)
@@ -449,8 +461,8 @@ def _why_unread(path: StrPath, error: Exception) -> str:
 
 
 def _refuse_pages(image: Image.Image, path: StrPath, what: str) -> None:
-    """A TIFF of several pages is refused: the first alone would be read, and the others lost. Small
-    copies of an image (bit 0 of NewSubfileType) are none of its pages."""
+    """Raise an error for a TIFF with several pages, of which only the first would be read. Small
+    copies of an image (bit 0 of NewSubfileType) are not pages."""
     if image.format != "TIFF" or getattr(image, "n_frames", 1) == 1:
         return
     frames: Any = image
@@ -466,7 +478,8 @@ def _refuse_pages(image: Image.Image, path: StrPath, what: str) -> None:
 
 
 def _refuse_plain_ycbcr(image: Image.Image, path: StrPath, what: str) -> None:
-    """Pillow reads YCbCr in a TIFF if it is compressed, and else takes it for a file cut off."""
+    """Raise an error for a TIFF in YCbCr without compression, which Pillow takes for a file cut
+    off; it reads compressed ones."""
     tags: Any = getattr(image, "tag_v2", {}) if image.format == "TIFF" else {}
     ensure(
         (tags.get(262), tags.get(259)) != (6, 1),
@@ -476,14 +489,14 @@ def _refuse_plain_ycbcr(image: Image.Image, path: StrPath, what: str) -> None:
 
 
 def write_image(image: Image.Image, path: StrPath, format: str, **options: Any) -> None:
-    """Write an image file by Python; what Pillow itself writes of JPEG and TIFF is cut short,
-    unsaid, by a full disk.
+    """Write an image file, encoded in memory and then written by Python. JPEG and TIFF that Pillow
+    writes itself are cut off on a full disk without an error.
 
     Args:
-        image: the picture.
-        path: the file.
-        format: Pillow's name of it.
-        options: of Pillow for the format.
+        image: the image.
+        path: path of the file.
+        format: Pillow's name of the format.
+        options: Pillow's options for the format.
     """
     encoded = io.BytesIO()
     image.save(encoded, format, **options)
@@ -491,7 +504,8 @@ def write_image(image: Image.Image, path: StrPath, format: str, **options: Any) 
 
 
 def to_rgb(image: Image.Image, name: str = "The image", white: int = WHITE) -> Image.Image:
-    """A PIL image as it is shown, see :func:`open_image`; ``name`` is what the message calls it."""
+    """Return a PIL image as it is shown, see :func:`open_image`; ``name`` is the subject of error
+    messages."""
     image = ImageOps.exif_transpose(image)
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return _eight_bits(image, name, white)
@@ -504,8 +518,8 @@ def to_rgb(image: Image.Image, name: str = "The image", white: int = WHITE) -> I
 
 
 def _eight_bits(image: Image.Image, name: str, white: int) -> Image.Image:
-    """A grey image of 16 bits, scaled to 8; Pillow's own conversion makes every value above 255
-    white."""
+    """Return a grey image of 16 bits scaled to 8 bits; Pillow's own conversion makes every value
+    above 255 white."""
     values = np.array(image)
     ensure(
         image.mode != "F" and values.min(initial=0) >= 0 and values.max(initial=0) <= 65535,

@@ -1,8 +1,7 @@
-"""Plain values, as JSON, YAML and CSV have them, checked against the types of a dataclass or a
-named tuple.
+"""Check plain values, as JSON, YAML and CSV have them, against the types of a dataclass or a named
+tuple.
 
-The toolkit reads all its own files through :func:`parse`: results, settings, records of the zoo,
-tables.
+The toolkit reads all its own files by :func:`parse`: results, settings, records of the zoo, tables.
 
 >>> class Cell(NamedTuple):
 ...     method: str
@@ -34,12 +33,12 @@ from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import parse_json, read_json, read_lines, read_text, why_no_file
 from hypvision.io.types import Plain, StrPath, Values
 
-# Control characters would change the terminal, and surrogates (the last ones) cannot be written.
+# Control characters would change the terminal, and surrogates (the last range) cannot be written.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _DEEPEST = 50
 _short = reprlib.Repr()
 _short.maxstring = _short.maxlong = _short.maxother = 80
-show = _short.repr  # shortens long and nested values
+show = _short.repr  # shortens long and nested values for messages
 
 Kind = TypeVar("Kind")
 
@@ -50,8 +49,8 @@ Kind = TypeVar("Kind")
 def rule(
     text: str, test: Callable[[Any], bool], convert: Callable[[Any], Any] = lambda value: value
 ) -> Callable:
-    """A function that returns a value, converted, if it passes the test, and else says what it must
-    be."""
+    """Return a function that returns a value, converted, if the value passes the test, and else
+    raises a ValueError that says what it must be."""
 
     def apply(value: Any) -> Any:
         if not test(value):
@@ -62,7 +61,8 @@ def rule(
 
 
 def key(*rules: Any, **default: Any) -> Any:
-    """A field of a dataclass whose value must pass these rules, or have these types, in order."""
+    """Return a field of a dataclass whose value must pass these rules, or have these types, one
+    after the other."""
     return field(metadata={"rules": rules}, **default)
 
 
@@ -75,13 +75,14 @@ def is_text(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite number; YAML knows whole numbers of any length, floats end at
-    1.8e308."""
+    """Return whether a value is a finite number; YAML has whole numbers of any length, but floats
+    end at 1.8e308."""
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def is_plain(value: Any, depth: int = _DEEPEST) -> bool:
-    """Whether a value is one that JSON has too, without NaN or infinity, not nested deeper."""
+    """Return whether JSON could hold a value: without NaN and infinity, and nested at most
+    ``depth`` deep."""
     if isinstance(value, (dict, list)):
         values = value.values() if isinstance(value, dict) else value
         named = isinstance(value, list) or all(map(_is_printable, value))
@@ -90,7 +91,7 @@ def is_plain(value: Any, depth: int = _DEEPEST) -> bool:
 
 
 def is_inside(text: str) -> bool:
-    """Whether a path, with ``/`` on every system, stays below its folder."""
+    """Return whether a path, written with ``/`` on every system, stays below its folder."""
     return not (
         text.startswith("/") or ".." in text.split("/") or any(letter in text for letter in "\\:\0")
     )
@@ -108,8 +109,8 @@ _TYPES: dict[Any, Callable] = {
 }
 
 
-# A lambda in an annotation of a class does not find the names of this module when get_type_hints()
-# evaluates it, so the annotated types are defined outside of the classes.
+# The annotated types are defined outside the classes: a lambda in an annotation of a class does not
+# find the names of this module when get_type_hints() evaluates it.
 Name = Annotated[
     str,
     rule("the name of a file below this folder", lambda value: is_text(value) and is_inside(value)),
@@ -117,28 +118,28 @@ Name = Annotated[
 
 
 class ShardTable(NamedTuple):
-    """The table of the shards of a checkpoint, as transformers writes it: the file of each tensor,
-    beside the table."""
+    """The table of the shards of a checkpoint, as transformers writes it: for each tensor its file,
+    which lies beside the table."""
 
     weight_map: dict[str, Name]
 
 
-# Checking
+# Checking plain values against types
 
 
 def parse(
     kind: type[Kind] | Any, value: Any, where: str, extra: bool = False, advice: str = ""
 ) -> Any:
-    """A value as an object of a type.
+    """Return a plain value as an object of a type.
 
     Args:
-        kind: a dataclass or a named tuple, whose fields say what its keys are; or any type of plain
-            values, such as ``dict[str, float]`` or ``Literal["base2new", "shots"]``.
-        value: plain values.
-        where: what they are, for messages.
-        extra: leave out keys that the outermost type, or that of the items of the outermost list,
-            does not know.
-        advice: what to do about it, the end of the message.
+        kind: a dataclass or a named tuple, whose fields say which keys there are; or any type of
+            plain values, such as ``dict[str, float]`` or ``Literal["base2new", "shots"]``.
+        value: the plain value.
+        where: what the value is, for messages.
+        extra: leave out keys that are unknown to the outermost type, or to the items of the
+            outermost list.
+        advice: sentence at the end of the message that says what to do.
 
     Raises:
         HypvisionError: a key is unknown or missing, or a value has the wrong type or breaks a rule;
@@ -154,7 +155,7 @@ def parse(
 
 
 def check_types(value: Any, where: str) -> None:
-    """Every field of an object of a dataclass must be of its type."""
+    """Raise an error unless every field of an object of a dataclass has its type."""
     kind: Any = type(value)
     for name, (steps, _) in _fields(kind).items():
         for step in steps:
@@ -162,7 +163,7 @@ def check_types(value: Any, where: str) -> None:
 
 
 def read_record(kind: type[Kind] | Any, path: StrPath, advice: str, extra: bool = False) -> Any:
-    """A JSON file as an object of a type, see :func:`parse`."""
+    """Read a JSON file and return it as an object of a type, see :func:`parse`."""
     return parse(kind, read_json(path, True, advice), f"'{path}'", extra, advice)
 
 
@@ -174,14 +175,15 @@ def read_table(
     **dialect: Any,
 ) -> list[tuple[int, Kind]]:
     """The rows of a CSV file with a header as objects of a type, see :func:`parse`, each with its
-    line; further columns are left out.
+    Return the rows of a CSV file with a header as objects of a type, see :func:`parse`, each with
+    its line number; columns that the type lacks are left out.
 
     Args:
         kind: the type, whose fields are texts and numbers.
         path: the file.
-        known: what stands for the empty cells of a row.
-        advice: what to do about a wrong file, the end of the message.
-        dialect: how the file differs from usual CSV, see :func:`csv.reader`.
+        known: function that returns, for a row, the values of its empty cells.
+        advice: sentence at the end of the message that says what to do about a wrong file.
+        dialect: differences of the file from usual CSV, see :func:`csv.reader`.
 
     Raises:
         HypvisionError: the file cannot be read, has no header or has a column twice; or a cell is
@@ -201,7 +203,8 @@ def read_table(
 
 
 def _read_rows(path: Path, advice: str, dialect: Values) -> list[tuple[int, dict[str, str]]]:
-    """The lines of a CSV file with a header, each with as many cells as the header."""
+    """Return the rows of a CSV file with a header, each with its line number; raise an error for a
+    row with more or fewer cells than the header."""
     ensure(path.is_file(), f"{why_no_file(path, 'table')} Correct the path.")
     try:
         reader = csv.DictReader(io.StringIO(read_text(path), newline=""), **dialect)
@@ -213,7 +216,7 @@ def _read_rows(path: Path, advice: str, dialect: Values) -> list[tuple[int, dict
     twice = next((name for name in head if head.count(name) > 1), None)
     ensure(twice is None, f"'{path}' has the column '{twice}' twice. Remove one.")
     for number, row in rows:
-        # csv puts further cells under None, and None for those that are missing
+        # csv puts surplus cells under None, and gives missing cells the value None.
         which = "more" if None in row else "fewer"
         ensure(
             None not in row and None not in row.values(),
@@ -225,14 +228,14 @@ def _read_rows(path: Path, advice: str, dialect: Values) -> list[tuple[int, dict
 def read_json_lines(
     kind: type[Kind], path: StrPath, what: str, advice: str
 ) -> list[tuple[int, Kind]]:
-    """The lines of a file of JSON lines as objects of a type, see :func:`parse`, each with its
-    number from 1; empty lines and further keys are left out.
+    """Return the lines of a JSON Lines file as objects of a type, see :func:`parse`, each with its
+    line number from 1; empty lines and unknown keys are left out.
 
     Args:
         kind: the type.
         path: the file.
-        what: what the messages call it.
-        advice: what to do about a wrong line, the end of the message.
+        what: name of the file in messages.
+        advice: sentence at the end of the message that says what to do about a wrong line.
 
     Raises:
         HypvisionError: the file cannot be read; or a line is not JSON or not of the type (the
@@ -260,7 +263,8 @@ def _number(text: str) -> Any:
 
 
 def _conform(kind: Any, value: Any, place: tuple[str, ...], extra: bool = False) -> Any:
-    """The value, of that type; ValueError if it is not, with the place of it in what was read."""
+    """Return the value as that type; raise a ValueError that names its place in the file if it does
+    not fit."""
     origin = typing.get_origin(kind)
     args = typing.get_args(kind)
     if origin in _CHECKS:
@@ -279,7 +283,7 @@ def _conform(kind: Any, value: Any, place: tuple[str, ...], extra: bool = False)
 
 
 def _through(steps: Sequence[Any], value: Any, place: tuple[str, ...]) -> Any:
-    """The value after all of these types and rules."""
+    """Return the value after all of these types and rules have been applied."""
     for step in steps:
         value = _conform(step, value, place)
     return value
@@ -324,8 +328,8 @@ def _mapping(value: Any, place: tuple[str, ...]) -> dict[Any, Any]:
 
 
 def _one_of_several(kinds: Sequence[Any], value: Any, place: tuple[str, ...]) -> Any:
-    """The alternative of a union that the value belongs to. For an optional type the message is
-    that of the type itself."""
+    """Return the value as the alternative of a union that fits it. For an optional type the message
+    is that of the type itself."""
     told = []
     for kind in kinds:
         try:
@@ -352,7 +356,7 @@ _CHECKS: dict[Any, Callable[[Any, Any, tuple[str, ...]], Any]] = {
 
 @cache
 def _fields(kind: Any) -> dict[str, tuple[tuple[Any, ...], bool]]:
-    """The rules or types of each key, and whether the key is required."""
+    """Return for each key its rules or types, and whether the key is required."""
     hints = typing.get_type_hints(kind, include_extras=True)
     if not is_dataclass(kind):
         return {name: ((hints[name],), name not in kind._field_defaults) for name in kind._fields}
@@ -389,16 +393,18 @@ def _object(kind: Any, value: Any, place: tuple[str, ...], extra: bool) -> Any:
 
 
 def parse_arguments(pairs: Iterable[str], option: str = "--model-args") -> Plain:
-    """The arguments of a model as an option of a command line gives them:
-    ``["a=3", "b=(1, 2)", "c=text"]`` as a dict.
+    """Return the arguments of a model, ``["a=3", "b=(1, 2)", "c=text"]`` on a command line, as a
+    dict.
 
-    Values are Python literals, or else text.
+    Values that are no Python literals stay text.
     """
     arguments: Plain = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.isidentifier():
-            raise HypvisionError(f"{option} takes KEY=VALUE, e.g. patch_size=2; got '{pair}'.")
+            raise HypvisionError(
+                f"{option} takes KEY=VALUE, e.g. patch_size=2; got '{pair}'. Correct it."
+            )
         arguments[key] = value
         with suppress(ValueError, SyntaxError):
             arguments[key] = ast.literal_eval(value)

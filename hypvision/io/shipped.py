@@ -1,4 +1,4 @@
-"""The configs that come with the package, in a checkout and in a wheel alike: files, and the rows
+"""Find the configs that come with the package, in a checkout and in a wheel: config files, and rows
 of tables."""
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ class Recipe(NamedTuple):
     """A config that is a row of the table ``recipes.csv`` of its folder.
 
     Attributes:
-        name: what ``hypvision train`` or ``test`` takes.
-        pieces: config files without ``.py`` below the folder of configs, with spaces between; each
-            changes what those before it say.
-        options: further changes, as ``--cfg-options`` takes them.
+        name: name of the config, which ``hypvision train`` or ``test`` takes.
+        pieces: config files without ``.py`` below the folder of configs, separated by spaces; each
+            changes what the files before it say.
+        options: further changes, in the form of ``--cfg-options``.
     """
 
     name: str
@@ -29,7 +29,8 @@ class Recipe(NamedTuple):
 
 
 def config_folder() -> Path:
-    """The folder of the configs: in the checkout, or its copy in the installed package."""
+    """Return the folder of the configs: that of the checkout, or its copy in the installed
+    package."""
     package = Path(__file__).resolve().parents[1]
     inside = package / "_configs"
     return inside if inside.is_dir() else package.parent / "configs"
@@ -37,7 +38,7 @@ def config_folder() -> Path:
 
 @cache
 def recipes() -> dict[Path, Recipe]:
-    """The rows of all tables, by the paths of the files that they stand for."""
+    """Return the rows of all tables, by the paths of the config files that they stand for."""
     return {
         table.parent / f"{row.name}.py": row
         for table in sorted(config_folder().glob(f"*/{RECIPES}"))
@@ -46,17 +47,17 @@ def recipes() -> dict[Path, Recipe]:
 
 
 def recipe_of(path: str | Path) -> Recipe | None:
-    """The row of a table that stands for a path; None for the path of a file."""
+    """Return the row of a table that stands for the config at a path; None if no row does."""
     return recipes().get(Path(path).resolve())
 
 
 def shipped_configs(pattern: str | None = None) -> dict[str, Path]:
-    """The configs that can be trained or tested, by their names without ``.py``; those of a table
-    (:func:`recipes`) have a path without a file.
+    """Return the configs that can be trained or tested, by their names without ``.py``; a config
+    from a table (:func:`recipes`) has a path at which there is no file.
 
     Args:
         pattern: a part of FOLDER/NAME, or a glob pattern for its end such as ``"*_cifar10"``; None:
-            all.
+            all configs.
     """
     files = sorted([*config_folder().glob("*/*.py"), *recipes()])
     found = {path.stem: path for path in files if path.parent.name != "_base_"}
@@ -71,7 +72,8 @@ def shipped_configs(pattern: str | None = None) -> dict[str, Path]:
 
 
 def find_config(name: str | Path) -> Path | None:
-    """The shipped config of this name, with or without its folder and ``.py``; or None."""
+    """Return the path of the shipped config of this name, with or without its folder and ``.py``;
+    None if there is none."""
     path = Path(name)
     found = shipped_configs().get(path.name.removesuffix(".py"))
     if found is None or (path.parent.name and path.parent.name != found.parent.name):
@@ -80,12 +82,12 @@ def find_config(name: str | Path) -> Path | None:
 
 
 def is_config(name: str | Path) -> bool:
-    """Whether a name means a config: a ``.py`` or ``.json`` file's, or a shipped one's."""
+    """Return whether a name means a config: a ``.py`` or ``.json`` file, or a shipped config."""
     return str(name).endswith((".py", ".json")) or find_config(name) is not None
 
 
 def where_data_come_from(place: str | Path) -> str:
-    """What to do about data of a config that are not at ``place``."""
+    """Return a sentence that says what to do if the data of a config are not at ``place``."""
     path = Path(place).as_posix()
     if path.startswith("tools/demo_data"):
         return (

@@ -1,4 +1,4 @@
-"""Names of types that many signatures have."""
+"""Type aliases for paths and dicts, which many signatures use."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ StrPath: TypeAlias = str | Path
 Plain: TypeAlias = dict[str, Any]
 """Values by name: a sample, settings, a row, keyword arguments."""
 Values: TypeAlias = Mapping[str, Any]
-"""The same, to be read only."""
+"""Values by name that a function only reads."""

@@ -1,9 +1,9 @@
-"""Answers of web servers: the one way in which hypvision opens an address.
+"""Open web addresses, in the same way throughout hypvision, with limits on the answers.
 
-:func:`ask` opens it, for downloads of whole files (:mod:`hypvision.checkpoints.download`) and for
-files that are read where they lie (:mod:`hypvision.data.remote`); what the hub's own client asks
-goes through the same checks (:func:`guarded`). The client is that of huggingface_hub's HTTP
-library, which follows redirects and honours proxies. It sets no limits, so this module does: on the
+:func:`ask` opens an address, for downloads of whole files (:mod:`hypvision.checkpoints.download`)
+and for files that are read where they lie (:mod:`hypvision.data.remote`); requests of the hub's own
+client go through the same checks (:func:`guarded`). The client is that of huggingface_hub's HTTP
+library, which follows redirects and uses proxies. It sets no limits, so this module does: on the
 total time (:func:`deadline`), on where a redirect may lead, and on what an answer may say.
 """
 
@@ -26,27 +26,30 @@ from hypvision.version import __version__
 
 _Result = TypeVar("_Result")
 
-# seconds that a server may ask to be left alone; beyond that another source is asked
+# The limit in seconds for which a busy server may ask to wait; if it asks for more, another source
+# is tried.
 PATIENCE = 30.0
-UNTOLD = 2**32  # limit in bytes where the server does not say the size
+UNTOLD = 2**32  # limit in bytes for a file whose size the server does not give
 BUSY = (408, 425, 429, 500, 502, 503, 504)
 _HINTS = {401: " (log in: hf auth login)", 403: " (no access)", 404: " (no such file)"}
 
 
 class SourceError(Exception):
-    """One source does not provide the file; another may. The text completes "ADDRESS: ..."."""
+    """A source that does not provide the file; another source may. The text completes "ADDRESS:
+    ..."."""
 
 
 class WrongContentError(SourceError):
-    """The bytes are not those of the file."""
+    """A source whose bytes are not those of the file."""
 
 
 class StatusError(SourceError):
-    """A server refused; the page that it sends with that is not read, as it may have no end.
+    """A server that refuses a request. The page that it sends with its refusal is not read, as it
+    may have no end.
 
     Attributes:
-        status: HTTP's number.
-        pause: seconds that the server asks to be left alone.
+        status: HTTP status code.
+        pause: number of seconds that the server asks to wait.
     """
 
     def __init__(self, response: Any):
@@ -56,14 +59,14 @@ class StatusError(SourceError):
 
 
 def need(right: object, problem: str) -> None:
-    """Raise an error for a file of other content, unless something is right."""
+    """Raise a WrongContentError with the text ``problem`` unless ``right`` is true."""
     if not right:
         raise WrongContentError(problem)
 
 
 def deadline(size: int | None) -> float:
-    """Seconds that a download may take in all, with its retries: ten minutes, or 50 kB a second if
-    that is longer.
+    """Return the seconds that a download may take in all, with its retries: ten minutes, or the
+    time at 50 kB a second if that is longer.
 
     ``HYPVISION_DEADLINE`` sets another number of seconds.
     """
@@ -75,8 +78,9 @@ def deadline(size: int | None) -> float:
 
 
 def in_time(work: Callable[[], _Result], seconds: float) -> _Result:
-    """The result of a function, which runs in a thread that is abandoned when the time is over: a
-    server that sends a byte now and then keeps every time-out of a connection from ending it.
+    """Return the result of a function that runs in a thread, which is abandoned when the time is
+    over. Time-outs of a connection are not enough: a server that sends a byte now and then never
+    reaches them.
 
     Raises:
         SourceError: the time is over.
@@ -92,7 +96,7 @@ def in_time(work: Callable[[], _Result], seconds: float) -> _Result:
     threading.Thread(target=run, daemon=True).start()
     end = time.monotonic() + seconds
     while not done.done() and time.monotonic() < end:
-        # in parts: Windows does not interrupt a wait
+        # Waiting is split into parts, since Windows does not interrupt a wait.
         wait([done], min(1.0, max(0.0, end - time.monotonic())))
     if not done.done():
         check_time(0.0)
@@ -100,24 +104,24 @@ def in_time(work: Callable[[], _Result], seconds: float) -> _Result:
 
 
 def check_time(end: float) -> None:
-    """Raise an error after ``end``, a time of :func:`time.monotonic`."""
+    """Raise an error if the time ``end``, of :func:`time.monotonic`, has passed."""
     if time.monotonic() >= end:
         raise SourceError(
-            "the time that it may take is over (HYPVISION_DEADLINE sets it, in seconds)"
+            "the time limit for it is over (HYPVISION_DEADLINE sets the limit, in seconds)"
         )
 
 
 def separated(address: str) -> tuple[str, dict[str, str]]:
-    """An address without a name and a password (``https://NAME:PASSWORD@HOST``), and the header
-    that has them.
+    """Return an address without its name and password (``https://NAME:PASSWORD@HOST``), and the
+    header that holds these.
 
     Raises:
-        HypvisionError: it is not a web address.
+        HypvisionError: the text is not a web address.
     """
     try:
         user, at, host = urlsplit(address).netloc.rpartition("@")
     except ValueError as error:
-        raise HypvisionError(f"'{address}' is not a web address ({error}).") from error
+        raise HypvisionError(f"'{address}' is not a web address ({error}). Correct it.") from error
     if not at:
         return address, {}
     name, _, password = user.partition(":")
@@ -133,33 +137,34 @@ def ask(
     headers: Mapping[str, str] | None = None,
     method: str = "GET",
 ) -> Any:
-    """The answer of a web server, checked, its body not yet read: ``iter_raw()`` gives it as it
-    arrives, ``close()`` ends it.
+    """Return the checked answer of a web server whose body is not read yet: ``iter_raw()`` yields
+    the body as it arrives, ``close()`` ends it.
 
     Args:
-        address: ``http://`` or ``https://``.
-        seconds: until the headers must be there.
-        start: the first byte that is asked for; a server may send the whole file nevertheless.
-        seen: what earlier answers said of the same file, its tag and its size; this one must say
-            the same, and what it says is added.
-        headers: of the request, e.g. an authorisation.
+        address: address of the file, ``http://`` or ``https://``.
+        seconds: time until the headers must have arrived.
+        start: first byte that is asked for; a server may send the whole file nevertheless.
+        seen: tag and size of the file from earlier answers; this answer must have the same, and
+            what it says is added.
+        headers: further headers of the request, e.g. an authorisation.
         method: ``GET`` or ``HEAD``.
 
     Raises:
-        SourceError: as of :func:`guarded`; the server refuses (:class:`StatusError`), or is not
-            there.
-        HypvisionError: it is not a web address.
+        SourceError: as for :func:`guarded`; or the server refuses (:class:`StatusError`), or cannot
+            be reached.
+        HypvisionError: the text is not a web address.
     """
     from huggingface_hub import constants
 
     url, secret = separated(address)
     seen = {} if seen is None else seen
-    # with compression, byte ranges would refer to the compressed file
+    # If the answer were compressed, byte ranges would refer to the compressed file.
     fields = {"Accept-Encoding": "identity", "User-Agent": f"hypvision/{__version__}"}
     if start:
         fields["Range"] = f"bytes={start}-"
         tag = seen.get("tag", "")
-        if tag.startswith('"'):  # a weak tag, or a time, says too little
+        # Only a strong tag identifies the bytes of a version; a weak tag or a time does not.
+        if tag.startswith('"'):
             fields["If-Range"] = tag
 
     def send() -> Any:
@@ -180,12 +185,13 @@ def ask(
     return answer
 
 
-_clients: dict[int, Any] = {}  # by the process: a fork must not use the connections of another one
+# There is a client for each process, since a forked process must not use its parent's connections.
+_clients: dict[int, Any] = {}
 
 
 def _client() -> Any:
-    """A client of the HTTP library of huggingface_hub, without the rules for the hub, which has a
-    switch of its own."""
+    """Return a client of huggingface_hub's HTTP library, without that library's rules for the hub,
+    which has a switch of its own."""
     from huggingface_hub.utils import get_session
 
     process = os.getpid()
@@ -195,30 +201,32 @@ def _client() -> Any:
     return _clients[process]
 
 
-# by which the hub's client names files in its cache
+# The headers by which the hub's client names files in its cache.
 _NAMES = ("etag", "x-linked-etag", "x-repo-commit")
 _NO_NAME = re.compile(r"[/\\](?<!^W/)|\.\.|^.{200}")
-_thread = threading.local()  # of the thread that waits for an answer: see guarded()
+# The state of the thread that runs a request, see guarded().
+_thread = threading.local()
 
 
 def guarded(work: Callable[[], _Result], seen: dict[str, str] | None = None) -> _Result:
-    """The result of work with huggingface_hub's client, each answer to which is checked before its
+    """Return the result of work with huggingface_hub's client; each answer is checked before its
     body is read.
 
     Args:
-        work: what to do, in this thread.
-        seen: of :func:`ask`; None: the hub's own client asks.
+        work: function that sends requests, which runs in this thread.
+        seen: as for :func:`ask`; None: the request is of the hub's own client.
 
     Raises:
-        SourceError: a redirect leads from https to http, or an answer is of another range than was
-            asked for, or of another file than the first one, is compressed more than once, or asks
-            for a wait of more than :data:`PATIENCE`.
+        SourceError: a redirect leads from https to http; or an answer has another range than was
+            asked for, belongs to another file than the first answer, is compressed more than once,
+            or asks to wait for more than :data:`PATIENCE`.
     """
     from huggingface_hub.utils import get_session
 
     for kind, check in (("request", _check_request), ("response", _check_answer)):
         hooks = get_session().event_hooks[kind]
-        if check not in hooks:  # it does nothing in other threads
+        # The check does nothing in other threads.
+        if check not in hooks:
             hooks.append(check)
     _thread.guards = True
     _thread.secure = False
@@ -233,7 +241,7 @@ def _check_request(request: Any) -> None:
     if not getattr(_thread, "guards", False):
         return
     if _thread.secure and request.url.scheme != "https":
-        raise SourceError("redirects from https to an address without it")
+        raise SourceError("redirects from https to an address without https")
     _thread.secure = request.url.scheme == "https"
 
 
@@ -253,18 +261,20 @@ def _check_body(response: Any, seen: dict[str, str] | None) -> None:
         raise StatusError(response)
     encoding = response.headers.get("content-encoding", "identity")
     if "," in encoding:
-        raise SourceError("sends a file that is compressed more than once")
+        raise SourceError("sends a file that is compressed more than once, which is not read")
     _check_range(response)
     packed = encoding != "identity"
     if seen is not None and response.status_code in (200, 206):
         _check_same(response.headers, response.status_code == 206, seen)
-    # the HTTP library enforces a length that is told
+    # The HTTP library itself enforces a length that the server gives.
     if packed or "content-length" not in response.headers:
-        _bound(response, 2**20 if packed and seen is None else UNTOLD)  # the hub packs small texts
+        # The hub compresses small texts.
+        _bound(response, 2**20 if packed and seen is None else UNTOLD)
 
 
 def _check_range(response: Any) -> None:
-    """An answer with a part of the file must begin at the byte that was asked for."""
+    """Raise an error unless an answer with a part of the file begins at the byte that was asked
+    for."""
     start = response.request.headers.get("range", "").removeprefix("bytes=").removesuffix("-")
     right = response.headers.get("content-range", "").startswith(f"bytes {start}-")
     other = "sends another part of the file than was asked for"
@@ -272,20 +282,22 @@ def _check_range(response: Any) -> None:
 
 
 def _check_same(headers: Mapping[str, str], part: bool, seen: dict[str, str]) -> None:
-    """An answer must be of the same file as those before: bytes of two versions do not fit."""
+    """Raise an error unless an answer belongs to the same file as those before, since bytes of two
+    versions do not fit together."""
     size = headers.get("content-length", "")
     if part:
         size = headers.get("content-range", "").rpartition("/")[2].replace("*", "")
     tag = headers.get("etag") or headers.get("last-modified") or ""
-    if part and not tag and seen.get("tag"):  # HTTP demands it
+    # HTTP demands that a partial answer has the tag of the whole file.
+    if part and not tag and seen.get("tag"):
         tag = "none"
     for name, said in (("tag", tag), ("size", size)):
         same = not said or seen.setdefault(name, said) == said
-        need(same, "sends another file than before: it was changed there meanwhile")
+        need(same, "sends another file than before: the file has been changed on the server")
 
 
 def _bound(response: Any, limit: int) -> None:
-    """Let an answer have at most so many bytes, as they are sent."""
+    """Let ``iter_raw()`` of an answer yield at most ``limit`` bytes, counted as they are sent."""
     pieces = response.iter_raw
 
     def bounded(chunk_size: int | None = None) -> Iterator[bytes]:
@@ -300,7 +312,8 @@ def _bound(response: Any, limit: int) -> None:
 
 
 def _pause(response: Any) -> float:
-    """The seconds that a busy server asks to be left alone."""
+    """Return the seconds that a busy server asks to wait; 0 for other answers. Raise an error for
+    more than :data:`PATIENCE`."""
     if response is None or response.status_code not in BUSY:
         return 0.0
     after = response.headers.get("retry-after", "")

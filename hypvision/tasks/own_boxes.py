@@ -1,5 +1,5 @@
-"""The recipe for a folder of images with boxes or masks, COCO's or YOLO's: ``hypvision train
-FOLDER``."""
+"""Make the config for a folder of images with boxes or masks in the format of COCO or YOLO
+(``hypvision train FOLDER``)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = dict(
     val=("val", "valid", "validation"),
     test=("test", "testing"),
 )
-"""What the parts are called, the names further to the left first."""
+"""The names of the parts; for each part the leftmost name that exists is used."""
 _IN_PART = ("_annotations.coco.json", "annotations.json", "labels.json")
 _WHOLE = (
     "_annotations.coco.json", "annotations/instances_default.json", "annotations.json",
@@ -29,12 +29,12 @@ _WHOLE = (
 )  # fmt: skip
 
 
-# Folders that boxes have, in lower case.
+# The names of folders that show that the data have boxes, in lower case.
 _BOXES = ("annotations", "labels", "jpegimages", "obj_train_data")
 
 
 class _Coco(NamedTuple):
-    """An annotation file, the folder of its images, and its content."""
+    """An annotation file of COCO's format, the folder of its images, and its content."""
 
     file: Path
     images: Path
@@ -42,13 +42,13 @@ class _Coco(NamedTuple):
 
 
 def boxes_config(source: Path) -> Config | None:
-    """The config ``_base_/own_boxes.py``, or ``own_masks.py`` where each object has an outline, for
-    a folder or a ``data.yaml``; None: the folder has neither COCO's nor YOLO's annotations.
+    """Return the config ``_base_/own_boxes.py``, or ``own_masks.py`` if each object has an outline,
+    for a folder or a ``data.yaml``; None if the folder has annotations neither of COCO nor of YOLO.
 
     Args:
-        source: YOLO's ``data.yaml`` or its folder; or a folder of COCO:
+        source: YOLO's ``data.yaml`` or its folder; or a folder in COCO's format:
             ``annotations/instances_train2017.json`` with ``train2017/*``,
-            ``train/_annotations.coco.json`` with ``train/*``, or one file for all images, where
+            ``train/_annotations.coco.json`` with ``train/*``, or one file for all images, of which
             every fifth is for validation.
     """
     yaml = source if source.is_file() else find_yaml(source)
@@ -72,8 +72,7 @@ def _base(masks: bool, folder: Path, classes: Sequence[str]) -> Config:
     return config
 
 
-# YOLO
-# --------------------------------------------------------------------------------------------------
+# Data in YOLO's format
 
 
 def _yolo_config(yaml: Path) -> Config:
@@ -96,25 +95,28 @@ def _yolo_config(yaml: Path) -> Config:
 
 
 def _nearest(part: str, known: Any) -> str:
-    """The part that stands for another one that is not there: test for val, and the reverse."""
+    """Return the part that is used for ``part`` if that does not exist: test for val, and the
+    reverse."""
     others = dict(train=("train",), val=("val", "test", "train"), test=("test", "val", "train"))
     return next(name for name in others[part] if name in known)
 
 
 def _held_out(images: Sequence[Any], place: Path) -> tuple[list[int], list[int]]:
-    """The numbers of the images to learn from, and of every fifth, to validate with."""
+    """Return the positions of the images for training, and of every fifth image, for validation."""
     if len(images) < 2:
-        raise HypvisionError(f"'{place}' has one image. Expected: two, one to validate with.")
+        raise HypvisionError(
+            f"'{place}' has one image. Expected: at least two, one of them to validate with. Add "
+            "images."
+        )
     apart = list(range(len(images) - 1, -1, -5))[::-1]
     return [number for number in range(len(images)) if number not in set(apart)], apart
 
 
-# COCO
-# --------------------------------------------------------------------------------------------------
+# Data in COCO's format
 
 
 def _coco_parts(folder: Path) -> dict[str, _Coco]:
-    """The annotation files of the parts; ``train`` alone where one file has all images."""
+    """Return the annotation file of each part; only ``train`` if one file has all images."""
     found = {}
     for part, names in NAMES.items():
         one = next(filter(None, (_coco_of(folder, name) for name in names)), None)
@@ -128,12 +130,13 @@ def _coco_parts(folder: Path) -> dict[str, _Coco]:
 
 
 def _coco_of(folder: Path, name: str) -> _Coco | None:
-    """The annotation file of the part that is called so; None: there is none."""
+    """Return the annotation file of the part with this name; None if there is none."""
     for file in (folder / name / own for own in _IN_PART):
         if file.is_file():
             return _opened(file, [file.parent, file.parent / "images", file.parent / "data"])
     pattern = re.compile(rf"(instances_)?{name}(\d{{4}})?")
-    for file in sorted(folder.glob("annotations/*.json"), reverse=True):  # the newest year first
+    # The newest year comes first.
+    for file in sorted(folder.glob("annotations/*.json"), reverse=True):
         if pattern.fullmatch(file.stem):
             stem = file.stem.removeprefix("instances_")
             inner = [stem, f"images/{stem}", name, f"images/{name}", "images", "."]
@@ -142,7 +145,8 @@ def _coco_of(folder: Path, name: str) -> _Coco | None:
 
 
 def _opened(file: Path, places: Sequence[Path]) -> _Coco | None:
-    """The file, and the folder where its first image lies; None: it is not of COCO's format."""
+    """Return the file with the folder where its first image lies; None if the file is not of COCO's
+    format."""
     content = read_json(file)
     if not isinstance(content, dict):
         return None
@@ -182,7 +186,8 @@ def _coco_config(folder: Path, parts: dict[str, _Coco]) -> Config:
         dataset.ignored = empty
         if held_out is not None:
             dataset.indices = held_out[part != "train"]
-        elif part != "train":  # areas are those of the file
+        # The evaluator reads the areas of objects from the file.
+        elif part != "train":
             config[f"{part}_evaluator"].ann_file = str(own.file)
     return config
 
@@ -198,7 +203,8 @@ def _objects(content: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _classes(content: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """The names of the categories, and of those that only stand above others (Roboflow's first)."""
+    """Return the names of the categories that objects have, and of those that only group others (as
+    the first of Roboflow's)."""
     items = [item for item in content["categories"] if isinstance(item, dict)]
     above = {str(item.get("supercategory")) for item in items}
     used = {_id(item, "category_id") for item in _objects(content)}
@@ -210,14 +216,15 @@ def _classes(content: dict[str, Any]) -> tuple[list[str], list[str]]:
 
 
 def _id(item: dict[str, Any], key: str) -> Any:
-    """A number or a text, which can be looked up; None: it is something else."""
+    """Return an entry if it is a number or a text, which can be looked up; None for other
+    values."""
     value = item.get(key)
     return value if isinstance(value, (int, float, str)) else None
 
 
 def refuse_other_boxes(folder: Path) -> None:
-    """Refuse a folder that has boxes in a layout which is not read, before it is taken for folders
-    of classes."""
+    """Raise an error for a folder that has boxes in a layout that is not read, before its folders
+    are taken for classes."""
     folders = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
     known = [folders[name] for name in _BOXES if name in folders]
     if known:
@@ -231,7 +238,7 @@ def refuse_other_boxes(folder: Path) -> None:
 
 
 def choose_boxes(config: Config, image_size: int | None) -> None:
-    """Set the size of the images of such a config."""
+    """Set the size of the images in a config with boxes."""
     for part in NAMES if image_size else ():
         for step in config.dataset(part).pipeline:
             if step.type == "Resize":
@@ -239,7 +246,7 @@ def choose_boxes(config: Config, image_size: int | None) -> None:
 
 
 def described_boxes(config: Config) -> str:
-    """What was found, in one line."""
+    """Return a line that says what was found in a folder."""
     train, val = (config.dataset(part) for part in ("train", "val"))
     kind = "YOLO" if train.type == "YOLODataset" else "COCO"
     what = "masks" if config.model.type == "MaskRCNN" else "boxes"

@@ -1,5 +1,5 @@
-"""The recipe for a folder of data: ``hypvision train FOLDER``. Boxes are in
-:mod:`hypvision.tasks.own_boxes`."""
+"""Make the config for a folder of data (``hypvision train FOLDER``). Folders with boxes are handled
+by :mod:`hypvision.tasks.own_boxes`."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ from hypvision.tasks.own_boxes import (
 )
 from hypvision.tasks.probe import every_fifth
 
-_VAL = ("val", "valid", "validation", "test", "testing")  # those further to the left first
+# names of the validation part; the leftmost that exists is used
+_VAL = ("val", "valid", "validation", "test", "testing")
 _TABLES = (
     "train.csv", "train.tsv", "train.jsonl", "metadata.csv", "metadata.jsonl", "labels.csv",
     "_classes.csv",
 )  # fmt: skip
 
 
-# the last line of a config begins so
+# The last line of a config that hypvision wrote begins so.
 _SIGN = b"# If you edit this file, hypvision never replaces it. Sum of what it wrote: "
 
 
 class Choices(NamedTuple):
-    """What a user may choose of the recipe; None: as the recipe has it."""
+    """The settings of the config that a user may choose; None: the value of the config is used."""
 
     epochs: int | None = None
     batch_size: int | None = None
@@ -48,20 +49,21 @@ class Choices(NamedTuple):
 
 
 def config_of(source: str | Path | Config, choices: Choices | None = None) -> str | Path | Config:
-    """The recipe for a folder, with what was chosen; anything else as it is.
+    """Return the config for a folder, with the user's choices; return any other source unchanged.
 
     Raises:
-        HypvisionError: something was chosen for a config, which has it itself; or a folder is
-            called as a shipped config.
+        HypvisionError: something was chosen for a config, which has its own settings; or a folder
+            has the name of a shipped config.
     """
     if isinstance(source, Config) or not _is_data(source):
-        # --epochs moves the schedule of any config (hypvision.engine.lengths)
+        # Epochs are allowed for every config, since --epochs moves its schedule
+        # (hypvision.engine.lengths).
         chosen = (choices or Choices())._replace(epochs=None)._asdict()
         given = [name for name, value in chosen.items() if value is not None]
         if given:
             raise HypvisionError(
                 f"--{given[0].replace('_', '-')} is for a folder of images; '{source}' is a "
-                "config, which has it itself. Change that by --cfg-options."
+                "config, which has its own. Change the config by --cfg-options."
             )
         return source
     folder = Path(source).expanduser()
@@ -71,10 +73,10 @@ def config_of(source: str | Path | Config, choices: Choices | None = None) -> st
 
 
 def _is_data(source: str | Path) -> bool:
-    """Whether this is a folder, or YOLO's ``data.yaml``.
+    """Return whether the source is a folder, or YOLO's ``data.yaml``.
 
     Raises:
-        HypvisionError: it is an archive, or both a folder and the name of a shipped config.
+        HypvisionError: the source is an archive, or both a folder and the name of a shipped config.
     """
     path = Path(source).expanduser()
     if path.suffix.lower() in (".zip", ".tar", ".gz", ".tgz", ".rar", ".7z") and path.is_file():
@@ -83,17 +85,18 @@ def _is_data(source: str | Path) -> bool:
     config = find_config(source)
     if path.is_dir() and config is not None and not str(source).startswith((".", "/", "~")):
         raise HypvisionError(
-            f"'{source}' is a folder here, and a config that ships. Write './{source}' for the "
-            f"folder, or '{config}' for the config."
+            f"'{source}' is a folder here, and also the name of a shipped config. Write "
+            f"'./{source}' for the folder, or '{config}' for the config."
         )
     return yaml or path.is_dir()
 
 
 def save_config(config: Config, work_dir: str | None) -> Path:
-    """Write the config of a folder into the work dir, to test, change and train with; its path.
+    """Write the config for a folder into the work dir, where it can be tested, changed and trained
+    with, and return its path.
 
     Raises:
-        HypvisionError: the config there was edited, which its last line shows.
+        HypvisionError: the config in the work dir was edited, as its last line shows.
     """
     path = Path(work_dir or config.work_dir, "config.py")
     content = path.read_bytes() if path.is_file() else _signed(b"")
@@ -107,7 +110,8 @@ def save_config(config: Config, work_dir: str | None) -> Path:
 
 
 def _signed(content: bytes) -> bytes:
-    """A config with its sum in the last line, by which :func:`save_config` knows its own."""
+    """Return a config with the sum of its text in the last line, by which :func:`save_config`
+    recognises an unedited one."""
     return content + _SIGN + hashlib.sha256(content).hexdigest().encode() + b"\n"
 
 
@@ -126,21 +130,22 @@ def _choose(config: Config, choices: Choices) -> None:
         warm_up, cosine = config.param_scheduler
         config.train_cfg.max_epochs = choices.epochs
         cosine.end = choices.epochs
-        if choices.epochs == 1:  # a warm-up would take all of it
+        # A warm-up would take the whole training of one epoch.
+        if choices.epochs == 1:
             config.param_scheduler = [dict(cosine, begin=0)]
 
 
 def folder_config(folder: Path) -> Config:
-    """The config ``_base_/own_photos.py`` for a folder of class folders.
+    """Return the config ``_base_/own_photos.py`` for a folder of class folders or with a table.
 
     Args:
-        folder: ``{train,val}/CLASS/*`` (``valid``, ``validation`` or ``test`` for ``val``);
-            ``CLASS/*``, where every fifth image of a class is for validation; or a table with one
-            label an image, ``train.csv`` (and ``val.csv``), ``metadata.csv``, ``labels.csv``, or
-            ``train/_classes.csv`` and the like (:mod:`hypvision.data.tables`).
+        folder: folder with ``{train,val}/CLASS/*`` (``valid``, ``validation`` or ``test`` for
+            ``val``); with ``CLASS/*``, where every fifth image of a class is for validation; or
+            with a table of one label per image, ``train.csv`` (and ``val.csv``), ``metadata.csv``,
+            ``labels.csv``, or ``train/_classes.csv`` and the like (:mod:`hypvision.data.tables`).
 
     Raises:
-        HypvisionError: there are not two classes, or an image of none to validate with.
+        HypvisionError: there are fewer than two classes, or no class has an image for validation.
     """
     config = load_config(config_folder() / "_base_" / "own_photos.py")
     config.work_dir = str(Path("work_dirs", folder.resolve().name))
@@ -181,14 +186,15 @@ def folder_config(folder: Path) -> Config:
 
 
 def _table(folder: Path, part: str) -> Path | None:
-    """The table of a part: beside the folders, or in that of the part."""
+    """Return the table of a part, which lies beside the folders or in the part's folder; None if
+    there is none."""
     own = [name.replace("train", part) for name in _TABLES if part == "train" or "train" in name]
     inside = [f"{part}/{name}" for name in _TABLES if "train" not in name]
     return next((folder / name for name in (*own, *inside) if (folder / name).is_file()), None)
 
 
 def _table_config(config: Config, folder: Path, table: Path) -> Config:
-    """The recipe for a table with one label an image."""
+    """Change the config to a table with one label per image, and return it."""
     labels = read_labels_of(table)
     parts = [config[f"{part}_dataloader"].dataset for part in ("train", "val", "test")]
     held_out = next(filter(None, (_table(folder, part) for part in _VAL)), None)
@@ -209,7 +215,7 @@ def _table_config(config: Config, folder: Path, table: Path) -> Config:
 
 
 def described(config: Config) -> str:
-    """What was found in a folder, in one line."""
+    """Return a line that says what was found in a folder."""
     if config.scope == "mmdet":
         return described_boxes(config)
     data = [config[f"{part}_dataloader"].dataset for part in ("train", "val")]

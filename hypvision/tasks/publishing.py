@@ -1,8 +1,8 @@
-"""From a checkpoint of a training to a record of the zoo; its command is ``hypvision zoo publish``.
+"""Make a record of the zoo from the checkpoint of a training (``hypvision zoo publish``).
 
-The checkpoint is measured; so is the file that was made from it, in a fresh process that finds it
-as users do, through the zoo's index. The record is written only if the two agree, with the numbers
-of the file.
+The checkpoint is measured, and so is the file made from it, in a fresh process that finds the file
+as users do, through the zoo's index. The record is written only if the two measurements agree, with
+the numbers of the file.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ MAIN_METRICS = {
 
 
 def stripped(checkpoint: Mapping[str, Any], task: str) -> dict[str, Tensor]:
-    """The weights of a checkpoint alone: no optimiser, no history; for a classifier under timm's
-    names, of a CLIP without the words that its training never saw."""
+    """Return only the weights of a checkpoint, without optimiser and history; for a classifier
+    under timm's names, for a CLIP without the words that its training has never seen."""
     weights = checkpoint.get("state_dict", checkpoint)
     weights = {
         name.removeprefix("module."): value
@@ -89,12 +89,12 @@ def stripped(checkpoint: Mapping[str, Any], task: str) -> dict[str, Tensor]:
         return _used_words(
             {name[5:]: value for name, value in weights.items() if name.startswith("clip.")}
         )
-    if "clip.token_embedding.weight" in weights:  # a segmenter or detector on CLIP
+    if "clip.token_embedding.weight" in weights:  # the weights of a segmenter or detector on CLIP
         return _used_words(weights, "clip.")
     if task != "classification":
         return weights
     outside = [name for name in weights if not name.startswith("backbone.")]
-    if len(outside) == len(weights):  # a checkpoint of timm itself
+    if len(outside) == len(weights):  # the weights of a checkpoint of timm itself
         return weights
     if outside:
         raise HypvisionError(
@@ -105,7 +105,8 @@ def stripped(checkpoint: Mapping[str, Any], task: str) -> dict[str, Tensor]:
 
 
 def normalisation_of(weights: Mapping[str, Tensor]) -> dict[str, list[float]]:
-    """``mean`` and ``std`` that the weights of a hyperbolic CLIP hold; of others nothing."""
+    """Return ``mean`` and ``std`` that the weights of a hyperbolic CLIP hold; an empty dict for
+    other weights."""
     numbers = {
         key: weights[name].flatten().tolist()
         for name, key in zip(PIXELS, ("mean", "std"))
@@ -115,8 +116,8 @@ def normalisation_of(weights: Mapping[str, Tensor]) -> dict[str, list[float]]:
 
 
 def describe_config(config: Run) -> dict[str, Any]:
-    """The fields of a record that the config determines: task, model, arguments, input; and the
-    model's own config."""
+    """Return the fields of a record that the config determines: task, model, arguments and input,
+    and for whole models the model's own config."""
     if config.kind == "CLIPContrast":
         return _describe_clip(config)
     task = {"mmseg": "segmentation", "mmdet": "detection"}.get(config.scope, "classification")
@@ -142,12 +143,12 @@ def describe_config(config: Run) -> dict[str, Any]:
 
 
 def _check_recordable(config: Run) -> None:
-    """Refuse a model or data that a record of the zoo cannot describe."""
+    """Raise an error for a model or data that a record of the zoo cannot describe."""
     lost = unrecorded(config)
     refuse(
         (
             config.model.get("multi_label"),
-            "A record of the zoo means one class an image, and this classifier has "
+            "A record of the zoo means one class per image, and this classifier has "
             "model.multi_label=True. Pass on its config and its checkpoint: hypvision predict "
             "SOURCE --model CONFIG --weights CHECKPOINT.",
         ),
@@ -158,16 +159,16 @@ def _check_recordable(config: Run) -> None:
         ),
         (
             lost,
-            f"The transform of the test data has {lost}, which a record of the zoo cannot say: its "
-            "users would prepare images otherwise. Test without it.",
+            f"The transform of the test data has {lost}, which a record of the zoo cannot hold: "
+            "its users would prepare images otherwise. Test without it.",
         ),
     )
 
 
 def image_input(config: Run, side: int | None = None) -> dict[str, Any]:
-    """The images that the model of a config is tested on, as records of the zoo say it: by the
-    transform of the test data, or the preprocessor of mmseg's and mmdet's models; ``side`` as for
-    :func:`input_size`."""
+    """Return the description of the images that the model of a config is tested on, as records of
+    the zoo have it. It comes from the transform of the test data, or from the preprocessor of
+    mmseg's and mmdet's models; ``side`` as for :func:`input_size`."""
     size = list(input_size(config, side))
     if config.scope in ("mmseg", "mmdet"):
         given = config.model.get("data_preprocessor") or {}
@@ -191,8 +192,8 @@ def image_input(config: Run, side: int | None = None) -> dict[str, Any]:
 
 
 def unrecorded(config: Run) -> str:
-    """What the transform of the test data does to images beside what :func:`image_input` says, e.g.
-    ``"normalize = False"``; empty if nothing."""
+    """Return what the transform of the test data does to images beyond :func:`image_input`, e.g.
+    ``"normalize = False"``; an empty text if nothing."""
     transform = config.dataset("test").get("transform") or {}
     plain = dict(
         crop_border_pixels=0,
@@ -210,8 +211,8 @@ def unrecorded(config: Run) -> str:
 
 
 def input_size(config: Run, side: int | None = None) -> tuple[int, int, int]:
-    """Channels, height and width of the images that the model of a config is tested on; square with
-    a given side."""
+    """Return channels, height and width of the images that the model of a config is tested on; with
+    ``side`` they are squares of this side."""
     dataset = config.dataset("test")
     if config.scope not in ("mmseg", "mmdet"):
         size = side or (dataset.get("transform") or {}).get("input_size", 224)
@@ -222,8 +223,8 @@ def input_size(config: Run, side: int | None = None) -> tuple[int, int, int]:
 
 
 def _size_of_library(config: Run) -> Sequence[int]:
-    """Height and width of the images of a model of mmseg or mmdet."""
-    # an open-vocabulary segmenter resizes images itself, or sees them whole
+    """Return height and width of the images for a model of mmseg or mmdet."""
+    # An open-vocabulary segmenter resizes images itself, to windows or as a whole.
     side = config.model.get("resolution" if config.model.get("inference") == "whole" else "slide")
     if side:
         return side, side
@@ -238,10 +239,11 @@ def _size_of_library(config: Run) -> Sequence[int]:
 
 
 def _describe_clip(config: Any) -> dict[str, Any]:
-    """A record holds the name of an architecture, so the name must say all that the CLIP is.
+    """Return the fields of a record for a CLIP. A record holds the name of an architecture, so the
+    name must describe the whole CLIP.
 
     Raises:
-        HypvisionError: for a CLIP with an adapter, or with options that make it another network.
+        HypvisionError: the CLIP has an adapter, or options that make it another network.
     """
     name = config.model.clip.name
     options = {**config.model.clip}
@@ -268,7 +270,7 @@ def _describe_clip(config: Any) -> dict[str, Any]:
 
 
 def _architecture_of(name: str, options: dict[str, Any]) -> str:
-    """The name of the architecture that a CLIP with these options has."""
+    """Return the name of the architecture that a CLIP with these options has."""
     harmless = ("name", "pretrained", "load_weights", "learn_curvature")
     given = {
         option: value
@@ -282,14 +284,15 @@ def _architecture_of(name: str, options: dict[str, Any]) -> str:
     if not found or not given.keys() <= {"geometry", *RESIZING}:
         raise HypvisionError(
             f"A record of the zoo holds the name of an architecture ({', '.join(ARCHITECTURES)}), "
-            f"and none is a CLIP with model.clip={given}. Publish a training without them."
+            f"and none of these is a CLIP with model.clip={given}. Publish a training without "
+            "these options."
         )
     return found[0]
 
 
 def _used_words(weights: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
-    """The weights, CLIP's table of words reduced to the rows that the captions of the training can
-    have changed; all rows where none is zero."""
+    """Return the weights with CLIP's token table reduced to the rows that the captions of the
+    training can have changed; all rows if none is zero."""
     # In weights of the zoo, and after blank_words, the rows of words that were never seen are zero.
     table = weights[f"{prefix}token_embedding.weight"]
     seen = table.abs().sum(1).nonzero().flatten()
@@ -297,7 +300,8 @@ def _used_words(weights: dict[str, Tensor], prefix: str = "") -> dict[str, Tenso
 
 
 def _resized(dataset: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Height and width from the Resize of a pipeline, whose scale is (width, height)."""
+    """Return height and width from the Resize of a pipeline, whose scale is (width, height); None
+    if it has no Resize."""
     for step in dataset.get("pipeline") or []:
         if str(step.get("type", "")).rpartition(".")[2] == "Resize" and step.get("scale"):
             return step["scale"][1], step["scale"][0]
@@ -305,8 +309,8 @@ def _resized(dataset: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _without_start(node: Any) -> Any:
-    """The config of a model, or a part of it, without the checkpoints that the training started
-    from and what it froze."""
+    """Return the config of a model, or a part of it, without the checkpoints that the training
+    started from and without what it froze."""
     if isinstance(node, list):
         return [_without_start(value) for value in node]
     if not isinstance(node, dict):
@@ -324,7 +328,7 @@ def _measure(
     work_dir: Path,
     options: Sequence[str],
 ) -> dict[str, float]:
-    """The metrics that ``hypvision test`` prints, run in a fresh process."""
+    """Return the metrics that ``hypvision test`` prints in a fresh process."""
     command = [
         sys.executable,
         "-m",
@@ -358,21 +362,23 @@ def publish(
     metrics: Sequence[str] = (),
     options: Sequence[str] = (),
 ) -> Record:
-    """Publish a checkpoint: strip, store, measure twice, add the record, render the table.
+    """Publish a checkpoint as a record of a zoo: strip and store its weights, measure both, add the
+    record, and write the table.
 
     Args:
-        config: the config that trained it, relative to the repository's root, where this must run.
-        checkpoint: of the engine. It is only read.
-        name: ``MODEL.TAG``.
-        about: texts of the record: ``description``, ``intended_use``, ``data``, ``training``
-            (command), ``limits``, ``licence``, ``test_data`` (what was measured on), and if need be
-            ``parent`` and ``prepare`` (the command that makes the data). Arguments that are not
-            given are taken from an existing record of this name.
-        folder: the zoo, with ``index.yml``; made if it does not exist.
-        storage: see :mod:`hypvision.checkpoints.storage`.
+        config: path of the config that trained it, relative to the repository's root, in which this
+            must run.
+        checkpoint: checkpoint of the engine, which is only read.
+        name: name of the record, ``MODEL.TAG``.
+        about: texts of the record: ``description``, ``intended_use``, ``data``, ``training`` (the
+            command), ``limits``, ``licence``, ``test_data`` (the data that were measured on), and
+            if need be ``parent`` and ``prepare`` (the command that makes the data). Texts that are
+            not given are taken from an existing record of this name.
+        folder: folder of the zoo, with ``index.yml``; it is made if it does not exist.
+        storage: format of the weights, see :mod:`hypvision.checkpoints.storage`.
         tolerance: how far a metric of the file may be from that of the checkpoint: in the metric's
-            unit, or in per cent for those of mmdet (``coco/...``), which are fractions.
-        metrics: which to record, the main one first; default that of the task.
+            unit, or in per cent for the metrics of mmdet (``coco/...``), which are fractions.
+        metrics: names of the metrics to record, the main one first; default: that of the task.
         options: ``KEY=VALUE`` changes of the config for the measurement on this machine, e.g.
             ``data_root=DIR``.
     """
@@ -422,7 +428,7 @@ def publish(
             dict(name=metric, value=0.0, data=test_data, measured="us", command=command)
             for metric in metrics or [MAIN_METRICS[task]]
         ]
-        # Check names and texts here, before measurements that take minutes.
+        # Names and texts are checked here, before measurements that take minutes.
         write_index(
             with_record(index, parse_record({**record, "metrics": draft})), stage / "index.yml"
         )
@@ -433,7 +439,7 @@ def publish(
 
 
 def _check_room(index: Index, name: str, size: int) -> None:
-    """Refuse a file with which the zoo would outgrow the repository."""
+    """Raise an error for a file with which the zoo would become too large for the repository."""
     others = [r.file.bytes for r in index if r.file.path is not None and r.name != name]
     total = size + sum(others)
     if total > PACKAGED_LIMIT:
@@ -445,7 +451,7 @@ def _check_room(index: Index, name: str, size: int) -> None:
 
 
 def _about_familiar(found: Familiar, data: str) -> dict[str, Any]:
-    """What a record says of them."""
+    """Return the entry of a record for a :class:`Familiar` that was measured on ``data``."""
     limit, alarms = (round(value, 4) for value in (found.limit, found.false_alarms))
     return dict(limit=limit, false_alarms=alarms, data=data)
 
@@ -453,13 +459,14 @@ def _about_familiar(found: Familiar, data: str) -> dict[str, Any]:
 def add_familiar(
     name: str, folder: str | Path = "model_zoo", options: Sequence[str] = ()
 ) -> Record:
-    """Put into the weight file and the record of a classifier that is published what its images
-    look like to it, by the data of its config, in place of what it held before; the weights stay as
-    they are, to the byte. The file has another sum, and the old one is removed.
+    """Add the mean features of a published classifier's classes, and its limit for familiar images,
+    to its weight file and its record. They are computed from the data of its config and replace
+    earlier ones; the weights stay the same to the byte. The new file has another sum, and the old
+    one is removed.
 
     Args:
-        name: of the record.
-        folder: the zoo, with ``index.yml``.
+        name: name of the record.
+        folder: folder of the zoo, with ``index.yml``.
         options: ``KEY=VALUE`` changes of the config, e.g. ``data_root=DIR``.
     """
     from hypvision.engine.extensions import import_extensions
@@ -470,8 +477,8 @@ def add_familiar(
     record = index.get(name)
     if record.task != "classification" or record.file.path is None:
         raise HypvisionError(
-            f"'{name}' is no classifier with its file in '{folder}': only such weights can be "
-            "told what images they know."
+            f"'{name}' is no classifier with its file in '{folder}': only for such weights can the "
+            "limit of familiar images be stored. Give the name of another record."
         )
     settings = load_config(record.config, parse_options(list(options)))
     import_extensions(settings)
@@ -497,8 +504,8 @@ def add_familiar(
 
 
 def _templates_of(index: Index, name: str, settings: Any, language: Language) -> list[str]:
-    """The sentences of the record that is replaced (``tools/choose_templates.py`` measures them),
-    else those of the checkpoint, else those of the training's config."""
+    """Return the templates of the record that is replaced (``tools/choose_templates.py`` measures
+    them), else those of the checkpoint, else those of the training's config."""
     known = index.records.get(name)
     if known is not None and known.templates:
         return list(known.templates)
@@ -508,8 +515,8 @@ def _templates_of(index: Index, name: str, settings: Any, language: Language) ->
 
 
 def _dataset_meta(loaded: dict[str, Any], settings: Run, checkpoint: str | Path) -> dict[str, Any]:
-    """The description of the data in the checkpoint, with the names of ImageNet's classes if the
-    config asks for them."""
+    """Return the description of the data in the checkpoint, with the names of ImageNet's classes if
+    the config asks for them."""
     about = loaded.get("meta")
     given = about.get("dataset_meta") if isinstance(about, dict) else None
     meta: dict[str, Any] = given if isinstance(given, dict) else {}
@@ -524,21 +531,22 @@ def _dataset_meta(loaded: dict[str, Any], settings: Run, checkpoint: str | Path)
 
 
 def _classes(settings: Run, meta: Mapping[str, Any]) -> list[str]:
-    """The classes of the training; of a segmenter or detector on CLIP, which finds others, too,
-    those of its test."""
+    """Return the classes of the training; for a segmenter or detector on CLIP, which finds other
+    classes, too, those of its test."""
     if not settings.model.get("clip") or settings.scope not in ("mmseg", "mmdet"):
         return list(meta["classes"])
     tested = settings.dataset("test").get("classes")
     if tested is None:
         raise HypvisionError(
-            "The config does not say which words the model is tested with, which its record names. "
-            "Add classes=[...] to the data set of test_dataloader."
+            "The config does not name the words that the model is tested with, which its record "
+            "needs. Add classes=[...] to the data set of test_dataloader."
         )
     return list(load_classes(tested))
 
 
 def _staged(write: Callable[[Path], None], stage: Path, name: str) -> dict[str, Any]:
-    """Write weights into the stage under a name with their sum: what a record says of the file."""
+    """Write weights into the folder ``stage`` under a name with their sum, and return the entries
+    of a record about the file."""
     (stage / "weights").mkdir()
     written = stage / "weights" / "new"
     write(written)
@@ -552,7 +560,8 @@ def _measure_both(
     draft: list[dict[str, Any]], config: str, checkpoint: str, name: str, stage: Path, storage: str,
     tolerance: float, options: Sequence[str],
 ) -> None:  # fmt: skip
-    """Measure the checkpoint and the staged file, and record the file's metrics if both agree."""
+    """Measure the checkpoint and the staged file, and put the file's metrics into ``draft`` if both
+    agree."""
     before = _measure(config, checkpoint, {}, stage / "before", options)
     for metric in draft:
         if metric["name"] not in before:
@@ -561,8 +570,8 @@ def _measure_both(
             )
         if math.isnan(before[metric["name"]]):
             raise HypvisionError(
-                f"The test data have no truth for '{metric['name']}', so it is NaN. Give other "
-                "--metrics."
+                f"The test data have no ground truth for '{metric['name']}', so it is NaN. Give "
+                "other --metrics."
             )
     environment = {
         "HYPVISION_INDEX": str(stage / "index.yml"),
@@ -579,8 +588,8 @@ def _measure_both(
         if not abs(before[key] - after[key]) <= allowed + 1e-9:
             raise HypvisionError(
                 f"{key} is {after[key]} with the {storage} file but {before[key]} with the "
-                f"checkpoint, which is more than the tolerance of {allowed:g} away. Store it with "
-                "more bits (--storage)."
+                f"checkpoint, a difference of more than the tolerance of {allowed:g}. Store the "
+                "file with more bits (--storage)."
             )
         metric["value"] = after[key]
         if storage != "float32":
@@ -619,12 +628,12 @@ def _texts(index: Index, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_about(path: str | Path) -> dict[str, Any]:
-    """The texts for a record from a YAML file."""
+    """Return the texts for a record from a YAML file."""
     try:
         about = parse_yaml(read_text(path, 2**26))
     except (OSError, ValueError) as error:
-        # ValueError: invalid YAML or UTF-8, or an impossible date
-        raise HypvisionError(f"The file '{path}' cannot be read: {error}.") from error
+        # A ValueError comes from invalid YAML or UTF-8, or from an impossible date.
+        raise HypvisionError(f"The file '{path}' cannot be read: {error}. Correct it.") from error
     if not isinstance(about, dict):
         raise HypvisionError(f"The file '{path}' must be a mapping of keys to texts.")
     return about

@@ -1,8 +1,8 @@
-"""Trained weights: index, verified downloads, models in one call, cards, export; converters of
-official checkpoints.
+"""Trained weights: their index, verified downloads, models in one call, model cards, export, and
+converters of official checkpoints.
 
-:func:`load` gives a model, :func:`resolve` a verified file, :func:`builtin_index` the list of all.
-See ``docs/model-zoo.md``.
+:func:`load` returns a model, :func:`resolve` a verified file, :func:`builtin_index` the index of
+all records. See ``docs/model-zoo.md``.
 """
 
 from hypvision.checkpoints.index import builtin_index, read_index

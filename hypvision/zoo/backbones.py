@@ -1,5 +1,5 @@
-"""The timm models that `hypvision explain` draws: without a head, with the weights of any task's
-checkpoint."""
+"""Build the timm models that `hypvision explain` draws: without a head, with weights from the
+checkpoint of any task."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hypvision.zoo.loading import (
     training_cfg,
 )
 
-# Arguments of a config's backbone that are not the network's, or that only its training needs.
+# Arguments of a config's backbone that are not of the network, or that only its training needs.
 _NOT_THE_NETWORK = {
     "type", "model_name", "out_indices", "pretrained", "checkpoint_path", "frozen_stages",
     "norm_eval", "with_cp", "pad_multiple", "unused", "feature_cls", "init_cfg", "drop_rate",
@@ -36,12 +36,12 @@ _NOT_THE_NETWORK = {
 
 
 def model_and_weights(name: str, weights: StrPath | None = None) -> tuple[str, StrPath | None]:
-    """Timm's name of a model, and its weights.
+    """Return timm's name of a model, and the address of its weights.
 
     Args:
-        name: of a model, or of trained weights: a record of the zoo (``"hcformer_nano.cifar10"``,
-            also with ``"zoo:"``), or a release.
-        weights: of the model; None where ``name`` is that of trained weights.
+        name: name of a model, or of trained weights: a record of the zoo
+            (``"hcformer_nano.cifar10"``, also with ``"zoo:"``), or a release.
+        weights: weights of the model; None if ``name`` is that of trained weights.
     """
     if is_address(name) and weights is not None:
         raise HypvisionError(f"'{name}' are trained weights already: leave out --weights.")
@@ -51,12 +51,12 @@ def model_and_weights(name: str, weights: StrPath | None = None) -> tuple[str, S
 
 
 def explained_models() -> list[str]:
-    """The timm models that cluster, or have a tree of parts."""
+    """Return the names of the timm models that cluster or have a tree of parts."""
     return timm.list_models(["hcformer*", "*himapper*"])
 
 
 def side_seen(model: TimmModel, weights: StrPath | None) -> int:
-    """The short side of the images that a model of :func:`build_model` looks at: that of the zoo's
+    """Return the short side of the images for a model of :func:`build_model`: that of the zoo's
     weights, or 224."""
     return int(model.pretrained_cfg["input_size"][1]) if is_address(str(weights)) else 224
 
@@ -64,14 +64,14 @@ def side_seen(model: TimmModel, weights: StrPath | None) -> int:
 def build_model(
     name: str, weights: StrPath | None = None, arguments: Values | None = None
 ) -> TimmModel:
-    """A clustering timm model without a classifier head, ready to look at.
+    """Build a clustering timm model without a classifier head, in evaluation mode.
 
     Args:
-        name: name in timm, or of trained weights, see :func:`model_and_weights`.
+        name: name in timm, or name of trained weights, see :func:`model_and_weights`.
         weights: checkpoint, see :func:`load_weights`, or weights of the zoo (``"zoo:NAME"``,
-            ``"hf-hub:USER/REPO"``), which bring the model's arguments and normalisation. None:
-            those that ``name`` means, or random weights drawn from seed 0.
-        arguments: for the model's constructor, e.g. ``dict(patch_size=2, img_size=32)``.
+            ``"hf-hub:USER/REPO"``), which also give the model's arguments and normalisation. None:
+            the weights that ``name`` means, or random weights drawn with seed 0.
+        arguments: arguments of the model's constructor, e.g. ``dict(patch_size=2, img_size=32)``.
     """
     name, weights = model_and_weights(name, weights)
     config: Plain = {}
@@ -95,7 +95,7 @@ def build_model(
     if not hasattr(model, "forward_assignments") and not hasattr(model, "forward_with_hierarchy"):
         known = ", ".join(explained_models())
         raise HypvisionError(
-            f"The model '{name}' does not cluster, so there is nothing to draw. Take one of: "
+            f"The model '{name}' does not cluster, so there is nothing to draw. Use one of: "
             f"{known}."
         )
     if weights is not None:
@@ -106,12 +106,12 @@ def build_model(
 
 
 def _zoo_weights(address: str, name: str) -> tuple[Path, Plain, Plain]:
-    """The verified file of a record, the arguments of its network, and the part of timm's config
-    about its images."""
+    """Return the verified file of a record, the arguments of its network, and the entries of timm's
+    config about its images."""
     index, record = find(address)
     ensure(
         timm.is_model(record.model),
-        f"'{record.name}' stands on the CLIP '{record.model}', which does not cluster. Of a "
+        f"'{record.name}' is based on the CLIP '{record.model}', which does not cluster. For a "
         "CLIP the way from an image to the root can be drawn: --clip NAME --texts ...",
     )
     ensure(
@@ -131,13 +131,14 @@ def _zoo_weights(address: str, name: str) -> tuple[Path, Plain, Plain]:
 
 
 def network_arguments(backbone: Values) -> Plain:
-    """The arguments of the timm model in a config's ``model.backbone``, without the head and its
-    training."""
+    """Return the arguments of the timm model in a config's ``model.backbone``, without those of the
+    head and of the training."""
     return as_tuples({key: value for key, value in backbone.items() if key not in _NOT_THE_NETWORK})
 
 
 def _create(name: str, arguments: Plain) -> TimmModel:
-    """The model; a Hi-Mapper takes images of any shape if its backbone has an argument for that."""
+    """Build a timm model; a Hi-Mapper is made to take images of any shape if its backbone has an
+    argument for this."""
     if "himapper" in name:
         for flexible in ("dynamic_img_size", "strict_img_size"):
             with suppress(TypeError):
@@ -146,15 +147,17 @@ def _create(name: str, arguments: Plain) -> TimmModel:
 
 
 def load_weights(model: TimmModel, path: StrPath, checkpoint: Values | None = None) -> None:
-    """Load a checkpoint into a timm model; its classifier head may be absent or another one. The
-    size and normalisation of images that the training of hypvision wrote there enter the model's
-    ``pretrained_cfg``.
+    """Load a checkpoint into a timm model; the classifier head may be missing in it or differ. If a
+    training of hypvision wrote the size and normalisation of images into the checkpoint, they are
+    set in the model's ``pretrained_cfg``.
 
     Args:
         model: the model.
-        path: anything that :func:`hypvision.checkpoints.read.read` takes: of hypvision's training
-            of any task, a plain state dict, or the method's official checkpoint.
-        checkpoint: what was read there; None to read it.
+        path: anything that :func:`hypvision.checkpoints.read.read` takes: the checkpoint of a
+            training by hypvision for any task, a plain state dict, or the official checkpoint of
+            the method.
+        checkpoint: content of the checkpoint if it was read already; None: it is read from
+            ``path``.
     """
     checkpoint = read(path) if checkpoint is None else checkpoint
     given = filtered(model, network_weights(checkpoint))

@@ -1,4 +1,4 @@
-"""The weight files on this machine: listing and cleaning the cache of downloads, checking files
+"""Manage the weight files on this machine: list and clean the cache of downloads, and check files
 against the index."""
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class CachedFile(NamedTuple):
     """A file in the cache.
 
     Attributes:
-        path: where it lies.
-        bytes: its size.
-        record: name of the record that it belongs to, in the index or in a release that was loaded
-            from before; empty if no record needs it any more.
-        partial: whether it is an unfinished download.
+        path: path of the file.
+        bytes: size of the file.
+        record: name of the record that the file belongs to, in the index or in a release that was
+            used before; empty if no record needs the file any more.
+        partial: whether the file is an unfinished download.
     """
 
     path: Path
@@ -37,7 +37,7 @@ class CachedFile(NamedTuple):
 
 
 def list_cache(index: Index) -> list[CachedFile]:
-    """The files in the cache, by name."""
+    """Return the files in the cache, sorted by name."""
     known = {record.filename: record.name for source in [*visited(), index] for record in source}
     return [
         CachedFile(
@@ -52,7 +52,8 @@ def list_cache(index: Index) -> list[CachedFile]:
 
 
 def visited() -> list[Index]:
-    """The stored indexes of releases that were used before, without those no longer readable."""
+    """Return the stored indexes of releases that were used before, except those that can no longer
+    be read."""
     found = []
     for path in sorted(index_folder().glob("*.yml")):
         with suppress(HypvisionError):
@@ -61,13 +62,13 @@ def visited() -> list[Index]:
 
 
 def whereabouts(index: Index, record: Record) -> str:
-    """Where the file of a record is: ``"packaged"``, ``"cached"``, ``"to download"``, ..."""
+    """Return where the file of a record is: ``"packaged"``, ``"cached"`` or ``"to download"``."""
     return next(iter(local_files(index, record)), "to download")
 
 
 def records_here() -> list[tuple[str, Index, Record]]:
-    """Names and records of the built-in index, and of releases that were loaded from before the
-    records whose files are in the cache."""
+    """Return name, index and record of all records of the built-in index, and of those records of
+    releases used before whose files are in the cache."""
     builtin = builtin_index()
     others = {
         record.filename: record
@@ -82,8 +83,8 @@ def records_here() -> list[tuple[str, Index, Record]]:
 
 
 def check_files(index: Index, record: Record) -> dict[Path, str]:
-    """The packaged and the cached file of a record, as far as they exist, with what is wrong with
-    each, or ``""``."""
+    """Return the packaged and the cached file of a record, as far as they exist, each with what is
+    wrong with it; ``""`` if nothing is."""
     results = {}
     for path in local_files(index, record).values():
         try:
@@ -95,18 +96,18 @@ def check_files(index: Index, record: Record) -> dict[Path, str]:
 
 
 def clean(index: Index, names: Iterable[str] = (), everything: bool = False) -> list[CachedFile]:
-    """Remove files from the cache: unfinished downloads and files that no record needs, or those
-    that are named.
+    """Remove files from the cache: unfinished downloads and files that no record needs; or, with
+    ``names``, the files of these records.
 
     Files that a process is downloading at this moment stay.
 
     Args:
-        index: the known records.
-        names: remove the files of these records instead.
+        index: index of the known records.
+        names: names of records whose files are removed instead.
         everything: remove every file instead, and the stored indexes of releases.
 
     Returns:
-        What was removed.
+        The files that were removed.
     """
     names = list(names)
     both = "Give either names or --all: --all removes every file in the cache."
@@ -126,14 +127,15 @@ def clean(index: Index, names: Iterable[str] = (), everything: bool = False) -> 
 
 
 def _records(names: Iterable[str], files: Iterable[CachedFile], index: Index) -> set[str]:
-    """The records that are named, of the files or of the index."""
+    """Return the names of records without "zoo:"; raise an error for a name that neither the files
+    nor the index have."""
     there = {file.record for file in files}
     wanted = [name.removeprefix("zoo:") for name in names]
     return {name if name in there else index.get(name).name for name in wanted}
 
 
 def _remove(path: Path) -> bool:
-    """Remove a file unless a download holds its lock."""
+    """Remove a file unless a download holds its lock; return whether it was removed."""
     lock = lock_path(path.name.removesuffix(".part"))
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -143,4 +145,6 @@ def _remove(path: Path) -> bool:
     except Timeout:
         return False
     except OSError as error:
-        raise HypvisionError(f"'{path}' cannot be removed: {error.strerror or error}.") from error
+        raise HypvisionError(
+            f"'{path}' cannot be removed: {error.strerror or error}. Check your rights."
+        ) from error

@@ -1,5 +1,5 @@
-"""Text made from records: the table of ``model_zoo/README.md``, model cards, the table on the
-terminal."""
+"""Write texts about records: the table of ``model_zoo/README.md``, model cards, and the table on
+the terminal."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ explains mirrors, caches, and how to publish.
 
 
 def size_text(count: int) -> str:
-    """Bytes for people: ``4.3 MB``."""
+    """Return a number of bytes as text: ``4.3 MB``."""
     return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
 
 
 def count_text(count: int) -> str:
-    """Parameters for people: ``4.2 M``."""
+    """Return a number of parameters as text: ``4.2 M``."""
     return f"{count / 1e6:.1f} M" if count >= 1e5 else f"{count / 1e3:.1f} k"
 
 
 def input_text(record: Record) -> str:
-    """``3x32x32``."""
+    """Return the size of a record's input as text: ``3x32x32``."""
     return "x".join(map(str, record.input.size))
 
 
 def metric_text(metric: Metric) -> str:
-    """``top1 56.23``."""
+    """Return name and value of a metric as text: ``top1 56.23``."""
     return f"{metric.name} {metric.value:.4g}"
 
 
@@ -54,7 +54,8 @@ def _by(metric: Metric) -> str:
 def _rows(
     head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[str] = ()
 ) -> list[str]:
-    """A table in Markdown; the columns named in ``right`` are aligned at the right."""
+    """Return the lines of a Markdown table with the heads and rows that are given; columns named in
+    ``right`` are aligned at the right."""
     rules = ["--:" if name in right else "---" for name in head]
     lines = (
         [cell.replace("|", "\\|").replace("\n", " ") for cell in row]
@@ -64,7 +65,7 @@ def _rows(
 
 
 def readme(index: Index) -> str:
-    """The text of ``model_zoo/README.md``."""
+    """Return the text of ``model_zoo/README.md`` for an index."""
     total = sum(record.file.bytes for record in index)
     example = next((record.name for record in index if record.task == "classification"), "NAME")
     parts = [_README.format(count=len(index), size=size_text(total), example=example)]
@@ -94,7 +95,8 @@ def readme(index: Index) -> str:
     return "\n".join(parts)
 
 
-# hypvision.load comes first, because it installs the operators that mmseg and mmdet import.
+# hypvision.load comes first in each example, because it installs the operators that mmseg and mmdet
+# import.
 _USAGE = {
     "classification": """\
 import hypvision, timm
@@ -189,11 +191,11 @@ tags:
 
 
 def model_card(record: Record, front_matter: bool = False) -> str:
-    """The model card of a record, in Markdown.
+    """Return the model card of a record, in Markdown.
 
     Args:
         record: the record.
-        front_matter: begin with the YAML block that the Hugging Face hub reads.
+        front_matter: begin the card with the YAML block that the Hugging Face hub reads.
     """
     first = [record.prepare] if record.prepare else []
     training = record.training
@@ -210,7 +212,7 @@ def model_card(record: Record, front_matter: bool = False) -> str:
     )
     if not front_matter:
         return card
-    # which library can load the repository
+    # The library that can load the repository.
     library = "timm" if record.task == "classification" else "hypvision"
     task = _HUB_TASKS[record.task]
     return _FRONT.format(licence=record.licence.lower(), library=library, task=task) + card
@@ -238,7 +240,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
 
 
 def _metrics(record: Record) -> str:
-    """The table of metrics, and how they were measured."""
+    """Return the part of a card with the table of metrics and the commands that measured them."""
     first = [record.prepare] if record.prepare else []
     metrics = record.metrics
     results = [(each.name, f"{each.value:.4g}", each.data, _by(each)) for each in metrics]
@@ -255,7 +257,8 @@ def _metrics(record: Record) -> str:
 
 
 def _of_familiar(record: Record) -> str:
-    """What a card says of images that are unlike those of the training."""
+    """Return the part of a card on images that are unlike those of the training; empty if the
+    record has no threshold for them."""
     known = record.familiar
     if known is None:
         return ""
@@ -273,7 +276,8 @@ def _code(arguments: Mapping[str, Any]) -> str:
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Rows with equal keys as columns of plain text; counts and sizes are aligned at the right."""
+    """Return rows with equal keys as a table of plain text; columns of counts and sizes are aligned
+    at the right."""
     right = ("parameters", "multiply-adds", "activations", "size")
     heads = list(rows[0]) if rows else []
     widths = {head: max(len(head), *(len(row[head]) for row in rows)) for head in heads}
@@ -288,7 +292,8 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def listing(records: Iterable[Record], whereabouts: Sequence[str]) -> str:
-    """Records as a table on the terminal; ``whereabouts`` says where the file of each is."""
+    """Return records as a table for the terminal; ``whereabouts`` has for each record where its
+    file is."""
     return table(
         [
             {

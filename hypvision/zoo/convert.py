@@ -1,9 +1,9 @@
-"""Official checkpoints to hypvision's state dicts, and back:
-``hypvision zoo convert --from NAME IN OUT``.
+"""Convert official checkpoints to hypvision's state dicts, and back: ``hypvision zoo convert --from
+NAME IN OUT``.
 
-A converter is a pair of functions of state dicts (names to tensors), ``NAME_from_official`` and
-``NAME_to_official``, and ``NAME_variant``, which says to which model converted weights belong. They
-are defined beside the models; :func:`convert_file` applies them to a file.
+A converter is a pair of functions of state dicts, ``NAME_from_official`` and ``NAME_to_official``,
+with a function ``NAME_variant`` that says which model the converted weights belong to. They are
+defined beside the models; :func:`convert_file` applies them to a file.
 """
 
 from __future__ import annotations
@@ -42,20 +42,23 @@ from hypvision.models import lorentz_resnet_checkpoint as hyperboliccv
 
 
 class Converter(NamedTuple):
-    """The functions of one family of models.
+    """The functions by which the checkpoints of one family of models are converted.
 
     Attributes:
-        title: the family in words.
-        is_official: whether a state dict has the official names.
-        from_official, to_official: a state dict by the other names.
-        variant: the model of a state dict by our names, and the arguments to create it with.
-        arguments: further arguments of the model, from the official state dict.
-        options, back_options: arguments of ``variant`` and of ``to_official`` that follow from no
-            state dict; the user gives them.
-        as_saved: from a state dict and an epoch, what the official code saves; None: the state dict
-            alone.
-        read, files: of a model that the official code spreads over files: from the path of one, all
-            that they hold; and from a state dict and that path, the files to write. None: one file.
+        title: name of the family for messages.
+        is_official: function that says whether a state dict has the official names.
+        from_official, to_official: functions that return a state dict with the other names.
+        variant: function that returns for a state dict with hypvision's names the name of its
+            model, and the arguments to create it with.
+        arguments: function that returns further arguments of the model from the official state
+            dict.
+        options, back_options: names of arguments of ``variant`` and of ``to_official`` that no
+            state dict determines, so the user gives them.
+        as_saved: function that returns, for a state dict and an epoch, the content that the
+            official code saves; None: the official code saves the state dict alone.
+        read, files: functions for a model that the official code spreads over several files.
+            ``read`` returns the content of all files from the path of one; ``files`` returns the
+            files to write, from a state dict and such a path. None: the model has one file.
     """
 
     title: str
@@ -72,7 +75,7 @@ class Converter(NamedTuple):
 
 
 def _family(title: str, module: ModuleType, name: str, **rest: Any) -> Converter:
-    """The converter of a module whose functions have the names that are said above."""
+    """Return the converter of a module that defines the functions named above for ``name``."""
     names = (
         f"is_official_{name}",
         f"{name}_from_official",
@@ -82,7 +85,7 @@ def _family(title: str, module: ModuleType, name: str, **rest: Any) -> Converter
     return Converter(title, *(getattr(module, each) for each in names), **rest)
 
 
-# Name on the command line -> converter.
+# For each name on the command line its converter.
 CONVERTERS = {
     "hcformer": _family(
         "HCFormer", hcformer, "hcformer", arguments=hcformer.hcformer_arguments,
@@ -134,12 +137,12 @@ _UNSAID = {
 
 
 class Conversion(NamedTuple):
-    """What :func:`convert_file` wrote.
+    """The result of :func:`convert_file`.
 
     Attributes:
-        path: the file.
-        model: the name of the model that it belongs to.
-        arguments: to create that model with.
+        path: the file that was written.
+        model: name of the model that the file belongs to.
+        arguments: arguments to create this model with.
     """
 
     path: Path
@@ -147,7 +150,7 @@ class Conversion(NamedTuple):
     arguments: Plain
 
     def usage(self) -> str:
-        """A line of Python, or for a segmenter a command, that uses the file."""
+        """Return a line of Python, or for a segmenter a command, that uses the file."""
         if self.model.startswith(("hyperclip-", "catseg-")):
             return (
                 f"hypvision test configs/hyperclip/{self.model}_4xb1-80k_coco-stuff164k.py "
@@ -173,12 +176,12 @@ class Conversion(NamedTuple):
         return f'timm.create_model("{self.model}"{arguments}, checkpoint_path="{self.path}")'
 
     def note(self, to_official: bool = False) -> str:
-        """Settings that the user must know because the checkpoint does not contain them; empty for
-        most models."""
+        """Return sentences on settings that the user must know because the checkpoint does not
+        contain them; empty for most models."""
         if to_official:
             told = (
-                "Set init_alpha: {alpha:g} and init_beta: {beta:g} in the official config: its "
-                "files have no place."
+                "Set init_alpha: {alpha:g} and init_beta: {beta:g} in the official config: these "
+                "files cannot hold them."
             )
             return (
                 told.format(**self.arguments) if {"alpha", "beta"} <= self.arguments.keys() else ""
@@ -191,9 +194,9 @@ class Conversion(NamedTuple):
                 f"{name}={value!r}" for name, value in options.items() if name not in self.arguments
             )
             return (
-                f"Not in the checkpoint, and taken as published: {given}. If the model was trained "
-                "otherwise, give from_official() what differs. save_pretrained() then writes a "
-                "folder for all of transformers."
+                f"Not in the checkpoint, so these published values are assumed: {given}. If the "
+                "model was trained otherwise, give from_official() what differs. save_pretrained() "
+                "then writes a folder for all of transformers."
             )
         if not self.model.startswith("hecnn_"):
             return ""
@@ -218,17 +221,18 @@ def convert_file(
         family: a key of :data:`CONVERTERS`.
         source: ``.safetensors``, or ``.pth`` (``.pt``, ...) as PyTorch writes it, a folder that
             transformers wrote, or another name of a checkpoint
-            (:func:`hypvision.checkpoints.sources.fetch`). The weights may be the file or its
-            ``state_dict`` or ``model``. No code in it is run.
-        target: ``.safetensors``, ``.pth`` or ``.pt``; it appears complete or not at all.
+            (:func:`hypvision.checkpoints.sources.fetch`). The weights may be the whole content, or
+            lie under ``state_dict`` or ``model``. No code in the file is run.
+        target: path of the result, ``.safetensors``, ``.pth`` or ``.pt``; it appears complete or
+            not at all.
         to_official: convert from hypvision's names to the official ones.
-        curvature: of an HCFormer or Lorentz ResNet that gets official names, if it is neither 1 nor
-            learned.
+        curvature: curvature of an HCFormer or Lorentz ResNet that gets official names, if it is
+            neither 1 nor learned.
         backbone: timm's name of a Hi-Mapper's backbone, if the shapes of the weights do not
             determine it.
 
     Returns:
-        The files that were written, and the name of the model.
+        The file, the name of its model and the arguments to create the model with.
     """
     one_of(CONVERTERS, family=family)
     converter = CONVERTERS[family]
@@ -241,7 +245,7 @@ def convert_file(
         (useless, f"--{useless} has no use here: {_USES.get(useless)}."),
         (
             target.suffix not in (".safetensors", ".pth", ".pt"),
-            f"The output '{target}' must end in .safetensors or .pth.",
+            f"The output '{target}' must end in .safetensors or .pth. Rename it.",
         ),
     )
     path = fetch(source)
@@ -282,7 +286,8 @@ def _epoch(checkpoint: Values) -> int:
 
 
 def _of_another_kind(source: StrPath, converter: Converter, weights: Values, official: bool) -> str:
-    """The message for weights that have the names already which they shall get."""
+    """Return the message for weights that already have the names of the target, or belong to
+    another family."""
     expected = f"{'hypvision' if official else 'official'} {converter.title}"
     hint = " It has official names already." if official else ""
     own = any(".mixer." in name or name.startswith("mapper.") for name in weights)
@@ -297,7 +302,8 @@ def _of_another_kind(source: StrPath, converter: Converter, weights: Values, off
 def _published_variant(converter: Converter, official: Any) -> tuple[str, Plain]:
     try:
         return converter.variant(converter.from_official(official))
-    except HypvisionError:  # not a published size, but the names of the weights are the same
+    # The sizes are not published ones, but the names of the weights are the same.
+    except HypvisionError:
         return f"{converter.title} of its own sizes", {}
 
 

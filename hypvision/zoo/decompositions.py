@@ -1,7 +1,7 @@
-"""Replace the operations of an exported program that ONNX lacks by operations that it has.
+"""Replace operations of an exported program that ONNX lacks by operations that ONNX has.
 
-:meth:`torch.export.ExportedProgram.run_decompositions` does that too, but traces the whole program
-anew, twice: half the time of an export, to replace a few of hundreds of operations.
+:meth:`torch.export.ExportedProgram.run_decompositions` does the same, but traces the whole program
+anew, twice: this takes half the time of an export, to replace a few of hundreds of operations.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _CHECKS = ("aten::_assert_tensor_metadata", "aten::_assert_scalar", "aten::_asse
 
 
 def _series(x: Tensor, direct: Tensor, below: float, *factors: float) -> Tensor:
-    """``x (1 + a q (1 + b q (...)))`` with ``q = x^2`` where ``|x|`` is small, ``direct``
-    elsewhere."""
+    """Return ``x (1 + a q (1 + b q (...)))`` with ``q = x^2`` and the factors a, b, ... where
+    ``|x|`` is smaller than ``below``, and ``direct`` elsewhere."""
     q = x * x
     out = torch.ones_like(x)
     for factor in reversed(factors):
@@ -53,7 +53,7 @@ def _atanh(x: Tensor) -> Tensor:
 
 
 def _of_doubles(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Any]:
-    """A decomposition for float64 alone."""
+    """Return a decomposition that applies to float64 alone."""
     return lambda x: function(x) if x.dtype == torch.float64 else NotImplemented
 
 
@@ -65,8 +65,8 @@ _DOUBLES = {  # onnxruntime computes these in float32 only
 
 
 def decompose(program: ExportedProgram, table: Mapping[Any, Any]) -> ExportedProgram:
-    """``program.run_decompositions(table)`` in place, operation by operation where the program
-    allows it.
+    """Run ``program.run_decompositions(table)`` in place and return the program, operation by
+    operation where the program allows it.
 
     The program does not allow it if an operation writes into a tensor or contains another program,
     as loops do, or if this version of PyTorch works differently.
@@ -81,7 +81,8 @@ def decompose(program: ExportedProgram, table: Mapping[Any, Any]) -> ExportedPro
     graph.eliminate_dead_code()
     try:
         _replace_all(program, table)
-    # this rests on parts of PyTorch that other versions may change; the program is always whole
+    # The replacement uses internal parts of PyTorch that other versions may change; after an error
+    # the program is still valid.
     except Exception:
         return ExportedProgram.run_decompositions(program, table)
     graph.eliminate_dead_code()
@@ -97,18 +98,18 @@ def _replace_all(program: ExportedProgram, table: Mapping[Any, Any]) -> None:
 
 
 def _calls(graph: Graph) -> list[Node]:
-    """The operations of PyTorch in a program."""
+    """Return the nodes of a program that call operations of PyTorch."""
     return [node for node in graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
 
 
 def _writes(graph: Graph) -> bool:
-    """Whether an operation writes into a tensor that it is given."""
+    """Return whether an operation of a program writes into a tensor that it is given."""
     targets: list[Any] = [node.target for node in _calls(graph)]
     return any(target._schema.is_mutable for target in targets)
 
 
 def _composite(operation: Any) -> bool:
-    """Whether an operation is defined by others."""
+    """Return whether an operation is defined by other operations."""
     found: bool = operation.has_kernel_for_dispatch_key(
         torch._C.DispatchKey.CompositeImplicitAutograd
     )
@@ -116,8 +117,9 @@ def _composite(operation: Any) -> bool:
 
 
 def _replace(program: ExportedProgram, node: Node, table: Mapping[Any, Any]) -> None:
-    """Replace an operation by those that it consists of."""
-    # Not public, but without it free sizes become the numbers of the example.
+    """Replace an operation in a program by the operations that it consists of."""
+    # This function is not public, but without it free sizes would become the numbers of the
+    # example.
     from torch._dispatch.python import enable_python_dispatcher
 
     inputs = node.all_input_nodes
@@ -137,7 +139,7 @@ def _replace(program: ExportedProgram, node: Node, table: Mapping[Any, Any]) -> 
     copies = dict(zip((n for n in parts.graph.nodes if n.op == "placeholder"), inputs))
     with node.graph.inserting_before(node):
         new: Any = node.graph.graph_copy(parts.graph, copies)
-    # an operation with several results is used by those that pick one of them
+    # The results of an operation with several results are used by nodes that pick one of them.
     picked = (
         [(node, new)]
         if isinstance(new, Node)

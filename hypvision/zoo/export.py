@@ -1,13 +1,12 @@
-"""Export a trained model to other runtimes; the file stays only if its outputs equal PyTorch's.
+"""Export a trained model to other runtimes; the file is kept only if its outputs equal PyTorch's.
 
 An exported file (``onnx``, or ``torchexport``: a ``.pt2`` of :func:`torch.export.save`) takes
 batches of any size, and images whose sides are multiples of 32, from those of the training upwards.
-It is read back and run on images of several sizes; if an output differs from eager PyTorch's by
-more than the tolerance, the file is removed.
+It is read back and run on images of several sizes; if an output differs from that of eager PyTorch
+by more than the tolerance, the file is removed.
 
-The export contains the whole network of a classifier, segmenter or detector, or the part of any
-model before its head. A whole detector takes one image of a fixed size
-(:mod:`~hypvision.zoo.export_detector`).
+The exported network is a whole classifier, segmenter or detector, or the part of any model before
+its head. A whole detector takes one image of a fixed size (:mod:`~hypvision.zoo.export_detector`).
 """
 
 from __future__ import annotations
@@ -45,22 +44,24 @@ SUFFIXES = {"onnx": ".onnx", "torchexport": ".pt2"}
 FORMATS = tuple(SUFFIXES)
 PARTS = ("whole", "features")
 TOLERANCE = (
-    1e-3  # relative to the largest output: round-off of float32 in another order of operations
+    # The tolerance is relative to the largest output; it allows for round-off of float32 when
+    # operations run in another order.
+    1e-3
 )
-HALF_TOLERANCE = 3e-2  # the same for float16 (11 bits), through all layers
+HALF_TOLERANCE = 3e-2  # the same tolerance for float16 (11 bits) through all layers
 _ABOUT = ("mean", "std", "crop_pct", "interpolation", "crop_mode", "classes", "geometry", "c")
-_PIXELS = (0, 1)  # the range of colours that mean and std are for, in files and in records
+_PIXELS = (0, 1)  # the range of colours that mean and std are given for, in files and in records
 _AXES = ("batch", "channels", "height", "width")
-# sides must be multiples of this: the stride of the last stage, to which windows are aligned
+# Sides must be multiples of the stride of the last stage, to which windows are aligned.
 _UNIT = 32
 
 
 class ExportReport(NamedTuple):
-    """How an exported file compares with eager PyTorch.
+    """The comparison of an exported file with eager PyTorch.
 
     Attributes:
-        shapes: of the inputs that were compared.
-        difference: the largest difference, as a share of the largest output.
+        shapes: shapes of the inputs that were compared.
+        difference: the largest difference of an output, divided by the largest output.
         dynamic: a sentence that says which dimensions are free.
     """
 
@@ -77,8 +78,8 @@ class ExportReport(NamedTuple):
 
 
 class _Enlarge(nn.Module):
-    """mmseg's Upsample by a whole factor; its own computes sizes as floats, which the tracer takes
-    for constants."""
+    """mmseg's Upsample by a whole factor; mmseg's own computes sizes as floats, which the tracer
+    treats as constants."""
 
     def __init__(self, factor: int, mode: str, align_corners: bool | None):
         super().__init__()
@@ -92,7 +93,8 @@ class _Enlarge(nn.Module):
 
 
 class _Segmenter(nn.Module):
-    """An mmseg model as a function of images: logits ``(B, classes, H, W)``."""
+    """An mmseg model as a function of images ``(B, C, H, W)`` that returns logits ``(B, classes, H,
+    W)``."""
 
     def __init__(self, model: Any):
         super().__init__()
@@ -114,7 +116,8 @@ class _Segmenter(nn.Module):
 
 
 class _Maps(nn.Module):
-    """Backbone and neck of an mmseg or mmdet model: maps ``(B, C_i, H_i, W_i)``, finest first."""
+    """Backbone and neck of an mmseg or mmdet model: returns maps ``(B, C_i, H_i, W_i)``, the finest
+    first."""
 
     def __init__(self, model: Any):
         super().__init__()
@@ -127,7 +130,7 @@ class _Maps(nn.Module):
 
 
 class _Half(nn.Module):
-    """A network that computes with 16 bits; its images and outputs have 32."""
+    """A network that computes with 16 bits; its images and outputs have 32 bits."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -150,29 +153,29 @@ def export_model(
     tell: Callable[[str], None] = lambda _: None,
     half: bool = False,
 ) -> ExportReport:
-    """Export weights of the zoo, or of a training.
+    """Export weights of the zoo, or of a training, to a file.
 
     Args:
-        name: as for :func:`hypvision.load`. The network takes normalised images ``(B, C, H, W)``
-            and gives logits, for segmentation of the size of the images.
-        format: one of :data:`FORMATS`.
-        path: the file to write.
-        dynamic_size: free sides of the images; otherwise they are those of the training. The batch
-            is free.
-        part: ``"whole"``, or ``"features"``: of a classifier the pooled features ``(B, D)``, of a
-            segmenter or detector the maps of backbone and neck, of a CLIP the image embeddings
+        name: name of the weights, as for :func:`hypvision.load`. The network takes normalised
+            images ``(B, C, H, W)`` and returns logits, for segmentation in the size of the images.
+        format: format of the file, one of :data:`FORMATS`.
+        path: path of the file to write.
+        dynamic_size: whether the sides of the images are free; otherwise they are those of the
+            training. The batch is always free.
+        part: ``"whole"``, or ``"features"``: for a classifier the pooled features ``(B, D)``, for a
+            segmenter or detector the maps of backbone and neck, for a CLIP the image embeddings
             ``(B, D)``.
-        model, arguments: ``name`` is the checkpoint file of a classifier that is this timm model
-            with these arguments; see :func:`hypvision.zoo.loading.load_trained`.
-        size: side of the images of that training; default: ``img_size`` in ``arguments``, or the
-            model's own.
-        tell: is called with the name of each step; a step can take minutes.
-        half: compute with 16 bits, which halves the file; images and outputs keep 32.
+        model, arguments: timm's name and arguments of a classifier, if ``name`` is its checkpoint
+            file; see :func:`hypvision.zoo.loading.load_trained`.
+        size: side of the training's images, if ``name`` is a checkpoint file; default: ``img_size``
+            in ``arguments``, or the model's own.
+        tell: function that is called with the name of each step, as a step can take minutes.
+        half: compute with 16 bits, which halves the file; images and outputs keep 32 bits.
 
     Raises:
-        HypvisionError: the whole of a CLIP, a detector that finds boxes in a way of its own, a
-            missing package, a network that the format cannot express, weights that do not fit the
-            model, or outputs that differ.
+        HypvisionError: the whole of a CLIP was asked for; a detector finds boxes in its own way; a
+            package is missing; the format cannot express the network; the weights do not fit the
+            model; or the outputs differ.
     """
     one_of(PARTS, part=part)
     if model is not None:
@@ -192,8 +195,8 @@ def export_model(
 def _of_zoo(
     name: str, part: str, dynamic_size: bool
 ) -> tuple[nn.Module, str | tuple[str, ...], tuple[int, ...], Plain]:
-    """The network of weights of the zoo, the names of its outputs, the shape of an image and the
-    description."""
+    """Return the network for weights of the zoo, the names of its outputs, the shape of an image,
+    and the description for the file."""
     _, record = find(name)
     zero_shot = record.task == "zero-shot"
     sides = "x".join(map(str, record.input.size[1:]))
@@ -219,13 +222,13 @@ def _of_zoo(
 def part_of(
     model: Any, task: str, part: str, size: Sequence[int]
 ) -> tuple[nn.Module, str | tuple[str, ...]]:
-    """The part of a model that is exported, and the names of its outputs in ONNX.
+    """Return the part of a model that is exported, and the names of its outputs in ONNX.
 
     Args:
         model: a timm model, a metric learner, or a model of mmseg, mmdet or open_clip.
-        task: what it is trained for, as a record of the zoo says it.
-        part: one of :data:`PARTS`.
-        size: height and width of the images, which the whole of a detector is fixed to.
+        task: task of the model, as in a record of the zoo.
+        part: ``"whole"`` or ``"features"``, see :func:`export_model`.
+        size: height and width of the images, which a whole detector is fixed to.
     """
     if getattr(model, "open_vocabulary", False):
         raise HypvisionError(
@@ -258,22 +261,23 @@ def export_network(
     about: Values | None = None,
     half: bool = False,
 ) -> ExportReport:
-    """Export a network in eval mode; see :func:`export_model`.
+    """Export a network in evaluation mode; see :func:`export_model`.
 
     Args:
-        model: takes ``(B, C, H, W)``, gives one tensor or several, each with the batch first; or a
-            :class:`~hypvision.zoo.export_detector.DetectorNetwork`, whose batch is 1 and whose size
-            is fixed; or a :class:`~hypvision.zoo.export_clip.TextTower`, which takes tokens
-            ``(B, L)``.
-        size: channels, height and width of the training; of a text tower the length of its texts.
-        output: ONNX's name of the output; for several outputs their common name, which a number
-            follows, or all names.
+        model: network that takes ``(B, C, H, W)`` and returns one tensor or several, each with the
+            batch first; or a :class:`~hypvision.zoo.export_detector.DetectorNetwork`, whose batch
+            is 1 and whose size is fixed; or a :class:`~hypvision.zoo.export_clip.TextTower`, which
+            takes tokens ``(B, L)``.
+        size: channels, height and width of the training's images; for a text tower the length of
+            its texts.
+        output: ONNX's name of the output; for several outputs their common name, to which numbers
+            are added, or all names.
         format, path, dynamic_size, tell, half: as for :func:`export_model`.
-        about: the description of images and outputs that is stored in the file: ``mean``, ``std``,
-            ``crop_pct``, ``interpolation``, ``crop_mode``, ``classes``, ``geometry``, ``c``;
-            ``mean`` and ``std`` for colours from 0 to 1. It lies, with ``input_size`` and
-            ``pixel_range``, as JSON in ONNX's metadata, or in ``hypvision.json`` of a
-            ``torch.export`` file (``extra_files`` of :func:`torch.export.load`).
+        about: description of images and outputs for the file: ``mean``, ``std``, ``crop_pct``,
+            ``interpolation``, ``crop_mode``, ``classes``, ``geometry``, ``c``; ``mean`` and ``std``
+            are for colours from 0 to 1. The file holds it, with ``input_size`` and ``pixel_range``,
+            as JSON in ONNX's metadata, or in ``hypvision.json`` of a ``torch.export`` file
+            (``extra_files`` of :func:`torch.export.load`).
     """
     one_of(FORMATS, format=format)
     for module in _NEEDED[format]:
@@ -295,7 +299,8 @@ def export_network(
         network = _Half(model) if half else model
         for folded in _folds(model, network):
             folds.enter_context(folded())
-        temporary.touch()  # raises an error early if the folder cannot be written
+        # This raises an error before the long steps if the folder cannot be written.
+        temporary.touch()
         with _explained(format, dynamic_size):
             count = sum(map(torch.numel, model.parameters()))
             tell(f"Tracing the network of {count:,} parameters")
@@ -311,7 +316,8 @@ def _explained(format: str, dynamic_size: bool) -> Iterator[None]:
         yield
     except (HypvisionError, OSError):
         raise
-    except Exception as error:  # exporters raise errors of any type
+    # Exporters raise errors of any type.
+    except Exception as error:
         fixed = " Try --fixed-size." if dynamic_size else ""
         raise HypvisionError(
             f"The network cannot be exported as {format}: {one_line(error)}.{fixed}"
@@ -319,14 +325,14 @@ def _explained(format: str, dynamic_size: bool) -> Iterator[None]:
 
 
 def _description(size: tuple[int, ...], about: Values) -> Plain:
-    """What is stored in the file."""
+    """Return the description that is stored in the file."""
     known = {key: value for key, value in about.items() if key in _ABOUT and value}
     pixels = {"pixel_range": _PIXELS} if "mean" in known else {}
     return {"input_size": size, **known, **pixels}
 
 
 def _folds(*networks: nn.Module) -> list[Callable[[], Any]]:
-    """The contexts of layers that compute with weights made once."""
+    """Return the contexts in which layers compute with weights that are made once."""
     layers = {layer for network in networks for layer in network.modules()}
     found = [getattr(layer, "folded", None) for layer in layers]
     return [folded for folded in found if folded is not None]
@@ -335,7 +341,7 @@ def _folds(*networks: nn.Module) -> list[Callable[[], Any]]:
 def _example(
     model: nn.Module, shape: Sequence[int], generator: torch.Generator | None = None
 ) -> Tensor:
-    """An input of this shape."""
+    """Return an input of this shape for a network: tokens for a text tower, else random numbers."""
     if isinstance(model, TextTower):
         return model.example(shape, generator)
     return torch.randn(tuple(shape), generator=generator)
@@ -370,18 +376,22 @@ def _compare(
         expected = _expected(model, x)
         try:
             got = _several(run(x))
-        except Exception as error:  # violated guards of the exported program, errors of the runtime
+        # The error may come from violated guards of the exported program or from the runtime.
+        except Exception as error:
             raise HypvisionError(
                 f"The {format} file does not run on {shape}: {one_line(error)}. {removed}"
             ) from error
         sizes = [[tuple(y.shape) for y in outputs] for outputs in (got, expected)]
         given, wanted = (", ".join(map(str, each)) for each in sizes)
-        ensure(given == wanted, f"The exported network gives {given} instead of {wanted}.")
+        ensure(
+            given == wanted,
+            f"The exported network gives {given} instead of {wanted}. Try another format.",
+        )
         difference = _difference(model, got, expected)
         if difference > tolerance:
             _check_repeats(model, x, expected)
             raise HypvisionError(
-                f"The {format} file computes something else than PyTorch: on {shape} an output "
+                f"The {format} file does not compute what PyTorch computes: on {shape} an output "
                 f"differs by {difference:.1e} of the largest one. {removed}"
             )
         worst = max(worst, difference)
@@ -393,7 +403,7 @@ def _compare(
 
 
 def _expected(model: nn.Module, x: Tensor) -> list[Tensor]:
-    """What PyTorch computes."""
+    """Return the outputs of PyTorch for an input; raise an error if they are not finite."""
     outputs = _several(model(x))
     ensure(
         all(y.isfinite().all() for y in outputs),
@@ -407,8 +417,8 @@ def _check_repeats(model: nn.Module, x: Tensor, expected: Sequence[Tensor]) -> N
     ensure(
         not _difference(model, _several(model(x)), expected) > 0,
         "PyTorch itself gives another output at every call: the network draws random numbers in "
-        "eval mode, which no file can repeat. Switch that off; for a Hi-Mapper: --model-args "
-        "eval_noise=mean.",
+        "eval mode, which no file can repeat. Switch the random numbers off; for a Hi-Mapper: "
+        "--model-args eval_noise=mean.",
     )
 
 
@@ -417,7 +427,8 @@ def _several(outputs: Tensor | Sequence[Tensor]) -> list[Tensor]:
 
 
 def _difference(model: nn.Module, got: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """The largest difference of an output, as a share of its largest number; infinite for NaN."""
+    """Return the largest difference of any output, divided by the largest number of that output;
+    infinite for NaN."""
     if isinstance(model, DetectorNetwork):
         return model.difference(got, expected)
     shares = [(y - z).abs().max() / z.abs().max().clamp_min(1e-12) for y, z in zip(got, expected)]
@@ -426,8 +437,8 @@ def _difference(model: nn.Module, got: Sequence[Tensor], expected: Sequence[Tens
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporters' pages of notes on their own work, and without a search for garbage in
-    their graphs."""
+    """Context without the exporters' pages of notes on their own work, and without Python's search
+    for cycles in their graphs."""
     before = logging.root.manager.disable
     collects = gc.isenabled()
     logging.disable(logging.WARNING)
@@ -454,25 +465,28 @@ def _program(
     dynamic: dict[int, object] = {0: Dim("batch", min=1)}
     if dynamic_size:
         channels, height, width = size
-        # Other sides need padding inside the network, which is another program.
+        # Other sides would need padding inside the network, which would be another program.
         dynamic[2] = _UNIT * Dim("rows", min=height // _UNIT, max=4096)
         dynamic[3] = _UNIT * Dim("columns", min=width // _UNIT, max=4096)
-        # a tracer treats sizes of 1, and equal sizes, as constants
+        # A tracer treats sizes of 1, and equal sizes, as constants, so the example has other sizes.
         size = (channels, height + 2 * _UNIT, width + _UNIT)
     with ExitStack() as quicker:
-        # the tracer's cache takes longer to compare results of free sizes than to compute them anew
+        # The tracer's cache takes longer to compare results of free sizes than to compute them
+        # anew.
         if dynamic_size:
             quicker.enter_context(torch._dynamo.config.patch(fake_tensor_cache_enabled=False))
             quicker.enter_context(patch.object(padding, "get_same_padding", _even_padding))
-        for layer in model.modules():  # a program without writes needs no second tracing for ONNX
+        # A program without writes needs no second tracing for ONNX.
+        for layer in model.modules():
             if getattr(layer, "inplace", False) is True:
                 quicker.enter_context(patch.object(layer, "inplace", False))
         return torch.export.export(model, (example((2, *size)),), dynamic_shapes=(dynamic,))
 
 
 def _even_padding(x: int, kernel_size: int, stride: int, dilation: int) -> int:
-    """timm's "same" padding for sides that the stride divides, as it does multiples of 32: one
-    number. The formula for a free size grows with every layer, until tracing never ends."""
+    """Return timm's "same" padding for sides that the stride divides, as it divides multiples of
+    32, as a number. timm's formula for a free size grows with every layer, so that tracing would
+    not end."""
     return max((kernel_size - 1) * dilation + 1 - stride, 0)
 
 
@@ -497,13 +511,14 @@ def _write_onnx(
     else:
         names = [output] if count == 1 else [f"{output}{i}" for i in range(count)]
     example: Any = exported.example_inputs
-    # The exporter tells the program what ONNX lacks.
+    # The exporter asks the program itself to replace the operations that ONNX lacks.
     vars(exported)["run_decompositions"] = lambda table=None: decompose(exported, table)
     kind = "images" if example[0][0].is_floating_point() else "tokens"
     program = torch.onnx.export(
         exported, input_names=[kind], output_names=names, dynamo=True, verbose=False, optimize=False
     )
-    assert program is not None  # the type may be None, but not with dynamo=True
+    # The declared type may be None, but with dynamo=True it never is.
+    assert program is not None
     tell(f"Simplifying its {len(program.model.graph):,} operations")
     _simplify(program.model)
     _describe(program.model, about)
@@ -515,10 +530,10 @@ def _write_onnx(
 
 
 def _simplify(model: Any) -> None:
-    """Compute what is constant and drop what is unused.
+    """Compute the constant parts of an ONNX model and remove its unused parts, in place.
 
-    This skips one step of the exporter's own optimisation, the rewriting by rules. It takes a
-    quarter of the time of an export, and runtimes do it themselves when they load a file.
+    One step of the exporter's own optimisation, rewriting by rules, is left out. It takes a quarter
+    of the time of an export, and runtimes do it themselves when they load a file.
     """
     passes = require("onnx_ir.passes.common", "export")
     passes.InlinePass()(model)
@@ -529,14 +544,14 @@ def _simplify(model: Any) -> None:
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
         passes.LiftSubgraphInitializersToMainGraphPass(), passes.DeduplicateInitializersPass(),
         passes.CommonSubexpressionEliminationPass(), passes.OutputFixPass(), passes.NameFixPass(),
-        # removes the source location that every operation stores
+        # This pass removes the source location that every operation stores.
         passes.ClearMetadataAndDocStringPass(),
     ):  # fmt: skip
         step(model)
 
 
 def _describe(model: Any, about: Values) -> None:
-    """Write the description into the file, and name the free axes."""
+    """Write the description into an ONNX model, and name its free axes."""
     ir = require("onnx_ir", "export")
     model.metadata_props.update({key: json.dumps(value) for key, value in about.items()})
     (inputs,) = model.graph.inputs

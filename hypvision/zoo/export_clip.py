@@ -1,5 +1,4 @@
-"""The two towers of a CLIP as functions that can be exported, with the lift of hyperbolic models
-inside."""
+"""Prepare the two towers of a CLIP for export, with the lift of hyperbolic models inside."""
 
 from __future__ import annotations
 
@@ -26,12 +25,13 @@ from hypvision.io.checks import one_of
 from hypvision.io.types import Plain
 
 TOWERS = ("image", "text")
-# open_clip's word -> timm's
+# For each word of open_clip for a way of cropping, the word of timm.
 _CROP_MODES = {"shortest": None, "longest": "border", "squash": "squash"}
 
 
 class _Lift(nn.Module):
-    """The embedding of a space, with its curvatures and its scales as they are now."""
+    """The embedding of features into a space, with the present values of its curvatures and
+    scales."""
 
     def __init__(self, space: Any, modality: Modality):
         super().__init__()
@@ -56,7 +56,7 @@ class _Lift(nn.Module):
 
 
 class ImageTower(nn.Module):
-    """Points ``(B, d)`` of normalised images ``(B, 3, H, W)``."""
+    """The image tower: points ``(B, d)`` for normalised images ``(B, 3, H, W)``."""
 
     def __init__(self, model: Any):
         super().__init__()
@@ -68,7 +68,8 @@ class ImageTower(nn.Module):
 
 
 class TextTower(nn.Module):
-    """Points ``(B, d)`` of tokens ``(B, L)``, int64, padded to the context."""
+    """The text tower: points ``(B, d)`` for tokens ``(B, L)``, int64, padded to the context
+    length."""
 
     def __init__(self, model: Any):
         super().__init__()
@@ -85,7 +86,8 @@ class TextTower(nn.Module):
         return self.lift(encode_text(self.model, x, cut=False))
 
     def example(self, shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
-        """Tokens of made-up texts of several lengths; the end of a text is the largest number."""
+        """Return tokens of made-up texts of several lengths; the end of a text is the largest
+        token."""
         tokens = torch.randint(1, self.words - 1, tuple(shape), generator=generator)
         ends = torch.randint(1, shape[1], (shape[0], 1), generator=generator)
         place = torch.arange(shape[1])
@@ -93,7 +95,8 @@ class TextTower(nn.Module):
 
 
 def geometry_of(space: Space) -> Plain:
-    """What an exported file says of the space of its points."""
+    """Return the description of a space that an exported file holds: its geometry and
+    curvatures."""
     if isinstance(space, Hyperboloid):
         return dict(geometry="lorentz", c=float(torch.as_tensor(space.c).detach()))
     if isinstance(space, HyperboloidProduct):
@@ -104,11 +107,12 @@ def geometry_of(space: Space) -> Plain:
 def clip_tower(
     clip: CLIPBundle, part: str
 ) -> tuple[ImageTower | TextTower, tuple[int, ...], Plain]:
-    """A tower, the shape of one of its inputs, and the description that is stored in the file.
+    """Return a tower, the shape of one of its inputs, and the description that the exported file
+    holds.
 
     Args:
-        clip: the model, on the CPU.
-        part: one of :data:`TOWERS`.
+        clip: the CLIP, on the CPU.
+        part: the tower, one of :data:`TOWERS`.
     """
     one_of(TOWERS, part=part)
     about = geometry_of(clip.space)

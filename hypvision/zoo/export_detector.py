@@ -1,9 +1,9 @@
-"""A whole detector of mmdet as a function of one image, in operators that every format has.
+"""Turn a whole detector of mmdet into a function of one image, in operators that every format has.
 
 mmdet sorts boxes into lists whose lengths depend on the image. Here every step has a fixed number
-of boxes: one that a threshold or non-maximum suppression drops keeps its place with the score 0.
-The result is mmdet's for heads that share its common post-processing: RetinaNet, FCOS, ATSS and the
-like, Faster and Mask R-CNN. Images come one by one and have one size.
+of boxes: a box that a threshold or non-maximum suppression drops keeps its place, with the score 0.
+The result equals mmdet's for heads that share its common post-processing: RetinaNet, FCOS, ATSS and
+similar ones, Faster and Mask R-CNN. Images come one by one and have one size.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _DROPPED = -1.0  # score of boxes that must not suppress others
 
 
 class DetectorNetwork(nn.Module):
-    """``images (1, C, H, W)`` -> boxes ``(N, 4)``, scores ``(N,)``, labels ``(N,)`` and, with a
-    mask head, masks.
+    """A detector as a function of ``images (1, C, H, W)`` that returns boxes ``(N, 4)``, scores
+    ``(N,)``, labels ``(N,)`` and, with a mask head, masks.
 
-    Boxes are x1 y1 x2 y2 in pixels of the image that came in, by falling score; a score of 0 is an
-    empty place. Masks ``(N, M, M)`` are the probabilities inside each box. N is ``max_per_img`` of
-    the config.
+    Boxes are x1 y1 x2 y2 in pixels of the image that was given, by falling score; a score of 0
+    marks an empty place. Masks ``(N, M, M)`` are the probabilities inside each box. N is
+    ``max_per_img`` of the config.
 
     Args:
         model: a detector of mmdet, in eval mode.
         size: height and width of the images.
 
     Raises:
-        HypvisionError: its head finds boxes in another way, or suppresses them in one, or with
-            options, that no format has.
+        HypvisionError: the head finds boxes in its own way, or suppresses boxes in a way or with
+            options that no format has.
     """
 
     def __init__(self, model: Any, size: Sequence[int]):
@@ -71,8 +71,8 @@ class DetectorNetwork(nn.Module):
     def _levels(
         self, head: Any, maps: Sequence[Tensor]
     ) -> list[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
-        """For each level the scores (P, classes), box codes (P, 4), priors and, or None, the
-        factors of the scores."""
+        """Return for each level of the maps the scores (P, classes), box codes (P, 4), priors (P,
+        4) and the factors of the scores (P,), or None without factors."""
         outputs = head(maps)
         priors = head.prior_generator.grid_priors(
             [y.shape[-2:] for y in outputs[0]], outputs[0][0].dtype, maps[0].device
@@ -90,7 +90,8 @@ class DetectorNetwork(nn.Module):
         return found
 
     def _dense(self, maps: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Boxes, scores and labels of a head of a single stage, before suppression."""
+        """Return boxes, scores and labels of a single-stage head, before non-maximum
+        suppression."""
         head = self.model.bbox_head
         config = head.test_cfg
         parts = []
@@ -107,7 +108,8 @@ class DetectorNetwork(nn.Module):
         return self._decode(head, priors, codes), scores, labels
 
     def _proposals(self, maps: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Boxes, scores and levels of a region proposal network, before suppression."""
+        """Return boxes, scores and levels of a region proposal network, before non-maximum
+        suppression."""
         head = self.model.rpn_head
         parts = []
         for level, (scores, codes, priors, _) in enumerate(self._levels(head, maps)):
@@ -122,14 +124,14 @@ class DetectorNetwork(nn.Module):
     def _keep(
         self, boxes: Tensor, scores: Tensor, labels: Tensor, config: Any
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Greedy non-maximum suppression within each label: ``max_per_img`` places, the empty ones
-        with the score 0."""
+        """Apply greedy non-maximum suppression within each label; return ``max_per_img`` boxes with
+        scores and labels, in which empty places have the score 0."""
         smallest = config.get("min_bbox_size", -1)
         if smallest >= 0:
             large = (boxes[:, 2] - boxes[:, 0] > smallest) & (boxes[:, 3] - boxes[:, 1] > smallest)
             scores = torch.where(large, scores, _DROPPED)
         groups = torch.zeros_like(labels) if config.nms.get("class_agnostic", False) else labels
-        # shifts boxes of each label apart, so that different labels do not overlap
+        # Boxes of each label are shifted apart, so that boxes of different labels do not overlap.
         apart = boxes + (groups.to(boxes) * (max(self.size) + 1))[:, None]
         kept = torchvision.ops.nms(apart, scores, config.nms.get("iou_threshold", 0.5))
         chosen = torch.zeros_like(scores, dtype=torch.bool).index_put(
@@ -170,11 +172,12 @@ class DetectorNetwork(nn.Module):
         return *found, masks[torch.arange(len(masks), device=masks.device), own]
 
     def difference(self, got: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-        """The largest distance from a box to the nearest one of its label in the other result.
+        """Return the largest distance from a box to the nearest box of the same label in the other
+        result.
 
-        Distances are those of corners, in sides of the image, of scores and of masks. Boxes whose
-        score is within a hundredth of the lowest are left out: round-off decides which of them have
-        a place.
+        The distance of two boxes is the largest of those of their corners (in sides of the image),
+        scores and masks. Boxes whose score is within a hundredth of the lowest are left out, since
+        round-off decides which of them have a place.
         """
         worst = 0.0
         for own, other in ((got, expected), (expected, got)):
@@ -187,14 +190,15 @@ class DetectorNetwork(nn.Module):
                         apart, (other[3] - own[3][number]).abs().flatten(1).amax(1)
                     )
                 apart = torch.where(other[2] == own[2][number], apart, torch.inf)
-                # max() would ignore a NaN
+                # max() would ignore a NaN, so it becomes infinite.
                 apart = apart.nan_to_num(nan=torch.inf, posinf=torch.inf)
                 worst = max(worst, apart.min().item())
         return worst
 
 
 def _pool(extractor: Any, maps: Sequence[Tensor], boxes: Tensor) -> Tensor:
-    """RoIAlign ``(N, C, s, s)`` of every box, on the map that its size belongs to."""
+    """Return the RoIAlign features ``(N, C, s, s)`` of every box, from the map that its size
+    belongs to."""
     maps = maps[: extractor.num_inputs]
     rois = torch.cat([boxes.new_zeros(len(boxes), 1), boxes], 1)
     levels = extractor.map_roi_levels(rois, len(maps))
@@ -221,7 +225,8 @@ def _count(most: int, there: int) -> int:
 
 
 def _check(part: nn.Module, methods: Sequence[str], owner: str, config: Any = None) -> None:
-    """Raise an error for a part that overrides a method of mmdet's common class."""
+    """Raise an error for a part that overrides a method of mmdet's common class ``owner``, or whose
+    ``config`` asks for another suppression than plain nms."""
     for method in methods:
         if (
             getattr(type(part), method, None) is None
@@ -241,16 +246,17 @@ def _check(part: nn.Module, methods: Sequence[str], owner: str, config: Any = No
     ]
     if other:
         raise HypvisionError(
-            f"The nms of test_cfg has {', '.join(other)}, which an exported detector does not do. "
-            "Its options are iou_threshold (rename iou_thr, its older name) and class_agnostic. "
-            "Remove others; score_thr and max_per_img of test_cfg drop boxes by score and number."
+            f"The nms of test_cfg has {', '.join(other)}, which an exported detector does not "
+            "support. Its options are iou_threshold (rename iou_thr, its older name) and "
+            "class_agnostic. Remove other options; score_thr and max_per_img of test_cfg drop "
+            "boxes by score and number."
         )
 
 
 def _refusal(part: nn.Module) -> HypvisionError:
     return HypvisionError(
-        f"{type(part).__name__} finds boxes in a way of its own, which cannot be expressed here: "
-        "whole detectors are RetinaNet, FCOS, ATSS and others that share their post-processing, "
-        "Faster and Mask R-CNN. Add --part features for the maps of backbone and neck; "
-        "docs/model-zoo.md shows how the head takes them."
+        f"{type(part).__name__} finds boxes in a way of its own, which cannot be exported: "
+        "detectors that can be exported whole are RetinaNet, FCOS, ATSS and others that share "
+        "their post-processing, Faster and Mask R-CNN. Add --part features for the maps of "
+        "backbone and neck; docs/model-zoo.md shows how the head takes them."
     )

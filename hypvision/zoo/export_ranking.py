@@ -1,5 +1,5 @@
-"""A CLIP as a folder that needs no PyTorch: both towers in ONNX, their tokenizer, the numbers of
-the ranking, and the numpy file that ranks and walks (:mod:`hypvision.zoo.rank`)."""
+"""Export a CLIP as a folder that needs no PyTorch: both towers in ONNX, their tokenizer, the
+numbers for the ranking, and a file for numpy that ranks and walks (:mod:`hypvision.zoo.rank`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hypvision.io.files import check_new_folder, replacing_folder
 from hypvision.zoo.export import ExportReport, export_network
 from hypvision.zoo.export_clip import TOWERS, clip_tower
 
-# what CLIP's words are cut into, before pairs of their bytes are merged
+# The pattern by which CLIP cuts a text into words, before it merges pairs of their bytes.
 _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
 
@@ -36,16 +36,16 @@ def export_ranking(
     new or empty folder.
 
     Args:
-        clip: the model, on the CPU.
+        clip: the CLIP, on the CPU.
         folder, tell, half: as ``path``, ``tell`` and ``half`` of
             :func:`~hypvision.zoo.export.export_network`.
 
     Returns:
-        How each tower compares with PyTorch.
+        For each tower its comparison with PyTorch.
 
     Raises:
-        HypvisionError: the folder is not empty; the CLIP has another tokenizer than OpenAI's, or
-            its images are neither squares of their centre nor squeezed; or as of
+        HypvisionError: the folder is not empty; the CLIP has another tokenizer than OpenAI's; its
+            images are neither squares cut from the centre nor squeezed; or an error of
             :func:`~hypvision.zoo.export.export_network`.
     """
     folder = check_new_folder(folder)
@@ -68,13 +68,14 @@ def export_ranking(
 
 
 def _about(clip: CLIPBundle, towers: dict[str, Any]) -> dict[str, Any]:
-    """The numbers of ``clip.json``."""
+    """Return the content of ``clip.json``."""
     view = preprocessing_of(clip.model)
     height, width = view.size
     if view.resize_mode == "longest" or (view.resize_mode == "shortest" and height != width):
         raise HypvisionError(
             f"The images of this CLIP are {height}x{width} in the mode '{view.resize_mode}', but "
-            "rank.py cuts squares or squeezes. Export the towers one by one: --part image."
+            "the exported rank.py only cuts squares or squeezes images. Export the towers one by "
+            "one: --part image."
         )
     _, input_size, about = towers["image"]
     _, (context,), _ = towers["text"]
@@ -95,7 +96,7 @@ def _about(clip: CLIPBundle, towers: dict[str, Any]) -> dict[str, Any]:
 
 
 def tokenizer_of(clip: CLIPBundle) -> Any:
-    """CLIP's tokenizer as one of the library tokenizers, with the same tokens."""
+    """Return CLIP's tokenizer as one of the library tokenizers, which gives the same tokens."""
     from open_clip import SimpleTokenizer
 
     own = clip.tokenizer

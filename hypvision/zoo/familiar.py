@@ -1,5 +1,5 @@
-"""What the images that a classifier was trained on look like to it, to tell a picture that is
-unlike all of them."""
+"""Recognise an image that is unlike all images that a classifier was trained on, by its
+features."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from torch import Tensor
 from hypvision.io.checks import between, ensure
 from hypvision.io.errors import HypvisionError
 
-KEY = "familiar"  # of ``meta`` in a checkpoint
+KEY = "familiar"  # key in the ``meta`` of a checkpoint
 _WITHIN = 0.95  # share of held-out images that are to be within the limit
-_ROUNDING = 1e-3  # of distances, which are from 0 to 2
+_ROUNDING = 1e-3  # tolerance for distances, which are from 0 to 2
 
 
 class Familiar(NamedTuple):
-    """Where the features of the classes lie.
+    """The mean features of the classes, and the distance up to which an image is familiar.
 
-    The distance of a picture is 1 minus the largest cosine between its features and the mean of a
+    The distance of an image is 1 minus the largest cosine between its features and the mean of a
     class.
     """
 
     means: Tensor
     """Mean features of each class ``(C, D)``."""
     limit: float
-    """The distance below which 95 % of the held-out images are."""
+    """The distance below which 95 % of the held-out images lie."""
     false_alarms: float
-    """The share of held-out images beyond a limit that others have set: of each half by that of the
-    other."""
+    """The share of held-out images beyond a limit that other images have set: the mean over two
+    halves, each with the limit of the other half."""
 
     def distances(self, features: Tensor) -> Tensor:
-        """From features ``(B, D)`` to distances ``(B,)``, from 0 to 2."""
+        """Return the distances ``(B,)``, from 0 to 2, of images with the features ``(B, D)``."""
         return 1 - (F.normalize(features, dim=1) @ F.normalize(self.means, dim=1).T).amax(dim=1)
 
 
 def fit(features: Tensor, labels: Tensor, held_out: Tensor) -> Familiar:
-    """The means of the classes that ``labels`` (N,) names, of features ``(N, D)``, and the limit by
-    those of two or more held-out images ``(M, D)``."""
+    """Return the mean features of the classes in ``labels`` (N,), from features ``(N, D)``, with
+    the limit that the features ``(M, D)`` of at least two held-out images give."""
     ensure(
         len(held_out) > 1,
-        f"{len(held_out)} held-out images say nothing of familiar ones. Give validation data of "
-        "two or more.",
+        f"{len(held_out)} held-out images are too few to find the limit of familiar images. Give "
+        "two or more for validation.",
     )
     means = torch.stack([features[labels == label].mean(dim=0) for label in labels.unique()])
     found = Familiar(means, 0.0, 0.0)
@@ -60,16 +60,16 @@ def fit(features: Tensor, labels: Tensor, held_out: Tensor) -> Familiar:
 
 
 def written(found: Familiar) -> dict[str, Any]:
-    """What a checkpoint holds of it: plain numbers and a tensor."""
+    """Return plain numbers and a tensor, which a checkpoint stores."""
     return found._asdict()
 
 
 def familiar_of(checkpoint: Mapping[str, Any], where: object = "checkpoint") -> Familiar | None:
-    """What a checkpoint, whose file ``where`` names, holds under ``meta``; None where it holds
-    nothing.
+    """Return the :class:`Familiar` in the ``meta`` of a checkpoint; None if it has none. ``where``:
+    the file, for messages.
 
     Raises:
-        HypvisionError: it holds something else.
+        HypvisionError: the checkpoint has an entry of another form.
     """
     meta = checkpoint.get("meta")
     given = meta.get(KEY) if isinstance(meta, Mapping) else None
@@ -77,10 +77,11 @@ def familiar_of(checkpoint: Mapping[str, Any], where: object = "checkpoint") -> 
 
 
 def checked(given: Any, where: object) -> Familiar:
-    """What a file holds, if it is what :func:`written` gives.
+    """Return a :class:`Familiar` made from an entry of a file, if the entry has the form of
+    :func:`written`.
 
     Raises:
-        HypvisionError: it is not: the message says what is wrong.
+        HypvisionError: the entry has another form; the message says what is wrong.
     """
     fields = given if isinstance(given, Mapping) else {}
     values: list[Any] = [fields.get(name) for name in Familiar._fields]
@@ -102,8 +103,8 @@ def checked(given: Any, where: object) -> Familiar:
 
 
 def in_header(found: Familiar) -> dict[str, Any]:
-    """The same for the header of a weight file, as JSON: of the means, whose lengths do not count,
-    each row in numbers of 8 bits."""
+    """Return a :class:`Familiar` as JSON for the header of a weight file. Each mean, whose length
+    does not matter, is scaled and stored in numbers of 8 bits."""
     checked(found._asdict(), "model")
     rows = found.means / found.means.abs().amax(dim=1, keepdim=True).clamp(min=1e-12)
     numbers = (127 * rows).round().to(torch.int8)
@@ -116,7 +117,7 @@ def in_header(found: Familiar) -> dict[str, Any]:
 
 
 def of_header(header: Mapping[str, Any], where: object = "header") -> Familiar | None:
-    """What the header of a weight file holds, as :func:`familiar_of`."""
+    """Return the :class:`Familiar` in the header of a weight file, as :func:`familiar_of` does."""
     given = header.get(KEY)
     if given is None:
         return None
@@ -126,7 +127,8 @@ def of_header(header: Mapping[str, Any], where: object = "header") -> Familiar |
 
 
 def _means(text: Any, classes: Any) -> Tensor | None:
-    """The means of so many classes, which :func:`in_header` wrote as text; None of other text."""
+    """Return the means of ``classes`` classes from the text that :func:`in_header` has written;
+    None for other texts."""
     try:
         content = bytearray(base64.b64decode(str(text), validate=True))
     except binascii.Error:

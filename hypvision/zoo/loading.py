@@ -1,5 +1,4 @@
-"""Models with their trained weights: :func:`load`, for records of the zoo and for checkpoints of
-trainings."""
+"""Load models with their trained weights: records of the zoo and checkpoints of trainings."""
 
 from __future__ import annotations
 
@@ -29,13 +28,14 @@ from hypvision.zoo.familiar import familiar_of
 
 
 class TimmModel(nn.Module):
-    """The type of timm's models for type checkers: a module with these further attributes.
+    """The type of timm's models for type checkers: a module with further attributes.
 
     Attributes:
-        pretrained_cfg: normalisation, input size, class names (``label_names``) and more of the
-            weights.
-        num_classes: outputs of the head.
-        reset_classifier: replaces the head by one of so many classes; 0: none.
+        pretrained_cfg: facts about the weights: normalisation, input size, class names
+            (``label_names``) and more.
+        num_classes: number of outputs of the head.
+        reset_classifier: function that replaces the head by one with this number of classes; 0: no
+            head.
     """
 
     pretrained_cfg: Plain
@@ -44,7 +44,8 @@ class TimmModel(nn.Module):
 
 
 def timm_model(name: str, **arguments: Any) -> TimmModel:
-    """:func:`hypvision.models.timm_models.create_model`, with the type of what it gives."""
+    """Create a timm model by :func:`hypvision.models.timm_models.create_model`, with its type for
+    type checkers."""
     return cast(TimmModel, create_model(name, **arguments))
 
 
@@ -55,23 +56,27 @@ def load(
     model: str | None = None,
     **overrides: Any,
 ) -> nn.Module:
-    """A model with its trained weights, in eval mode.
+    """Return a model with its trained weights, in evaluation mode.
 
     Args:
-        name: ``hypvision zoo list`` lists them, e.g. ``"hcformer_nano.cifar10"``; or a release, see
-            :func:`hypvision.checkpoints.sources.find`: ``"hf-hub:USER/REPO"``,
+        name: name of the weights in ``hypvision zoo list``, e.g. ``"hcformer_nano.cifar10"``; or a
+            release, see :func:`hypvision.checkpoints.sources.find`: ``"hf-hub:USER/REPO"``,
             ``"file:///folder#NAME"``; or, with ``model``, the checkpoint file of a training.
-        device: where to put it.
-        dtype: cast it to this type; default float32.
-        model: the model whose weights ``name``, a file, holds: timm's name of a classifier (see
-            :func:`load_trained`), the name of a CLIP model (see
-            :func:`hypvision.clip.models.create_clip`), or the config of a training of any task.
+        device: device of the model.
+        dtype: type of the model's numbers; default float32.
+        model: the model that the file ``name`` holds the weights of: timm's name of a classifier
+            (see :func:`load_trained`), the name of a CLIP model (see
+            :func:`hypvision.clip.models.create_clip`), or the config of a training for any task.
         **overrides: for a classifier, arguments of :func:`timm.create_model` that differ from the
             trained model's, such as ``num_classes=5`` (a new head, without class names),
             ``features_only=True`` or ``drop_path_rate=0.1``.
 
     Returns:
-        For classification a timm model, with ``pretrained_cfg`` (its normalisation, input size and
+        For classification a timm model, with ``pretrained_cfg`` (normalisation, input size and
+            class names; for a checkpoint file as many of these as its training wrote into it); for
+            segmentation and detection the mmseg or mmdet model, with ``dataset_meta``; for
+            retrieval the :class:`~hypvision.tasks.MetricLearner`, which returns points; for
+            zero-shot an open_clip model with its ``tokenizer``.
         class names; of a checkpoint file as much of that as its training wrote there); for
         segmentation and detection the mmseg or mmdet model, with ``dataset_meta``; for retrieval
         the :class:`~hypvision.tasks.MetricLearner`, which gives points; for zero-shot an open_clip
@@ -81,9 +86,9 @@ def load(
         return _from_file(name, model, overrides).to(device=device, dtype=dtype).eval()
     ensure(
         not Path(name).is_file(),
-        f"'{name}' is a file, which does not say what model it is of. Add it: "
+        f"'{name}' is a file, which does not name its model. Add the model: "
         f"hypvision.load('{name}', model='hcformer_nano', ...), with the arguments of "
-        "model.backbone in the config of the training; or model=CONFIG, that config itself.",
+        "model.backbone in the config of the training; or model=CONFIG, the path of that config.",
     )
     index, record = find(str(name))
     if record.task == "retrieval":
@@ -115,7 +120,7 @@ def _from_file(path: StrPath, model: str, arguments: Values) -> nn.Module:
 
 
 def classifier(index: Index, record: Record, overrides: Values) -> TimmModel:
-    """The timm model of a record with its weights; see :func:`load`."""
+    """Return the timm model of a record with its weights; see :func:`load`."""
     ensure(
         timm.is_model(record.model),
         f"'{record.name}' needs the model '{record.model}', which this hypvision and timm do "
@@ -131,14 +136,15 @@ def classifier(index: Index, record: Record, overrides: Values) -> TimmModel:
         network = timm_model(record.model, pretrained=True, **arguments)
     except (TypeError, ValueError) as error:
         raise HypvisionError(
-            f"'{record.name}' does not accept {dict(overrides)}: {error}."
+            f"'{record.name}' does not accept {dict(overrides)}: {error}. Correct the arguments."
         ) from error
     except RuntimeError as error:
         reason = one_line(error, 400)
         raise HypvisionError(
-            f"The weights '{record.name}' do not fit {dict(overrides)}: {reason}."
+            f"The weights '{record.name}' do not fit {dict(overrides)}: {reason}. Leave out "
+            "arguments that change their shapes."
         ) from error
-    # a new head knows none of them
+    # A head with another number of classes has none of the trained class names.
     if getattr(network, "num_classes", len(record.classes)) != len(record.classes):
         names = overrides.get("pretrained_cfg_overlay", {}).get("label_names")
         own = {"num_classes": network.num_classes, "label_names": names}
@@ -147,15 +153,15 @@ def classifier(index: Index, record: Record, overrides: Values) -> TimmModel:
 
 
 def as_tuples(arguments: Values) -> Plain:
-    """Arguments with the lists of YAML as the tuples that constructors take."""
+    """Return arguments in which YAML's lists are tuples, as constructors take them."""
     return {
         key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()
     }
 
 
 def images_of(model: TimmModel, arguments: Values, size: int | None) -> tuple[int, int, int]:
-    """Channels, height and width of the images of a model with these arguments; ``size`` is their
-    side."""
+    """Return channels, height and width of the images for a model with these arguments; ``size`` is
+    the side of the images, or None."""
     channels, *sides = model.pretrained_cfg["input_size"]
     sides = size or arguments.get("img_size") or sides
     height, width = (sides, sides) if isinstance(sides, int) else sides
@@ -163,7 +169,7 @@ def images_of(model: TimmModel, arguments: Values, size: int | None) -> tuple[in
 
 
 def known_model(name: str) -> None:
-    """Refuse a model that timm does not know."""
+    """Raise an error for a model, or a tag of weights, that timm does not know."""
     if not timm.is_model(name):
         hint = did_you_mean(name, timm.list_models())
         raise HypvisionError(
@@ -182,19 +188,20 @@ def known_model(name: str) -> None:
 
 
 def load_trained(path: StrPath, model: str, arguments: Values | None = None) -> TimmModel:
-    """A timm model with the weights in a checkpoint.
+    """Return a timm model with the weights of a checkpoint.
 
     Args:
         path: anything that :func:`hypvision.checkpoints.read.read` takes: a checkpoint of
             ``hypvision train`` (the network of a classifier), of timm's training, of the official
             code, or a state dict.
-        model: name in :func:`timm.list_models`.
-        arguments: of :func:`timm.create_model`, as ``model.backbone`` of the training's config has
-            them; by default those that a training of hypvision wrote into the file, and as many
-            classes as its head has.
+        model: name of the model in :func:`timm.list_models`.
+        arguments: arguments of :func:`timm.create_model`, as ``model.backbone`` of the training's
+            config has them; default: those that a training of hypvision wrote into the file, with
+            the number of classes of its head.
 
     Returns:
-        The network; its ``familiar`` is a :class:`~hypvision.zoo.familiar.Familiar`, or None.
+        The network; its attribute ``familiar`` is a :class:`~hypvision.zoo.familiar.Familiar`, or
+            None.
     """
     known_model(model)
     checkpoint = read(path)
@@ -208,7 +215,7 @@ def load_trained(path: StrPath, model: str, arguments: Values | None = None) -> 
         network = timm_model(model, **arguments)
     except (TypeError, ValueError) as error:
         raise HypvisionError(
-            f"The model '{model}' does not accept {arguments}: {error}."
+            f"The model '{model}' does not accept {arguments}: {error}. Correct the arguments."
         ) from error
     load_into(
         network, filtered(network, weights), path, f"the model '{model}'",
@@ -224,16 +231,19 @@ def load_trained(path: StrPath, model: str, arguments: Values | None = None) -> 
     return network
 
 
-CROP = ("crop_pct", "interpolation", "crop_mode")  # how timm's pipeline resizes and crops
-SEVERAL_LABELS = "several labels an image"  # a note in timm's pretrained_cfg
+# entries that say how timm's pipeline resizes and crops
+CROP = ("crop_pct", "interpolation", "crop_mode")
+# note in timm's pretrained_cfg for a model of several labels
+SEVERAL_LABELS = "several labels an image"
 
 
 def trained_arguments(checkpoint: Values, model: str) -> Plain:
-    """The arguments of timm's constructor by which a training of hypvision made this model
+    """Return the arguments of timm's constructor with which a training of hypvision made this model
     (``meta.network``). Some, such as HCFormer's ``curvature`` or a Hi-Mapper's ``kv``, leave no
     trace in the names and shapes of weights.
 
-    None of another model's, nor any that refer to files.
+    The dict is empty if the arguments are those of another model, or if any of them refers to a
+    file.
     """
     given = _part(_part(checkpoint, "meta"), "network")
     if given.get("model") != model.partition(".")[0]:
@@ -249,8 +259,8 @@ def trained_arguments(checkpoint: Values, model: str) -> Plain:
 
 
 def training_cfg(checkpoint: Values, classes: int) -> Plain:
-    """The entries for timm's ``pretrained_cfg`` that the checkpoint of a training contains: the
-    number of classes and their names, the size and normalisation of the images."""
+    """Return the entries for timm's ``pretrained_cfg`` that the checkpoint of a training contains:
+    the number of classes and their names, the size and normalisation of the images."""
     meta = _part(checkpoint, "meta")
     given = _part(meta, "input")
     names: Any = _part(meta, "dataset_meta").get("classes")
@@ -266,14 +276,15 @@ def training_cfg(checkpoint: Values, classes: int) -> Plain:
 
 
 def _part(content: Values, name: str) -> Values:
-    """A mapping in what was read; an empty one where there is none."""
+    """Return the mapping under a name in the content of a file; an empty one if there is none."""
     found = content.get(name)
     return found if isinstance(found, Mapping) else {}
 
 
 def _count_classes(model: str, weights: Weights, arguments: Values) -> int | None:
-    """How many classes the head in a checkpoint has; None if it has no head that is known."""
-    named = arguments.get("backbone", model)  # a Hi-Mapper's head is that of its backbone
+    """Return the number of classes of the head in a checkpoint; None if it has no known head."""
+    # The head of a Hi-Mapper is that of its backbone.
+    named = arguments.get("backbone", model)
     config = timm.get_pretrained_cfg(named) if isinstance(named, str) else None
     head = getattr(config, "classifier", None) or "head"
     heads = [head] if isinstance(head, str) else list(head)

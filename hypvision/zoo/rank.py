@@ -1,9 +1,9 @@
-"""Ranks classes and texts for an image by a CLIP's exported towers, and walks from the image to the
-root, without PyTorch.
+"""Rank classes and texts for an image by the exported towers of a CLIP, and walk from the image to
+the root, without PyTorch.
 
 ``hypvision export --clip NAME --part both --format onnx --save FOLDER`` writes this file beside the
-towers, the tokenizer and ``clip.json``, which has the numbers that are read here. It needs numpy,
-Pillow, onnxruntime and tokenizers, and nothing of hypvision.
+towers, the tokenizer and ``clip.json``, whose numbers are read here. This file needs numpy, Pillow,
+onnxruntime and tokenizers, and nothing of hypvision.
 
 >>> clip = CLIP("FOLDER")
 >>> [image] = clip.images(["photo.jpg"])
@@ -25,13 +25,13 @@ import numpy as np
 from PIL import Image, ImageOps
 
 Array = np.ndarray[Any, np.dtype[Any]]
-_TEXTS = 256  # of a batch
+_TEXTS = 256  # number of texts in a batch
 _TINY = 1e-300
 
 
 class Step(NamedTuple):
-    """What a walk finds: a text, its distance from the root, its similarity to the image, and the
-    share of the way where it appears."""
+    """A text on a walk: its distance from the root (``radius``), its similarity to the image, and
+    the share of the way at which it appears."""
 
     text: str
     radius: float
@@ -55,11 +55,12 @@ class Sphere:
         return _length(x - self.root)[..., 0]
 
     def inside(self, x: Array, y: Array) -> Array:
-        """A walk of CLIP does without cones."""
+        """Return True (N,) for all texts, as a walk of CLIP has no entailment cones."""
         return np.ones(len(x), bool)
 
     def mean(self, points: Array) -> Array:
-        """Points (N, d) of classes with several texts each, (N, P, d)."""
+        """Return points (N, d) for classes with several texts each, (N, P, d): their normalised
+        means."""
         mean = points.mean(-2)
         return mean / _length(mean)
 
@@ -69,38 +70,41 @@ class Sphere:
 
 
 class Hyperboloids:
-    """The space of MERU, HyCoCLIP and UNCHA, a hyperboloid, and of PHyCLIP, a product of k: points
-    (N, k (n + 1)), factor after factor, each with its time first. Distances and radii are means of
-    the factors', similarities sums of their Lorentzian inner products."""
+    """The space of MERU, HyCoCLIP and UNCHA, a hyperboloid, and of PHyCLIP, a product of k
+    hyperboloids. Points (N, k (n + 1)) have one factor after the other, each with its time first.
+    Distances and radii are means over the factors, similarities are sums of their Lorentzian inner
+    products."""
 
     def __init__(self, about: dict[str, Any]):
         self.root_of_c = np.sqrt(np.atleast_1d(about["c"]))[:, None]
         self.min_radius = about["min_radius"]
 
     def _factors(self, x: Array) -> tuple[Array, Array]:
-        """Coordinates (k, N, n) of space and (k, N, 1) of time on hyperboloids of curvature -1."""
+        """Return the coordinates of points, (k, N, n) of space and (k, N, 1) of time, on
+        hyperboloids of curvature -1."""
         parts = x.astype(np.float64).reshape(len(x), len(self.root_of_c), -1)
         space = (parts[..., 1:] * self.root_of_c).swapaxes(0, 1)
         return space, np.sqrt(1 + (space**2).sum(-1, keepdims=True))
 
     def _points(self, space: Array) -> Array:
-        """Points (N, k (n + 1)) of coordinates (k, N, n)."""
+        """Return the points (N, k (n + 1)) with the coordinates (k, N, n) of space."""
         time = np.sqrt(1 + (space**2).sum(-1, keepdims=True))
         parts = np.concatenate([time, space], -1).swapaxes(0, 1) / self.root_of_c
         return parts.reshape(space.shape[1], -1)
 
     def distances(self, x: Array, y: Array) -> Array:
-        """(N, M) of (N, d) and (M, d)."""
+        """Return the distances (N, M) between points (N, d) and (M, d)."""
         s, t = self._factors(x)
         s_, t_ = self._factors(y)
-        # the product of the times minus 1, of positive terms
+        # The product of the times minus 1, written as a sum of terms that are positive, so that
+        # nothing cancels.
         u = t - 1
         u_ = (t_ - 1).swapaxes(1, 2)
         chord = u * u_ + u + u_ - s @ s_.swapaxes(1, 2)
         return (2 * np.arcsinh(np.sqrt(chord.clip(0) / 2)) / self.root_of_c[..., None]).mean(0)
 
     def similarity(self, x: Array, y: Array) -> Array:
-        """(N, M) of (N, d) and (M, d)."""
+        """Return the similarities (N, M) between points (N, d) and (M, d)."""
         signs = np.ones((len(self.root_of_c), x.shape[-1] // len(self.root_of_c)))
         signs[:, 0] = -1
         return (x * signs.ravel()) @ y.T
@@ -109,8 +113,8 @@ class Hyperboloids:
         return (np.arcsinh(_length(self._factors(x)[0])) / self.root_of_c[..., None]).mean((0, 2))
 
     def inside(self, x: Array, y: Array) -> Array:
-        """Whether ``y`` (1, d) is in the entailment cones of the points ``x`` (N, d), in every
-        factor."""
+        """Return whether ``y`` (1, d) lies in the entailment cones of the points ``x`` (N, d), in
+        every factor: (N,)."""
         s, t = self._factors(x)
         s_, t_ = self._factors(y)
         size = _length(s)
@@ -125,8 +129,8 @@ class Hyperboloids:
         return np.asarray((angle <= aperture).all((0, 2)))
 
     def mean(self, points: Array) -> Array:
-        """Points (N, d) of classes with several texts each, (N, P, d): averaged in the tangent
-        space at the origin."""
+        """Return points (N, d) for classes with several texts each, (N, P, d): their means in the
+        tangent space at the origin."""
         logs = self._logarithms(points.reshape(-1, points.shape[-1]))
         return self._exponentials(logs.reshape(len(logs), *points.shape[:2], -1).mean(-2))
 
@@ -146,11 +150,11 @@ class Hyperboloids:
 
 
 class CLIP:
-    """The towers in a folder.
+    """The exported towers of a CLIP in a folder.
 
     Args:
-        folder: where the export was written.
-        providers: of onnxruntime, such as ``("CUDAExecutionProvider",)``.
+        folder: folder that the export was written into.
+        providers: names of onnxruntime's providers, such as ``("CUDAExecutionProvider",)``.
     """
 
     def __init__(self, folder: str | Path, providers: Sequence[str] = ("CPUExecutionProvider",)):
@@ -168,19 +172,19 @@ class CLIP:
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
 
     def images(self, images: Sequence[str | Path | Image.Image]) -> Array:
-        """Points (B, d) of images, or of the images in files."""
+        """Return the points (B, d) of images, or of the images in files."""
         pixels = np.stack([prepared(image, self.about) for image in images])
         return np.asarray(self._towers["image"].run(None, {"images": pixels})[0])
 
     def texts(self, texts: Sequence[str]) -> Array:
-        """Points (N, d) of texts."""
+        """Return the points (N, d) of texts."""
         tokens = self.tokens(texts)
         starts = range(0, len(tokens), _TEXTS)
         batches = [tokens[start : start + _TEXTS] for start in starts]
         return np.concatenate([self._towers["text"].run(None, {"tokens": x})[0] for x in batches])
 
     def tokens(self, texts: Sequence[str]) -> Array:
-        """Tokens (N, L), int64, of texts; longer ones are cut."""
+        """Return the tokens (N, L), int64, of texts; longer texts are cut."""
         length = self.about["context"]
         found = np.zeros((len(texts), length), np.int64)
         for row, text in zip(found, texts):
@@ -192,8 +196,8 @@ class CLIP:
         return found
 
     def classes(self, names: Sequence[str] | None = None) -> Array:
-        """Points (N, d) of classes; default: the ``classes`` of the record. Of a name with synonyms
-        (``"building, edifice"``) the first counts."""
+        """Return the points (N, d) of classes; default: the ``classes`` of the record. For a name
+        with synonyms (``"building, edifice"``) the first is used."""
         names = self.about["classes"] if names is None else names
         templates = self.about["templates"]
         words = [name.split(", ")[0].strip() for name in names]
@@ -201,7 +205,7 @@ class CLIP:
         return self.space.mean(points.reshape(len(words), len(templates), -1))
 
     def rank(self, image: Array, points: Array) -> Array:
-        """Probabilities (N,) of an image (d,) among classes or texts (N, d)."""
+        """Return the probabilities (N,) of classes or texts (N, d) for an image (d,)."""
         logits = -self.about["logit_scale"] * self.space.distances(image[None], points)[0]
         shares = np.exp(logits - logits.max())
         return np.asarray(shares / shares.sum())
@@ -214,9 +218,10 @@ class CLIP:
         steps: int = 50,
         end: Array | None = None,
     ) -> list[Step]:
-        """The texts that an image (d,) passes on its way to the root, or to another image ``end``,
-        each once, from specific to general: at each of ``steps`` points the most similar of the
-        texts (N, d) whose cone holds it. The last of them is the root, "[ROOT]"."""
+        """Return the texts that an image (d,) passes on its way to the root, or to another image
+        ``end``, each once, from specific to general. At each of ``steps`` points of the way it is
+        the most similar of the texts (N, d) whose cone holds the point. The last one is the root,
+        "[ROOT]"."""
         way = self.space.way(image, steps, end)
         root = self.space.way(image, 2)[-1:]
         texts = np.concatenate([points, root])
@@ -238,14 +243,15 @@ class CLIP:
 
 
 def prepared(image: str | Path | Image.Image, about: dict[str, Any]) -> Array:
-    """Normalised pixels (3, H, W), float32, of an image or of the image in a file."""
+    """Return the normalised pixels (3, H, W), float32, of an image, or of the image in a file."""
     image = image if isinstance(image, Image.Image) else Image.open(image)
     shown = ImageOps.exif_transpose(image).convert("RGBA")
     white = Image.new("RGBA", shown.size, "white")
     seen = Image.alpha_composite(white, shown).convert("RGB")
     _, height, width = about["input_size"]
     size = (width, height)
-    if about["crop_mode"] != "squash":  # the shorter side is that of the square
+    # The image is resized so that its shorter side is that of the square.
+    if about["crop_mode"] != "squash":
         shorter = min(seen.size)
         size = (int(width * seen.width / shorter), int(width * seen.height / shorter))
     seen = seen.resize(size, Image.Resampling[about["interpolation"].upper()])
@@ -261,7 +267,8 @@ def _length(x: Array) -> Array:
 
 
 def _line(first: Array, last: Array, steps: int) -> Array:
-    """Evenly spaced points (steps, ...) of a straight line, with both ends."""
+    """Return evenly spaced points (steps, ...) on the straight line from ``first`` to ``last``,
+    with both ends."""
     share = np.linspace(0, 1, steps).reshape(-1, *[1] * first.ndim)
     return first + share * (last - first)
 

@@ -1,11 +1,11 @@
-"""Publishing weights: a release folder that any web server can serve, or a repository on the
-Hugging Face hub, or one more record of a zoo.
+"""Publish weights: as a release folder that any web server can serve, as a repository on the
+Hugging Face hub, or as one more record of a zoo.
 
 A release holds ``index.yml``, the weight files under the names that caches and mirrors use, a card
-for each record, and ``SHA256SUMS``. Copy it to a server and others load from it:
+for each record, and ``SHA256SUMS``. Copied to a server, others load from it:
 ``hypvision.load("https://HOST/FOLDER#NAME")``, or for all names at once
 ``HYPVISION_WEIGHTS=https://HOST/FOLDER``. By its ``config.json`` timm, too, reads the release of a
-single classifier of ours: ``timm.create_model("local-dir:FOLDER", pretrained=True)``.
+single classifier of hypvision: ``timm.create_model("local-dir:FOLDER", pretrained=True)``.
 
 A hub repository holds one record as timm writes it (``config.json``, ``model.safetensors``), so
 that, after ``import hypvision``, ``timm.create_model("hf-hub:USER/REPO", pretrained=True)`` works
@@ -35,7 +35,7 @@ _LOCK = ".index.lock"
 
 
 def index_of(folder: Path) -> Index:
-    """The index of a zoo; an empty one where there is none yet."""
+    """Return the index of a zoo in a folder; an empty index if the folder has none yet."""
     if (folder / "index.yml").is_file():
         return read_index(folder)
     ensure(
@@ -47,17 +47,18 @@ def index_of(folder: Path) -> Index:
 
 
 def put_record(folder: Path, record: Record, file: Path, seen: Record | None) -> None:
-    """Put a record and its weight file into a zoo, and render the table of the zoo anew.
+    """Put a record and its weight file into a zoo, and write the table of the zoo anew.
 
-    The index is read, changed and written while no other process does so: measurements take
-    minutes, in which others may have added records. An old weight file that no record names any
-    more is removed.
+    The index is read, changed and written under a lock, since measurements take minutes, in which
+    other processes may have added records. An old weight file that no record names any more is
+    removed.
 
     Args:
-        folder: the zoo, with ``index.yml``; made if it does not exist.
-        record: the new one, in place of one of its name.
-        file: its weights, which are copied to ``record.file.path``.
-        seen: the record of this name that the new one was made from; None if there was none.
+        folder: folder of the zoo, with ``index.yml``; it is made if it does not exist.
+        record: the new record, which replaces one of the same name.
+        file: file with its weights, which is copied to ``record.file.path``.
+        seen: the earlier record of this name that the new one was made from; None if there was
+            none.
 
     Raises:
         HypvisionError: another process has changed the record of this name meanwhile.
@@ -68,7 +69,7 @@ def put_record(folder: Path, record: Record, file: Path, seen: Record | None) ->
         ensure(
             index.records.get(record.name) == seen,
             f"Another command has changed '{record.name}' in '{folder}' meanwhile, so it was not "
-            "written. Look at that record, and repeat the command.",
+            "written. Look at that record and repeat the command.",
         )
         index = with_record(index, record)
         target = folder / str(record.file.path)
@@ -81,12 +82,12 @@ def put_record(folder: Path, record: Record, file: Path, seen: Record | None) ->
 
 
 def _write_config(index: Index, record: Record, folder: Path) -> None:
-    """The ``config.json`` by which timm reads the folder of a classifier of ours, whose class
-    unpacks stored weights; nothing for other tasks and timm's own networks."""
+    """Write the ``config.json`` by which timm reads the folder of a classifier of hypvision, whose
+    class unpacks stored weights; for other tasks and timm's own networks write nothing."""
     network = classifier(index, record, {}) if record.task == "classification" else None
     if not isinstance(network, AnyCheckpoint):
         return
-    # names of the layers that a new head replaces
+    # These are the names of the layers that a new head replaces.
     names = {key: network.pretrained_cfg.get(key) for key in ("classifier", "first_conv")}
     config = {
         "architecture": record.model,
@@ -98,12 +99,13 @@ def _write_config(index: Index, record: Record, folder: Path) -> None:
 
 
 def write_release(index: Index, records: Sequence[Record], folder: Path) -> None:
-    """Write a release into an empty folder."""
+    """Write a release of records into an empty folder."""
     released = {}
     sums = []
     names = {record.name for record in records}
     for record in records:
-        if record.parent not in names:  # a release must not refer to records outside of it
+        # A release must not refer to records outside it.
+        if record.parent not in names:
             record = replace(record, parent=None)
         copy_verified(
             resolve(record, index), folder / record.filename, record.file.sha256, record.file.bytes
@@ -121,9 +123,9 @@ def push_to_folder(index: Index, records: Sequence[Record], folder: str | Path) 
     """Make a release folder, complete or not at all.
 
     Args:
-        index: where the records are from.
-        records: which to release.
-        folder: a new or an empty one.
+        index: index that the records come from.
+        records: the records to release.
+        folder: a new or an empty folder.
     """
     folder = check_new_folder(Path(folder).expanduser().absolute())
     with replacing_folder(folder) as stage:
@@ -132,7 +134,7 @@ def push_to_folder(index: Index, records: Sequence[Record], folder: str | Path) 
 
 
 def hub_folder(index: Index, record: Record, folder: Path) -> None:
-    """Write what a hub repository of one record holds."""
+    """Write the files of a hub repository for one record into a folder."""
     copy_verified(
         resolve(record, index), folder / "model.safetensors", record.file.sha256, record.file.bytes
     )
@@ -149,13 +151,13 @@ def push_to_hub(index: Index, record: Record, repo: str, private: bool = False) 
     repository is made.
 
     Args:
-        index: where the record is from.
-        record: which to upload.
-        repo: ``USER/REPO``.
+        index: index that the record comes from.
+        record: the record to upload.
+        repo: name of the repository, ``USER/REPO``.
         private: whether a new repository is private.
 
     Returns:
-        Its address for :func:`hypvision.load`.
+        The address of the repository for :func:`hypvision.load`.
     """
     from huggingface_hub import HfApi
 
@@ -173,7 +175,7 @@ def push_to_hub(index: Index, record: Record, repo: str, private: bool = False) 
                 repo_id=repo, folder_path=place, commit_message=f"{record.name} from hypvision"
             )
         except Exception as error:
-            # the hub's client raises its own errors and those of its HTTP library
+            # The hub's client raises its own errors and those of its HTTP library.
             raise HypvisionError(
                 f"'{record.name}' cannot be pushed to the hub repository '{repo}': "
                 f"{one_line(error)}. Log in with a token that may write (hf auth login), check the "

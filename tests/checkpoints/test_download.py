@@ -101,7 +101,7 @@ def test_a_password_is_sent_and_not_shown(record, server, micro, monkeypatch, ca
 def test_a_download_ends_at_its_deadline(record, server, micro, monkeypatch):
     monkeypatch.setenv("HYPVISION_DEADLINE", "0.5")
     begun = time.monotonic()
-    with pytest.raises(HypvisionError, match=r"time that it may take is over \(HYPVISION_DEADLINE"):
+    with pytest.raises(HypvisionError, match=r"time limit for it is over \(HYPVISION_DEADLINE"):
         fetch(record, server, monkeypatch, "drip")
     assert time.monotonic() - begun < 5
     monkeypatch.delenv("HYPVISION_DEADLINE")

@@ -199,7 +199,7 @@ def test_files_without_one_set_of_weights_name_their_keys(weights):
     for extra in (False, True):
         with pytest.raises(HypvisionError, match="unknown to the model: encoder_q.cls_tokenx"):
             load_into(model, strange, "FILE", "it", "Give another.", extra=extra)
-    with pytest.raises(HypvisionError, match="one that FSDP made of several"):
+    with pytest.raises(HypvisionError, match="FSDP has made from several"):
         stored_weights({"blocks.0._flat_param": torch.ones(3)})
 
 
@@ -322,7 +322,7 @@ def test_a_lora_beside_whole_weights_is_refused(tmp_path):
 def test_other_methods_of_peft_are_refused(tmp_path):
     options = dict(r=2, target_modules=["qkv"])
     tuned(timm.create_model(NAME), use_dora=True, **options).save_pretrained(tmp_path)
-    with pytest.raises(HypvisionError, match="is a DoRA, and only LoRA is merged here"):
+    with pytest.raises(HypvisionError, match="is a DoRA, but only a LoRA can be merged here"):
         merge_lora(timm.create_model(NAME), tmp_path)
 
 

@@ -56,7 +56,7 @@ def test_right_data(case, capsys, tmp_path, task):
     data, config = case(task)
     status, said, _ = check(capsys, config, "--all", "--workers", 0)
     assert status == 0 and "samples were read; no faults." in said, said
-    assert "train  " in said and "val  " in said and "test: the data of val" in said
+    assert "train  " in said and "val  " in said and "test: its data are those of val" in said
     pictures = sorted(Path("work_dirs", task, "check").iterdir())
     expected = dict(classification=10, segmentation=6, detection=6)[task]
     assert len(pictures) == expected and {path.name.split("_")[0] for path in pictures} == {

@@ -136,7 +136,7 @@ def test_imagenet(name, tmp_path):
     (dict(put=("ILSVRC2012_img_val.tar", tar({"other.JPEG": jpeg(1)}))), "devkit does not know"),
     (dict(put=("ILSVRC2012_img_train.tar", b"no archive")), "damaged"),
     (dict(put=("ILSVRC2012_img_train.tar", tar({"n01.tar": b"x" * 600}))), "n01.tar' in .*damaged"),
-    (dict(put=("ILSVRC2012_img_train.tar", tar({"a.JPEG": jpeg(1)}))), "lies in no folder"),
+    (dict(put=("ILSVRC2012_img_train.tar", tar({"a.JPEG": jpeg(1)}))), "not lie in the folder"),
 ])  # fmt: skip
 def test_imagenet_that_lacks_something(change, said, tmp_path):
     files = SOURCES["published"]()
@@ -157,7 +157,7 @@ def test_sums(tmp_path, monkeypatch):
     monkeypatch.setattr(archives, "SUMS", sums)
     assert prepare("imagenet", source, tmp_path / "out") == 6
     monkeypatch.setattr(archives, "SUMS", {**sums, "ILSVRC2012_img_val.tar": "0" * 40})
-    with pytest.raises(HypvisionError, match="img_val.tar' has the sum .* published file 0000"):
+    with pytest.raises(HypvisionError, match="img_val.tar' has the sum .* published file has 0000"):
         prepare("imagenet", source, tmp_path / "new")
 
 

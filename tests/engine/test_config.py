@@ -93,7 +93,7 @@ def test_an_option_of_a_variable_is_told(tmp_path, caplog):
     assert load_config(path, {"batch": 8}).train_dataloader.batch_size == 4
     assert (
         "'batch' is a variable" in caplog.text
-        and "Change that: train_dataloader.batch_size." in caplog.text
+        and "Change these keys instead: train_dataloader.batch_size." in caplog.text
     )
 
 

@@ -117,7 +117,8 @@ def test_all_configs_load():
 )
 def test_options_that_change_the_form_of_a_config(key, value, expected):
     with pytest.raises(
-        HypvisionError, match=re.escape(f"has {key} = {value!r}, but {expected} is expected there")
+        HypvisionError,
+        match=re.escape(f"has {key} = {value!r}, but {expected} is expected for this key"),
     ):
         load_config(ROOT / "configs/hcformer/hcformer-nano_cifar10.py", {key: value})
 

@@ -46,7 +46,7 @@ def test_batches_of_one_image_are_told_before_the_first_step(caplog):
         drop_single_image(loop, NORMED.eval())
         assert not caplog.text
         drop_single_image(loop, NORMED.train())
-    assert "A batch is one image, and the model has 1 batch norms" in caplog.text
+    assert "Each batch is one image, and the model trains 1 batch norms" in caplog.text
     assert len(loop.dataloader) == 21
     with pytest.raises(ValueError, match="more than 1 value") as caught:
         NORMED.train()(torch.zeros(1, 3))

@@ -148,7 +148,7 @@ def test_a_segmenter_by_words_finds_classes_that_had_no_label(tmp_path):
         clip_options("emoji-t8")["pretrained"] == "zoo:emoji-t8.scenes"
     )  # the only CLIP of its kind
     with pytest.raises(
-        HypvisionError, match="stands on the CLIP 'emoji-t8', which does not cluster"
+        HypvisionError, match="is based on the CLIP 'emoji-t8', which does not cluster"
     ):
         build_model(name)
     with pytest.raises(HypvisionError, match="is not one network"):

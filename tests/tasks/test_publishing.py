@@ -278,7 +278,7 @@ def test_a_segmenter_on_clip_is_described():
     assert _classes(config, words) == config.words and len(config.words) == 22
     whole = load_config(ROOT / "tests/helpers/shapes/configs/hyperclip.py")
     assert describe_config(whole)["input"]["size"] == [3, 96, 96]
-    with pytest.raises(HypvisionError, match=r"which words .* Add classes="):
+    with pytest.raises(HypvisionError, match=r"words that the model is tested with.* Add classes="):
         _classes(whole, words)
     with pytest.raises(HypvisionError, match="or on a CLIP of hypvision"):
         describe_config(
@@ -289,7 +289,7 @@ def test_a_segmenter_on_clip_is_described():
 def test_a_classifier_of_several_labels_is_no_record():
     config = load_config(ROOT / "configs/hcformer/hcformer-nano_cifar10.py")
     config.model.multi_label = True
-    with pytest.raises(HypvisionError, match="one class an image"):
+    with pytest.raises(HypvisionError, match="one class per image"):
         describe_config(config)
 
 
@@ -369,7 +369,7 @@ def test_a_record_says_all_that_a_clip_is():
         (dict(adapter=dict(type="hyperclip")), "without an adapter"),
         (
             dict(clip=dict(force_quick_gelu=True)),
-            "none is a CLIP with model.clip={'force_quick_gelu': True}",
+            "none of these is a CLIP with model.clip={'force_quick_gelu': True}",
         ),
         (dict(clip=dict(force_image_size=96)), "'force_image_size': 96"),
         (dict(clip=dict(force_preprocess_cfg=dict(mean=(0, 0, 0)))), "'force_preprocess_cfg'"),

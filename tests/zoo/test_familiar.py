@@ -97,7 +97,7 @@ def test_what_is_no_table_is_told(content):
 
 @each("held_out", [0, 1])
 def test_too_few_images_set_no_limit(held_out):
-    with pytest.raises(HypvisionError, match=f"{held_out} held-out images say nothing"):
+    with pytest.raises(HypvisionError, match=f"{held_out} held-out images are too few"):
         fit(torch.ones(4, 3), torch.tensor([0, 0, 1, 1]), torch.ones(held_out, 3))
 
 

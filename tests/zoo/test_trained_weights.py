@@ -49,7 +49,7 @@ def test_load_it_by_its_path(trained):
 
 def test_what_does_not_fit_is_told(trained):
     for arguments, message in (
-        (dict(), "does not say what model it is of. Add it: hypvision.load"),
+        (dict(), "does not name its model. Add the model: hypvision.load"),
         (dict(model="hcformer_nanoo"), "no model 'hcformer_nanoo'. Did you mean hcformer_nano"),
         (
             dict(model="hcformer_tiny", img_size=32),

@@ -1,8 +1,8 @@
-"""Hooks for unattended trainings: repeatable (:mod:`~hypvision.engine.hooks.repeat`), stopped where
-they should not go on (:mod:`~hypvision.engine.hooks.stop`), with data of the right classes
-(:mod:`~hypvision.engine.hooks.classes`).
+"""Hooks for unattended trainings: hooks that make them repeatable
+(:mod:`~hypvision.engine.hooks.repeat`), hooks that stop them (:mod:`~hypvision.engine.hooks.stop`),
+and hooks that check the classes of the data (:mod:`~hypvision.engine.hooks.classes`).
 
-:data:`hypvision.engine.extensions.RUN_HOOKS` are added to every run.
+The hooks in :data:`hypvision.engine.extensions.RUN_HOOKS` are added to every run.
 """
 
 from hypvision.engine.hooks.classes import (

@@ -1,4 +1,4 @@
-"""Hooks that look at data sets before the first batch, foremost at their classes."""
+"""Hooks that check data sets before the first batch, above all their classes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from hypvision.io.errors import HypvisionError
 
 
 class DatasetHook(Hook, ABC):
-    """Checks each data set before its first batch, the validation's before the training begins."""
+    """Base class of hooks that check each data set before its first batch; validation data are
+    checked before the training begins."""
 
     def before_train(self, runner: Runner) -> None:
         self.check(runner, runner.train_dataloader.dataset)
@@ -35,23 +36,26 @@ class DatasetHook(Hook, ABC):
 
     @abstractmethod
     def check(self, runner: Runner, dataset: Any) -> None:
-        """Raise HypvisionError for data that does not fit the model."""
+        """Raise a HypvisionError if the data do not fit the model."""
 
 
 class KnownClasses(NamedTuple):
-    """The class names of a model's outputs, their source, and whether they are only numbers."""
+    """The class names of a model's outputs, where they come from, and whether they are only
+    numbers."""
 
     names: tuple[str, ...]
     source: str
     numbered: bool
 
     def has_no_names(self, names: tuple[str, ...]) -> bool:
-        """Whether it has numbers where other classes have names."""
+        """Return whether these classes have only numbers where other classes, ``names``, have
+        names."""
         return self.numbered and not all(map(str.isdecimal, names))
 
 
 def classes_in(checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
-    """The class names in a checkpoint, also by earlier keys of OpenMMLab; () if there are none."""
+    """Return the class names in a checkpoint, also those under earlier keys of OpenMMLab; () if
+    there are none."""
     meta = checkpoint.get("meta")
     about = meta.get("dataset_meta", meta) if isinstance(meta, Mapping) else None
     if not isinstance(about, Mapping):
@@ -65,14 +69,16 @@ def classes_in(checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def has_fixed_classes(model: Any, dataset: Any) -> bool:
-    """Whether a model has one head for the classes of a data set: open-vocabulary models get the
-    names at run time, a panoptic model has separate heads for things and stuff."""
+    """Return whether a model has one head with the classes of a data set. Open-vocabulary models do
+    not: they get the names at run time. Panoptic models do not: they have one head for things and
+    one for stuff."""
     free = getattr(model, "open_vocabulary", False) or getattr(dataset, "return_classes", False)
     return not free and "thing_classes" not in (getattr(dataset, "metainfo", None) or {})
 
 
 def class_heads(model: Any) -> Iterator[Any]:
-    """The parts of a model that know a number of classes: a classifier itself, or heads."""
+    """Yield the parts of a model that have a number of classes: a classifier itself, or its
+    heads."""
     decode = getattr(model, "decode_head", None)
     boxes = getattr(getattr(model, "roi_head", None), "bbox_head", None) or getattr(
         model, "bbox_head", None
@@ -85,21 +91,21 @@ def class_heads(model: Any) -> Iterator[Any]:
 
 @HOOKS.register_module()
 class CheckClassesHook(DatasetHook):
-    """Compares the class names of all data and of the checkpoint, before the first batch.
+    """Compare the class names of all data with those of the checkpoint before the first batch.
 
-    The labels are those of the checkpoint, else those of the training data. Class folders get their
-    labels by these names; a part may lack classes. A training that starts from weights for other
-    classes uses the classes of its data. Test data are compared with the words (``tested_words``)
-    of a model that compares images with words of its own.
+    Labels are numbered as in the checkpoint, else as in the training data. Data sets of class
+    folders are relabelled by these names, and may lack classes. A training that starts from weights
+    for other classes uses the classes of its data. If a model compares images with words, test data
+    are compared with its words (``tested_words``).
 
     Args:
-        by_name: False: compare the numbers of classes alone.
+        by_name: if False, only the numbers of classes are compared.
     """
 
     def __init__(self, by_name: bool = True) -> None:
         self.by_name = by_name
         self.known: KnownClasses | None = None
-        self._of_training = False  # whether the next data set to check is the training data
+        self._of_training = False  # whether the next data set to be checked is the training data
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         self._take(classes_in(checkpoint), network_of(runner), runner._load_from)
@@ -116,7 +122,8 @@ class CheckClassesHook(DatasetHook):
     def before_train(self, runner: Runner) -> None:
         self._of_training = True
         model = network_of(runner)
-        if self.known is None and not runner._resume:  # the head may be one of model.checkpoint
+        # The head may come from the weights in model.checkpoint.
+        if self.known is None and not runner._resume:
             self._take(
                 getattr(model, "start_classes", ()), model, getattr(model, "checkpoint", None)
             )
@@ -131,7 +138,7 @@ class CheckClassesHook(DatasetHook):
         if names and words is not None and not of_training:
             self._match_words(runner, model, dataset, names, words)
         heads = list(class_heads(model))
-        # a metric learner fixes its classes only in training
+        # A metric learner has fixed classes in training alone.
         fixed = heads or (of_training and hasattr(model, "train_classes"))
         if fixed and names and has_fixed_classes(model, dataset):
             self._compare(runner, model, dataset, names, of_training)
@@ -141,7 +148,8 @@ class CheckClassesHook(DatasetHook):
     def _compare(
         self, runner: Runner, model: Any, dataset: Any, names: tuple[str, ...], of_training: bool
     ) -> None:
-        """Compare the class names of data with those known, or take them where none are known."""
+        """Compare the class names of data with the known ones; if none are known, these become the
+        known ones."""
         place = f"{type(dataset).__name__} in '{_place(dataset)}'"
         if self.known is None or not self.by_name:
             self.known = KnownClasses(names, place, getattr(dataset, "numbered", False))
@@ -161,7 +169,8 @@ class CheckClassesHook(DatasetHook):
         known: KnownClasses,
         starting: bool,
     ) -> None:
-        """Relabel the data by the known class names; a new training may have other classes."""
+        """Relabel the data by the known class names if possible. A new training may have other
+        classes; in all other cases raise an error."""
         numbered = getattr(dataset, "numbered", False)
         if numbered or known.has_no_names(names):
             if not (numbered and known.numbered):
@@ -196,9 +205,9 @@ class CheckClassesHook(DatasetHook):
         names: tuple[str, ...],
         words: tuple[str, ...],
     ) -> None:
-        """Give a model the words of its test data in the order of their labels. Other words are
-        right where the config gives one for each class, such as for folders with the numbers of
-        WordNet."""
+        """Let a model use its words for test data in the order of the data's labels. Words that are
+        not class names are right if the config gives one for each class, such as for folders named
+        by numbers of WordNet."""
         place = f"{type(dataset).__name__} in '{_place(dataset)}'"
         source = "the model (model.classes)"
         by_name = self.by_name and not getattr(dataset, "numbered", False)
@@ -227,7 +236,8 @@ class CheckClassesHook(DatasetHook):
 
     @staticmethod
     def _count(runner: Runner, model: Any, dataset: Any) -> None:
-        """Compare the number of classes of a classifier with that of labelled images."""
+        """Compare the number of classes of a classifier with that of the data's labels: more
+        classes in the data are an error, fewer a warning."""
         if getattr(dataset, "labels", None) is None:
             return
         classes = _names(dataset)
@@ -246,17 +256,18 @@ class CheckClassesHook(DatasetHook):
 
 
 def _can_relabel(dataset: Any) -> bool:
-    """Whether the labels of a data set can follow other names."""
+    """Return whether the labels of a data set can be renumbered by other names."""
     return hasattr(dataset, "use_classes") and "ancestors" not in dataset.metainfo
 
 
 def _is_part(names: tuple[str, ...], words: tuple[str, ...]) -> bool:
-    """Whether the names are some of the words, none of which is there twice."""
+    """Return whether the names are a part of the words, and no word occurs twice."""
     return len(set(words)) == len(words) and set(names) < set(words)
 
 
 def _can_follow(names: tuple[str, ...], words: tuple[str, ...]) -> bool:
-    """Whether words can stand for names by their order: as many, and none at another's place."""
+    """Return whether words can stand for class names by their order: there are as many, and no
+    class name is the word of another class."""
     pairs = zip(names, words)
     return len(names) == len(words) and all(
         name == word or name not in words for name, word in pairs
@@ -264,12 +275,12 @@ def _can_follow(names: tuple[str, ...], words: tuple[str, ...]) -> bool:
 
 
 def _names(dataset: Any) -> tuple[str, ...]:
-    """The class names of a data set; () if it has none."""
+    """Return the class names of a data set; () if it has none."""
     return tuple((getattr(dataset, "metainfo", None) or {}).get("classes") or ())
 
 
 def _place(dataset: Any) -> str:
-    """Where a data set lies."""
+    """Return the path of a data set; the name of its class if it has no path."""
     found = (
         str(getattr(dataset, name, None) or "")
         for name in ("root", "place", "data_root", "ann_file")
@@ -279,7 +290,8 @@ def _place(dataset: Any) -> str:
 
 @HOOKS.register_module()
 class DataUsageHook(DatasetHook):
-    """Logs once, for each data set, which files it uses or leaves out and why, and notes."""
+    """Log once for each data set which files it uses, which it leaves out and why, and its
+    notes."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
@@ -298,7 +310,7 @@ class DataUsageHook(DatasetHook):
 
 @HOOKS.register_module()
 class ClassTableHook(Hook):
-    """Logs the metrics of each class, the worst class first."""
+    """Log the metrics of each class, the worst class first."""
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         self._log(runner, runner.val_evaluator)
@@ -322,4 +334,4 @@ class ClassTableHook(Hook):
                 )
 
 
-_LOGGED = 50  # only the results of this many worst classes are logged
+_LOGGED = 50  # number of worst classes whose results are logged

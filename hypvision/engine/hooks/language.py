@@ -1,4 +1,5 @@
-"""The sentences and words of a CLIP, in the checkpoints of its training and back."""
+"""Store the templates and words of a CLIP in the checkpoints of its training, and use those of a
+checkpoint."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ _logger = logging.getLogger(__name__)
 
 @HOOKS.register_module()
 class LanguageHook(Hook):
-    """Puts the :class:`~hypvision.checkpoints.language.Language` of a model into its checkpoints,
-    if it has one."""
+    """Put the :class:`~hypvision.checkpoints.language.Language` of a model into its checkpoints, if
+    the model has one."""
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        """Changes ``checkpoint`` in place."""
+        """Add the model's language to ``checkpoint`` in place."""
         found: Language | None = getattr(network_of(runner), "language", None)
         if found is not None:
             checkpoint["meta"][KEY] = written(found)
@@ -31,8 +32,8 @@ class LanguageHook(Hook):
 def take_templates(
     model: dict[str, Any], checkpoint: Mapping[str, Any], given: Container[str] = ()
 ) -> None:
-    """Change the ``model`` of a config to the sentences that its checkpoint was trained with, which
-    belong to the weights, unless the user has given others: ``given`` are the keys of
+    """Change the ``model`` of a config to the templates that its checkpoint was trained with, since
+    these belong to the weights, unless the user has given others. ``given``: the keys of
     ``--cfg-options``."""
     templates = language_of(checkpoint).templates
     if not templates or "model.templates" in given or not _takes_templates(str(model.get("type"))):
@@ -40,14 +41,14 @@ def take_templates(
     own = model.get("templates")
     if own is not None and _listed(own) != templates:
         _logger.warning(
-            "The checkpoint was trained with the sentences %s, which are used in place of those of "
+            "The checkpoint was trained with the templates %s, which replace those of "
             "the config. --cfg-options model.templates=... uses others.", list(templates),
         )  # fmt: skip
     model["templates"] = list(templates)
 
 
 def _takes_templates(kind: str) -> bool:
-    """Whether a class of this name, of any library, has the argument ``templates``."""
+    """Return whether a model class of this name, in any library, has the argument ``templates``."""
     registries = (MODELS, *MODELS.children.values())
     found = [registry.module_dict.get(kind) for registry in registries]
     return any(getattr(each, "takes_templates", False) for each in found)

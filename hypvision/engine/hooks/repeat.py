@@ -1,5 +1,5 @@
-"""Hooks by which a resumed training repeats the one that was not interrupted: seeds, checkpoints,
-validations, averages and what is counted."""
+"""Hooks that make a resumed training repeat the uninterrupted one: seeds, checkpoints, validations,
+averages and counters."""
 
 from __future__ import annotations
 
@@ -34,13 +34,15 @@ from hypvision.optim.averages import averaging_points
 
 
 def network_of(runner: Runner) -> Any:
-    """The model of a run without the wrappers of processes and of test-time augmentation."""
+    """Return the model of a run without the wrappers for several processes and for test-time
+    augmentation."""
     model = getattr(runner.model, "module", runner.model)
     return getattr(model, "module", model)
 
 
 def last_checkpoint(work_dir: str | Path) -> Path | None:
-    """The newest ``epoch_N.pth`` or ``iter_N.pth`` of a run, by its number."""
+    """Return the path of ``epoch_N.pth`` or ``iter_N.pth`` with the highest N in a work folder;
+    None if there is none."""
     numbered = [
         (re.fullmatch(r"(?:epoch|iter)_(\d+)\.pth", path.name), path)
         for path in Path(work_dir).glob("*.pth")
@@ -50,7 +52,8 @@ def last_checkpoint(work_dir: str | Path) -> Path | None:
 
 @FUNCTIONS.register_module()
 def seed_worker(worker_id: int) -> None:
-    """``worker_init_fn`` of the training data: seeds a worker by (main process, worker, rank).
+    """Seed a worker of the training data by (seed of the main process, worker, rank); for
+    ``worker_init_fn``.
 
     PyTorch draws a new seed for the workers from the main process each time they start; mmengine's
     default gives them the same seed in every epoch, which repeats the augmentations. Workers ignore
@@ -74,13 +77,13 @@ def seed_everything(*numbers: int) -> None:
 
 @HOOKS.register_module()
 class RepeatableSeedHook(Hook):
-    """Makes random numbers a function of (seed, rank, epoch): a resumed run repeats them.
+    """Make random numbers a function of (seed, rank, epoch), so that a resumed run repeats them.
 
-    In an epoch-based run the generators of torch, NumPy and random are seeded at the start of each
-    epoch; the data loader's workers, which restart in each epoch, derive their seeds from them; a
-    stream of shards (:mod:`hypvision.data.shards`) is told where the epoch begins and ends. In an
-    iteration-based run they are seeded in each iteration; the data is handled by
-    :class:`~hypvision.engine.loops.SeekingIterTrainLoop`.
+    In an epoch-based run, the generators of torch, NumPy and random are seeded at the start of each
+    epoch; the data loader's workers, which restart in each epoch, derive their seeds from these
+    generators; a stream of shards (:mod:`hypvision.data.shards`) is told where the epoch begins and
+    ends. In an iteration-based run, the generators are seeded in each iteration, and
+    :class:`~hypvision.engine.loops.SeekingIterTrainLoop` handles the data.
     """
 
     priority = "HIGHEST"
@@ -98,10 +101,10 @@ class RepeatableSeedHook(Hook):
 
 @HOOKS.register_module()
 class ReduceLossHook(Hook):
-    """Averages the logged losses over the processes; mmengine logs those of the first one.
+    """Average the logged losses over the processes; mmengine logs those of the first process.
 
-    It costs one all-reduce of a small vector per iteration, after backward, and runs before hooks
-    that log or check.
+    This takes one all-reduce of a small vector in each iteration, after backward. The hook runs
+    before hooks that log or check losses.
     """
 
     priority = "HIGHEST"
@@ -129,7 +132,7 @@ def last_good(runner: Runner) -> str:
 
 
 class _DeletingLater:
-    """mmengine's storage backend, but the names of files that are to be deleted are only noted."""
+    """mmengine's storage backend, which here only notes the names of files to be deleted."""
 
     def __init__(self, backend: Any, noted: list[str]):
         self.backend = backend
@@ -146,13 +149,13 @@ class _DeletingLater:
 
 @HOOKS.register_module(force=True)
 class CheckpointHook(_CheckpointHook):
-    """Writes checkpoints as mmengine's hook does, but never deletes the last good one.
+    """Write checkpoints as mmengine's hook does, but never delete the last good one.
 
-    It takes the place of mmengine's, which deletes an old file before it writes the new one. Here
-    the new file is written, then ``last_checkpoint``, and then the old file is deleted. The new
+    This hook replaces mmengine's, which deletes an old file before it writes the new one. Here the
+    new file is written, then ``last_checkpoint``, and then the old file is deleted. The new
     checkpoint names the files that are still to be deleted (``outdated_ckpts`` of the message hub),
-    so a training that goes on from it deletes what a killed one has left. Only files in the folder
-    of the checkpoints are deleted.
+    so a training that resumes from it deletes the files that a killed one has left. Only files in
+    the folder of the checkpoints are deleted.
     """
 
     outdated: list[str]  # names of files that the next checkpoint replaces
@@ -179,19 +182,21 @@ class CheckpointHook(_CheckpointHook):
         own = Path(runner._load_from or "").absolute().parent == Path(self.out_dir).absolute()
         if runner._resume and own:
             self.last_ckpt = str(runner._load_from)
-            # the training was killed before it changed last_checkpoint
+            # The earlier training was killed before it updated last_checkpoint.
             if self.outdated and is_main_process():
                 point_to(runner.work_dir, self.last_ckpt)
             self._delete_outdated(runner)
         self.outdated.clear()
 
     def _here(self, path: str | None) -> str | None:
-        """The place of a file of a folder that may have been moved since."""
+        """Return the path of a checkpoint in the present folder of the run, which may have been
+        moved since; ``path`` itself if the folder has no such file."""
         own = self.file_backend.join_path(self.out_dir, os.path.basename(path or ""))
         return own if path and self.file_backend.isfile(own) else path
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        """Check what is written, as the last hook: a step may give NaN after a finite loss."""
+        """Raise an error if the checkpoint has weights or states that are not finite. This is
+        checked here, after all other hooks, since a step may produce NaN after a finite loss."""
         problem = resume_problem(checkpoint)
         if problem is not None:
             raise HypvisionError(
@@ -240,19 +245,21 @@ class CheckpointHook(_CheckpointHook):
             backend = self.file_backend.backend
             if name not in current and backend.isfile(path):
                 backend.remove(path)
-            elif name not in current and backend.isdir(path):  # of DeepSpeed
+            # DeepSpeed writes a checkpoint as a folder.
+            elif name not in current and backend.isdir(path):
                 backend.rmtree(path)
         self.outdated.clear()
         runner.message_hub.update_info("outdated_ckpts", [])
 
 
 def steps_done(runner: Runner) -> int:
-    """The present epoch, or the iteration in a training that counts iterations."""
+    """Return the number of epochs done, or of iterations in a training by iterations."""
     return runner.epoch if isinstance(runner.train_loop, EpochBasedTrainLoop) else runner.iter
 
 
 def validates_here(runner: Runner) -> bool:
-    """Whether a training validates at its present step; a resumed one was saved before."""
+    """Return whether a training validates after the steps that it has done; a resumed training was
+    saved before that validation."""
     loop = runner.train_loop
     done = steps_done(runner)
     if not done or runner.val_loop is None or done < loop.val_begin:
@@ -264,11 +271,11 @@ def validates_here(runner: Runner) -> bool:
 
 @HOOKS.register_module()
 class LastValidationHook(Hook):
-    """Repeats the validation that a training was cut short in, when it is resumed.
+    """Repeat the validation that a training was interrupted in, when it is resumed.
 
-    The checkpoint was written before it: without this, the step would have no metrics, and its
-    weights would not be compared with the best. ``last_validation`` in the work dir has the number
-    of the step that was validated last.
+    The checkpoint was written before the validation; without this hook, the step would have no
+    metrics, and its weights would not be compared with the best. ``last_validation`` in the work
+    dir holds the number of the step that was validated last.
     """
 
     priority = (
@@ -284,12 +291,14 @@ class LastValidationHook(Hook):
         if not validates_here(runner) or self._seen == here:
             return
         found = [file.read_text(errors="replace").strip() if file.is_file() else ""]
-        broadcast_object_list(found)  # other machines may not have the file
+        # Other machines may not have the file, so the first process tells them.
+        broadcast_object_list(found)
         if found[0] != here:
             runner.val_loop.run()
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        if runner._train_loop is None:  # it validates alone
+        # Without a training loop, a validation runs alone and there is nothing to resume.
+        if runner._train_loop is None:
             return
         self._seen = str(steps_done(runner))
         if is_main_process():
@@ -298,11 +307,11 @@ class LastValidationHook(Hook):
 
 @HOOKS.register_module(force=True)
 class EMAHook(_EMAHook):
-    """Averages weights as mmengine's hook does, and points of a manifold along its geodesics.
+    """Average weights as mmengine's hook does, and points of a manifold along its geodesics.
 
-    It takes the place of mmengine's, whose average of two points, taken coordinate by coordinate,
-    lies off their manifold. A point moves the same share of the way to the new one as a weight
-    does.
+    This hook replaces mmengine's, which averages points coordinate by coordinate, so that the
+    average lies off their manifold. A point moves the same share of the way to the new point as a
+    weight does.
     """
 
     def after_train_iter(
@@ -321,9 +330,10 @@ class EMAHook(_EMAHook):
 
 @HOOKS.register_module()
 class CoreTimeHook(Hook):
-    """Counts a training's CPU seconds over all restarts: ``core_seconds`` of the message hub.
+    """Count a training's CPU seconds over all restarts, in ``core_seconds`` of the message hub.
 
-    User and system time of this process with validations, without data loader workers.
+    The seconds are the user and system time of this process, with validations and without data
+    loader workers.
     """
 
     def before_train(self, runner: Runner) -> None:
@@ -332,13 +342,13 @@ class CoreTimeHook(Hook):
     def _count(self, runner: Runner, *_: Any, **__: Any) -> None:
         runner.message_hub.update_info("core_seconds", time.process_time() - self._begin)
 
-    # Before a checkpoint is written, whatever the training counts.
+    # These methods run before a checkpoint is written, in trainings by epochs and by iterations.
     after_train_iter = after_train_epoch = after_train = _count
 
 
 @HOOKS.register_module()
 class CurvatureHook(Hook):
-    """Logs the learned curvatures ``c`` after every epoch, as ``curvature/NAME``."""
+    """Log the learned curvatures ``c`` after every epoch, as ``curvature/NAME``."""
 
     def after_train_epoch(self, runner: Runner) -> None:
         model = network_of(runner)

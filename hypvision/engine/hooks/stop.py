@@ -32,13 +32,14 @@ from hypvision.io.errors import HypvisionError
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """SIGINT or SIGTERM was received and the state is on disk; the message says how to resume."""
+    """Raised when a run has received SIGINT or SIGTERM and its state is on disk; the message says
+    how to resume."""
 
 
 @HOOKS.register_module()
 class UnusedParametersHook(Hook):
-    """Stops a training on several processes before its first step if a parameter got no gradient:
-    the second step would fail with PyTorch's error about reductions."""
+    """Stop a training on several processes before its first step if a parameter got no gradient;
+    without this, the second step would fail with PyTorch's error about reductions."""
 
     def before_train(self, runner: Runner) -> None:
         model = runner.model
@@ -49,7 +50,9 @@ class UnusedParametersHook(Hook):
             optimizer.register_step_pre_hook(lambda *_: self._check(network_of(runner)))
 
     def _check(self, model: torch.nn.Module) -> None:
-        if not self._first:  # a hook must not remove itself while mmengine iterates over the hooks
+        # The check stays registered, since a hook must not remove itself while the hooks are being
+        # called.
+        if not self._first:
             return
         self._first = False
         unused = [
@@ -66,7 +69,8 @@ class UnusedParametersHook(Hook):
 
 @HOOKS.register_module()
 class CanLearnHook(Hook):
-    """Tells of a training that changes nothing: softmax of one output, rate 0, frozen weights."""
+    """Raise an error, or warn, if a training would change nothing: softmax of one output, learning
+    rate 0, frozen weights."""
 
     def before_train(self, runner: Runner) -> None:
         self._told = False
@@ -74,7 +78,7 @@ class CanLearnHook(Hook):
         rates: list[float] = sum(runner.optim_wrapper.get_lr().values(), [])
         groups = getattr(runner.optim_wrapper, "param_groups", ())
         reason = ""
-        # as of methods without a training
+        # Methods without a training have such models, so this is no error.
         if not any(parameter.requires_grad for parameter in model.parameters()):
             runner.logger.warning(
                 "All weights of the model are frozen: the training changes none of them."
@@ -82,7 +86,7 @@ class CanLearnHook(Hook):
         elif any(_is_constant(part) for part in class_heads(model)):
             reason = (
                 "The model has one class with one output, whose softmax is always 1. Add a class "
-                "of everything else, or take a loss of single outputs (multi_label=True, or "
+                "of everything else, or use a loss of single outputs (multi_label=True, or "
                 "use_sigmoid=True of a segmenter's loss)."
             )
         elif not any(rates) and not any(group.get("initial_lr") for group in groups):
@@ -106,7 +110,8 @@ class CanLearnHook(Hook):
 
 
 def _is_constant(head: Any) -> bool:
-    """Whether the outputs of a head are the same whatever its weights: a softmax of one class."""
+    """Return whether the outputs of a head do not depend on its weights, which is so for a softmax
+    of one class."""
     losses = getattr(head, "loss_decode", None)
     if losses is None:
         return head.num_classes == 1 and getattr(head, "multi_label", None) is False
@@ -118,16 +123,16 @@ def _is_constant(head: Any) -> bool:
 
 @HOOKS.register_module()
 class StopOnNaNHook(Hook):
-    """Stops a training whose loss is not finite, before it writes a checkpoint; the error names the
+    """Stop a training whose loss is not finite before it writes a checkpoint; the error names the
     iteration, the last good checkpoint and what to try."""
 
-    # runs after ReduceLossHook, so that all processes see the same loss and stop together
+    # ReduceLossHook must run first, so that all processes see the same loss and stop together.
     priority = "HIGHEST"
 
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
-        # item() does not add a wait for the GPU: the logger reads the same value right after this
+        # item() adds no wait for the GPU, since the logger reads the same value right after this
         # hook.
         loss = torch.as_tensor((outputs or {}).get("loss", 0.0)).detach().item()
         if math.isfinite(loss):
@@ -146,16 +151,18 @@ class StopOnNaNHook(Hook):
 
 @HOOKS.register_module()
 class InterruptHook(Hook):
-    """On SIGINT and SIGTERM, stops a run cleanly between two iterations.
+    """Stop a run cleanly between two iterations on SIGINT and SIGTERM.
 
-    An iteration-based run writes a checkpoint there. An epoch-based run relies on that of its last
-    epoch, because it resumes at the start of an epoch. A second signal ends the process at once.
+    A run by iterations writes a checkpoint at this point. A run by epochs relies on the checkpoint
+    of its last epoch, because it resumes at the start of an epoch. A second signal ends the process
+    at once.
 
     Raises:
-        TrainingInterrupted: when the state of the run is on disk.
+        TrainingInterrupted: the run was stopped and its state is on disk.
     """
 
-    priority = "LOWEST"  # runs after CheckpointHook and EMAHook
+    # CheckpointHook and EMAHook must run first.
+    priority = "LOWEST"
 
     def __init__(self) -> None:
         self._received: signal.Signals | None = None
@@ -195,8 +202,8 @@ class InterruptHook(Hook):
             raise TrainingInterrupted(self._advice(runner))
 
     def explain(self, runner: Runner) -> None:
-        """After an error: raise TrainingInterrupted where a signal came before it: that was to the
-        workers as well, and they ended first."""
+        """Raise TrainingInterrupted if an error came after a signal: data workers got the same
+        signal and ended first, which was the error."""
         if self._received is not None:
             raise TrainingInterrupted(self._advice(runner))
 
@@ -223,24 +230,26 @@ class InterruptHook(Hook):
 
 @HOOKS.register_module(force=True)
 class EarlyStoppingHook(Hook):
-    """Early stopping: ends a training whose metric no longer improves, and logs the reason.
+    """End a training whose metric no longer improves (early stopping), and log the reason.
 
-    It takes the place of mmengine's, which counts from the beginning again when a training is
-    resumed. This hook stores its count in the checkpoints. A checkpoint is written before the
-    validation of its epoch, so a resumed training first repeats that validation (without this hook
-    only if it was cut short, see :class:`LastValidationHook`).
+    This hook replaces mmengine's, whose count starts again when a training is resumed; this one
+    stores its count in the checkpoints. A checkpoint is written before the validation of its epoch,
+    so a resumed training repeats this validation first (without this hook only if it was
+    interrupted, see :class:`LastValidationHook`).
 
     Args:
-        monitor: the metric, such as ``"top1"``; default the one that CheckpointHook keeps the best
-            checkpoint of.
-        rule: ``"greater"`` or ``"less"``, what is better; default the CheckpointHook's, or
-            mmengine's for this name.
-        patience: validations in a row without a better value, after which the training stops.
-        min_delta: a value must be better by more than this to count.
+        monitor: name of the metric, such as ``"top1"``; default: the one by which CheckpointHook
+            chooses the best checkpoint.
+        rule: ``"greater"`` or ``"less"``, the direction that is better; default: that of
+            CheckpointHook, or mmengine's for this metric.
+        patience: number of validations in a row without a better value after which the training
+            stops.
+        min_delta: a value counts as better if it exceeds the best by more than this.
         stopping_threshold: stop as soon as a value is better than this.
     """
 
-    priority = "LOWEST"  # runs after CheckpointHook: the message names its best checkpoint
+    # CheckpointHook must run first, since the message names its best checkpoint.
+    priority = "LOWEST"
 
     def __init__(
         self,
@@ -274,8 +283,8 @@ class EarlyStoppingHook(Hook):
                 self.rule = self.rule or hook.rules[0]
         ensure(
             self.monitor is not None,
-            "Early stopping does not know which metric to look at. Set monitor='top1', or what "
-            "your validation is to be judged by, in the EarlyStoppingHook.",
+            "Early stopping does not know which metric to look at. Set monitor='top1', or the "
+            "metric that decides for your validation, in the EarlyStoppingHook.",
         )
         self.rule = self.rule or _rule_of(str(self.monitor))
         self.state = runner.message_hub.get_info("early_stopping", None) or dict(
@@ -296,7 +305,8 @@ class EarlyStoppingHook(Hook):
         sign = 1 if self.rule != "less" else -1
         best = -math.inf if self.state["best"] is None else sign * self.state["best"]
         state = dict(self.state, seen=steps_done(runner), waited=self.state["waited"] + 1)
-        if sign * value - best > self.min_delta:  # never for NaN
+        # This is never true for NaN.
+        if sign * value - best > self.min_delta:
             state.update(best=float(value), at=state["seen"], waited=0)
         self.state = state
         runner.message_hub.update_info("early_stopping", state)
@@ -326,7 +336,8 @@ class EarlyStoppingHook(Hook):
 
 
 def _rule_of(metric: str) -> str:
-    """Whether a greater or a smaller value is better, as far as mmengine knows the metric."""
+    """Return ``"greater"`` or ``"less"``, whichever is better for a metric that mmengine knows;
+    raise an error for other metrics."""
     try:
         return _CheckpointHook(save_best=metric).rules[0]
     except ValueError as error:
