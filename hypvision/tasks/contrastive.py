@@ -122,7 +122,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
     ):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
         tune = tune or ("full" if adapter is None else "adapter")
-        self.gives_words = classes is not None  # False: the data may replace the default names
+        self.gives_words = classes is not None  # data may then have other names
         classes = TAXONOMY.classes["shape"] if classes is None else classes
         self.entail = entail
         self.chunk = chunk
