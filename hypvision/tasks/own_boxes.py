@@ -1,5 +1,5 @@
-"""The recipe for a folder of images with boxes or masks, COCO's or YOLO's: ``hypvision train
-FOLDER``."""
+"""The recipe of ``hypvision train FOLDER`` for a folder of images with boxes or masks, in COCO's or
+YOLO's format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = dict(
     val=("val", "valid", "validation"),
     test=("test", "testing"),
 )
-"""What the parts are called, the names further to the left first."""
+"""Names of the folders of each part; earlier names have priority."""
 _IN_PART = ("_annotations.coco.json", "annotations.json", "labels.json")
 _WHOLE = (
     "_annotations.coco.json", "annotations/instances_default.json", "annotations.json",
@@ -29,12 +29,12 @@ _WHOLE = (
 )  # fmt: skip
 
 
-# Folders that boxes have, in lower case.
+# Folders that show that data has boxes, in lower case.
 _BOXES = ("annotations", "labels", "jpegimages", "obj_train_data")
 
 
 class _Coco(NamedTuple):
-    """An annotation file, the folder of its images, and its content."""
+    """A COCO annotation file, the folder of its images, and its content."""
 
     file: Path
     images: Path
@@ -42,14 +42,14 @@ class _Coco(NamedTuple):
 
 
 def boxes_config(source: Path) -> Config | None:
-    """The config ``_base_/own_boxes.py``, or ``own_masks.py`` where each object has an outline, for
-    a folder or a ``data.yaml``; None: the folder has neither COCO's nor YOLO's annotations.
+    """Return the config ``_base_/own_boxes.py`` (or ``own_masks.py`` if each object has an outline)
+    for a folder or a ``data.yaml``; None if the folder has neither COCO's nor YOLO's annotations.
 
     Args:
-        source: YOLO's ``data.yaml`` or its folder; or a folder of COCO:
-            ``annotations/instances_train2017.json`` with ``train2017/*``,
-            ``train/_annotations.coco.json`` with ``train/*``, or one file for all images, where
-            every fifth is for validation.
+        source: YOLO's ``data.yaml`` or its folder; or a folder in one of COCO's layouts:
+            ``annotations/instances_train2017.json`` with ``train2017/*``;
+            ``train/_annotations.coco.json`` with ``train/*``; or one file for all images, of which
+            every fifth is used for validation.
     """
     yaml = source if source.is_file() else find_yaml(source)
     if yaml is not None:
@@ -72,14 +72,16 @@ def _base(masks: bool, folder: Path, classes: Sequence[str]) -> Config:
     return config
 
 
-# YOLO
+# Data in YOLO's format
 # --------------------------------------------------------------------------------------------------
 
 
 def _yolo_config(yaml: Path) -> Config:
     data = read_yolo(yaml)
     if "train" not in data.images:
-        raise HypvisionError(f"'{yaml}' names no data to train with. Expected: 'train: ...'.")
+        raise HypvisionError(
+            f"'{yaml}' names no training data. Add a line such as 'train: images/train'."
+        )
     masks = outlined(data)
     config = _base(masks, yaml.parent, data.names)
     images = data.images["train"]
@@ -96,25 +98,29 @@ def _yolo_config(yaml: Path) -> Config:
 
 
 def _nearest(part: str, known: Any) -> str:
-    """The part that stands for another one that is not there: test for val, and the reverse."""
+    """Return the part that is used for ``part``, among the ``known`` ones: if there is no val, test
+    replaces it, and the reverse."""
     others = dict(train=("train",), val=("val", "test", "train"), test=("test", "val", "train"))
     return next(name for name in others[part] if name in known)
 
 
 def _held_out(images: Sequence[Any], place: Path) -> tuple[list[int], list[int]]:
-    """The numbers of the images to learn from, and of every fifth, to validate with."""
+    """Return the numbers of the images to train with, and of every fifth image, to validate
+    with."""
     if len(images) < 2:
-        raise HypvisionError(f"'{place}' has one image. Expected: two, one to validate with.")
+        raise HypvisionError(
+            f"'{place}' has one image. At least two are needed, one of them to validate with."
+        )
     apart = list(range(len(images) - 1, -1, -5))[::-1]
     return [number for number in range(len(images)) if number not in set(apart)], apart
 
 
-# COCO
+# Data in COCO's format
 # --------------------------------------------------------------------------------------------------
 
 
 def _coco_parts(folder: Path) -> dict[str, _Coco]:
-    """The annotation files of the parts; ``train`` alone where one file has all images."""
+    """Return the annotation file of each part; only ``train`` if one file has all images."""
     found = {}
     for part, names in NAMES.items():
         one = next(filter(None, (_coco_of(folder, name) for name in names)), None)
@@ -128,7 +134,7 @@ def _coco_parts(folder: Path) -> dict[str, _Coco]:
 
 
 def _coco_of(folder: Path, name: str) -> _Coco | None:
-    """The annotation file of the part that is called so; None: there is none."""
+    """Return the annotation file of the part called ``name``; None if there is none."""
     for file in (folder / name / own for own in _IN_PART):
         if file.is_file():
             return _opened(file, [file.parent, file.parent / "images", file.parent / "data"])
@@ -142,14 +148,15 @@ def _coco_of(folder: Path, name: str) -> _Coco | None:
 
 
 def _opened(file: Path, places: Sequence[Path]) -> _Coco | None:
-    """The file, and the folder where its first image lies; None: it is not of COCO's format."""
+    """Return an annotation file with the folder in which its first image lies; None if the file is
+    not in COCO's format."""
     content = read_json(file)
     if not isinstance(content, dict):
         return None
     if not all(isinstance(content.get(key), list) for key in ("images", "categories")):
         return None
     if not content["images"]:
-        raise HypvisionError(f"'{file}' lists no images. Get it again.")
+        raise HypvisionError(f"'{file}' lists no images. Take an intact copy of the file.")
     first = content["images"][0]
     name = str(first.get("file_name") if isinstance(first, dict) else first)
     images = next((place for place in places if (place / name).is_file()), None)
@@ -166,8 +173,8 @@ def _coco_config(folder: Path, parts: dict[str, _Coco]) -> Config:
     if "train" not in parts:
         found = ", ".join(f"'{part.file}'" for part in parts.values())
         raise HypvisionError(
-            f"'{folder}' has {found}, but no annotations to train with, such as "
-            f"'{folder}/annotations/instances_train.json'."
+            f"'{folder}' has {found}, but no annotations of training images. Add them, for example "
+            f"as '{folder}/annotations/instances_train.json'."
         )
     train = parts["train"].content
     classes, empty = _classes(train)
@@ -182,7 +189,7 @@ def _coco_config(folder: Path, parts: dict[str, _Coco]) -> Config:
         dataset.ignored = empty
         if held_out is not None:
             dataset.indices = held_out[part != "train"]
-        elif part != "train":  # areas are those of the file
+        elif part != "train":  # mean average precision then uses the areas in the file
             config[f"{part}_evaluator"].ann_file = str(own.file)
     return config
 
@@ -197,7 +204,8 @@ def _objects(content: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _classes(content: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """The names of the categories, and of those that only stand above others (Roboflow's first)."""
+    """Return the names of the categories, and those of categories without objects that only group
+    others, such as the first one in Roboflow's files."""
     items = [item for item in content["categories"] if isinstance(item, dict)]
     above = {item.get("supercategory") for item in items}
     used = {item.get("category_id") for item in _objects(content)}
@@ -209,22 +217,22 @@ def _classes(content: dict[str, Any]) -> tuple[list[str], list[str]]:
 
 
 def refuse_other_boxes(folder: Path) -> None:
-    """Refuse a folder that has boxes in a layout which is not read, before it is taken for folders
-    of classes."""
+    """Refuse a folder that holds boxes in an unknown layout, before its sub-folders are mistaken
+    for classes."""
     folders = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
     known = [folders[name] for name in _BOXES if name in folders]
     if known:
         raise HypvisionError(
-            f"'{folder}' has the folder '{known[0].name}', so it seems to hold boxes, but neither "
-            "YOLO's data.yaml nor a file of COCO such as annotations/instances_train.json or "
-            "train/_annotations.coco.json. YOLO: write a data.yaml, with 'names: [cat, dog]' and "
-            "'train: images'. VOC, LabelMe, CreateML: hypvision data convert. Unpack what ends in "
-            ".gz."
+            f"'{folder}' has the folder '{known[0].name}', so it seems to hold boxes, but it has "
+            "neither YOLO's data.yaml nor a file of COCO such as annotations/instances_train.json "
+            "or train/_annotations.coco.json. For YOLO write a data.yaml, with 'names: [cat, dog]' "
+            "and 'train: images'. For VOC, LabelMe or CreateML use hypvision data convert. Unpack "
+            "files that end in .gz."
         )
 
 
 def choose_boxes(config: Config, image_size: int | None) -> None:
-    """Set the size of the images of such a config."""
+    """Set the size of the images in a config of :func:`boxes_config`; None keeps it."""
     for part in NAMES if image_size else ():
         for step in config.dataset(part).pipeline:
             if step.type == "Resize":
@@ -232,7 +240,7 @@ def choose_boxes(config: Config, image_size: int | None) -> None:
 
 
 def described_boxes(config: Config) -> str:
-    """What was found, in one line."""
+    """Return one line that says which data a config of :func:`boxes_config` uses."""
     train, val = (config.dataset(part) for part in ("train", "val"))
     kind = "YOLO" if train.type == "YOLODataset" else "COCO"
     what = "masks" if config.model.type == "MaskRCNN" else "boxes"
