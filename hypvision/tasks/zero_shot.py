@@ -2,8 +2,8 @@
 and the choice between two captions. The command is ``hypvision clip evaluate``.
 
 Each data set has a result file in the form of CLIP_benchmark; its entry ``hypvision`` says what
-else the numbers depend on. A data set whose file exists, for the same weights, prompts and data, is not
-measured again.
+else the numbers depend on. A data set whose file exists, for the same weights, prompts and data, is
+not measured again.
 """
 
 from __future__ import annotations
