@@ -97,6 +97,9 @@ def test_paths_are_no_words(tmp_path, monkeypatch, capsys):
     ):
         assert main(["predict", "cat", "--clip", "shapes-s8.captions", "--classes", given]) == 2
         assert said in capsys.readouterr().err
-    for given, said in (("c.csv", "a list of texts ends in .txt"), ("pipe", "'pipe' is a pipe")):
+    for given, said in (
+        ("c.csv", "a file of texts must end in .txt"),
+        ("pipe", "'pipe' is a pipe"),
+    ):
         assert main(["metric", "embed", "--clip", "shapes-s8.captions", "--texts", given]) == 2
         assert said in capsys.readouterr().err

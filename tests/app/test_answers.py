@@ -204,7 +204,7 @@ def test_a_hierarchy_in_the_disk(answers, tmp_path):
         (lambda a: a.classify(None, "hcformer_nano.cifar10"), "No photo is given"),
         (lambda a: a.find("", None, "shapes-s8.captions"), "either words or an example"),
         (lambda a: a.find("disk", "x.png", "shapes-s8.captions"), "either words or an example"),
-        (lambda a: a.find("disk", None, "hcformer_nano.cifar10"), "embeds no texts"),
+        (lambda a: a.find("disk", None, "hcformer_nano.cifar10"), "embeds images, not texts"),
         (lambda a: a.find("disk", None, "shapes-s8.captions", 1, "no_such"), "There is no folder"),
         (lambda a: Answers().find("disk", None, "shapes-s8.captions"), "--gallery DIR"),
         (lambda a: Answers("/no/such"), "There is no folder"),

@@ -244,11 +244,11 @@ def test_mistakes_are_told(folder, tmp_path, capsys):
         ([str(folder / "chains.csv"), *clip, "--candidates", "x.csv"], "only with --show"),
         (
             [str(folder / "chains.csv"), *clip, "--hyperlex", "x", "--template", "a photo"],
-            "must have one {}",
+            "must contain {} once",
         ),
         (
             [str(folder / "chains.csv"), *clip, "--hyperlex", "x", "--template", "{0} {}"],
-            "must have one {}",
+            "must contain {} once",
         ),
         (
             [str(folder / "chains.csv"), *clip, "--clip", f"emoji-s16:{tmp_path / 'large.pt'}"],

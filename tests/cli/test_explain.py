@@ -280,7 +280,7 @@ def test_a_training_is_explained_by_its_config(tmp_path, capsys):
     )
     command = ["explain", str(tmp_path / "scene.png"), "--regions", "0", "--stage", "2", "--out"]
     assert main([*command, str(tmp_path / "a"), "--model", str(config)]) == 2
-    assert "A config needs --weights" in capsys.readouterr().err
+    assert "With a config give --weights" in capsys.readouterr().err
     assert (
         main([*command, str(tmp_path / "a"), "--model", str(config), "--weights", str(weights)])
         == 0

@@ -454,9 +454,7 @@ def test_learned_classes_keep_their_names(host):
 
     own = names(None)
     assert names(list(own[::-1])) == own
-    with pytest.raises(
-        HypvisionError, match="is a classifier, which counts nothing: leave out --things"
-    ):
+    with pytest.raises(HypvisionError, match="is a classifier, .*: leave out --things"):
         names(own, own[:1])
     with pytest.raises(
         HypvisionError, match="'horse'.* only here.*only the classes of its training"

@@ -409,7 +409,7 @@ def test_a_training_of_other_settings_is_not_resumed(tmp_path):
     ):
         run_cell(cell, replace(first, adapter=dict(beta=5.0)), tmp_path / "out")
     (tmp_path / "out/settings.json").unlink()  # the result says them, too
-    with pytest.raises(HypvisionError, match="of other settings"):
+    with pytest.raises(HypvisionError, match="have other settings"):
         run_cell(cell, replace(first, adapter=dict(beta=5.0)), tmp_path / "out")
     assert run_cell(cell, replace(first, workers=0, cache=str(tmp_path)), tmp_path / "out") == found
 
@@ -551,7 +551,7 @@ def test_cells_go_to_slurm(tmp_path, monkeypatch):
     elsewhere = Path(cell["path"]).parent
     elsewhere.rename(elsewhere.with_name("16shots-seed9"))
     with pytest.raises(
-        HypvisionError, match="result of .*/zeroshot/.*, but lies elsewhere. Move it"
+        HypvisionError, match="result of .*/zeroshot/.*, but its folder has another name"
     ):
         read_results(tmp_path / "out")
 

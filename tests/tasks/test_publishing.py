@@ -415,7 +415,7 @@ def test_every_field_of_a_test_transform_is_recorded_or_said(tmp_path, monkeypat
             exporting.export_trained(tmp_path / "mine.py", "mine.pth", "onnx", "mine.onnx")
             assert (
                 written == {"classes": ["a"]}
-                and f"has {said[key]}, which the file cannot say" in caplog.text
+                and f"has {said[key]}, which the exported file cannot record" in caplog.text
             )
         else:
             Input(**image_input(config))
