@@ -209,7 +209,7 @@ def test_a_hierarchy_in_the_disk(answers, tmp_path):
         (lambda a: Answers().find("disk", None, "shapes-s8.captions"), "--gallery DIR"),
         (lambda a: Answers("/no/such"), "There is no folder"),
         (lambda a: a.segment("x.png", " , ", "shapes-s8.captions"), "No words are given"),
-        (lambda a: a.walk("x.png", "one\n\n", "shapes-s8.captions"), "two or more"),
+        (lambda a: a.walk("x.png", "one\n\n", "shapes-s8.captions"), "at least two"),
         (lambda a: a.disk("a\nb", None), "no name below another"),
         (lambda a: a.disk("a > b\nb > a", None), "in a circle"),
         (lambda a: a.disk("", "/no/such.csv"), "cannot be read"),

@@ -57,7 +57,7 @@ def test_what_is_no_video_is_not_decoded(tmp_path):
         message = (
             f"no video '.*{name}'"
             if name == "missing.mp4"
-            else f"{name}' cannot be read: it is none of"
+            else f"{name}' cannot be read: its content is none of"
         )
         with pytest.raises(HypvisionError, match=message):
             list(read_frames(tmp_path / name))
