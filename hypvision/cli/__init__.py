@@ -35,7 +35,7 @@ class Command(NamedTuple):
     light: bool = False
 
 
-#: Groups of commands by name: what they are about, and two of them as a user would type them.
+#: Groups of commands by name: the topic of each group, and two example calls without "hypvision".
 GROUPS = {
     "": ("models and images", "train hcformer-nano-clusters-p2_25e_cifar10",
          "predict photos/ --model hcformer_nano.cifar10"),
@@ -52,7 +52,7 @@ GROUPS = {
     "data": ("data sets", "data make shapes --layout coco", "data prepare voc20 SOURCE OUT"),
 }  # fmt: skip
 
-#: Commands by name; ``"GROUP NAME"`` for a command of a group.
+#: All commands by name, which is ``"GROUP NAME"`` for a command of a group.
 COMMANDS = {
     "train": Command("train a classifier, segmenter, detector or language model"),
     "test": Command("measure a checkpoint on test data", "train"),

@@ -1,4 +1,5 @@
-"""``hypvision app``: the models in a page of the browser; see :mod:`hypvision.app`."""
+"""``hypvision app`` serves a page on which models are used in a browser; see
+:mod:`hypvision.app`."""
 
 from __future__ import annotations
 

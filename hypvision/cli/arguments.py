@@ -227,7 +227,7 @@ def refuse(args: Namespace, names: Iterable[str], because: str) -> None:
 
 
 def add_model_args(parser: Parser, **options: Any) -> None:
-    """Add ``--model-args`` to a parser."""
+    """Add ``--model-args``, the arguments of a timm model, to a parser."""
     parser.add(
         "--model-args KEY=VALUE...",
         "arguments of a timm model, as in model.backbone of a config, e.g. patch_size=2 "
@@ -237,7 +237,8 @@ def add_model_args(parser: Parser, **options: Any) -> None:
 
 
 def add_cfg_options(parser: Parser, what: str, **options: Any) -> None:
-    """Add ``--cfg-options``, which :func:`hypvision.engine.config.parse_options` reads."""
+    """Add ``--cfg-options`` with the help ``what`` to a parser;
+    :func:`hypvision.engine.config.parse_options` reads its values."""
     parser.add("--cfg-options KEY=VALUE...", what, **options)
 
 
@@ -254,7 +255,7 @@ CLIP_HELP = (
 def add_clip_argument(
     parser: Parser, what: str, default: str | None = None, **options: Any
 ) -> None:
-    """Add ``--clip NAME[:WEIGHTS][,OPTION=VALUE]``; see
+    """Add ``--clip NAME[:WEIGHTS][,OPTION=VALUE]`` to a parser; its help begins with ``what``. See
     :func:`hypvision.clip.names.clip_options`."""
     shown = f" (default: {default})" if default else ""
     name = "--clip NAME[:WEIGHTS][,OPTION=VALUE]"

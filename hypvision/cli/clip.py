@@ -495,7 +495,9 @@ def add_clip_radius_arguments(parser: Parser) -> None:
         default="metric2",
         choices=["metric2", "half"],
     )
-    parser.add("--sweep S...", "factors that scale the adapter, to measure each", number)
+    parser.add(
+        "--sweep S...", "measure the mean text radius with the adapter scaled by these, too", number
+    )
     add_device_argument(parser)
     parser.add(
         "--out DIR", "folder of radius.json and radius.png", default="radius", output="folder"

@@ -1,5 +1,5 @@
-"""``hypvision lm save``, ``lm generate`` and ``lm eval``; language models are trained by
-``hypvision train``."""
+"""``hypvision lm save``, ``lm generate`` and ``lm eval``: commands for language models that
+``hypvision train`` has trained."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def add_lm_generate_arguments(parser: Parser) -> None:
     parser.add("prompts PROMPT...", "texts to continue")
     parser.add("--tokens N", "number of new tokens", whole(1), 200)
     parser.add("--temperature X", "sampling temperature; 0: the likeliest token", number, 1.0)
-    parser.add("--top-p X", "sample from the likeliest tokens with this share", number, 1.0)
+    parser.add(
+        "--top-p X", "sample from the likeliest tokens with this share of probability", number, 1.0
+    )
     parser.add(
         "--beams N", "number of beams; above 1 a beam search replaces sampling", whole(1, 64), 1
     )

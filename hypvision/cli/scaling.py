@@ -1,5 +1,5 @@
-"""``hypvision scaling``: sweeps of the toy model of superposition, and the same measures on
-language models."""
+"""``hypvision scaling``: trainings of the toy model of superposition over a grid, and the same
+measures on language models."""
 
 from __future__ import annotations
 
@@ -182,8 +182,8 @@ def train_points(
     """Train the points of a grid that have no results in ``args.out`` yet.
 
     Returns:
-        The rows of all points that have results, and the outcome of the cells, whose ``check``
-        raises an error if one failed.
+        The rows of all points of the grid that have results, and the outcome of the cells, whose
+        method ``check`` raises an error if a cell failed.
     """
     from hypvision.scaling.sweep import finished, groups, open_results, read_rows, train
 

@@ -1,4 +1,4 @@
-"""``hypvision summary MODEL|CONFIG``: how large a model is, and how fast on this machine."""
+"""``hypvision summary MODEL|CONFIG`` shows how large a model is, and how fast on this machine."""
 
 from __future__ import annotations
 

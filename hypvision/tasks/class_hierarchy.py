@@ -1,5 +1,5 @@
-"""The hierarchy of classes in the embeddings of a metric learner: compared with the true hierarchy,
-and drawn."""
+"""Compares the hierarchy of classes in the embeddings of a metric learner with the true hierarchy,
+and draws it."""
 
 from __future__ import annotations
 

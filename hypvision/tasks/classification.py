@@ -1,4 +1,4 @@
-"""Image classification: any timm model under mmengine's Runner.
+"""Image classification: training and testing of any timm model with mmengine's Runner.
 
 The timm model is the attribute ``backbone``, so the keys of a checkpoint are ``backbone.*`` and the
 same checkpoint initialises the backbone of a segmenter or detector.
@@ -179,7 +179,7 @@ def _named_weights(
 
 
 def _check_fits(lacking: list[str], unknown: list[str], checkpoint: str) -> None:
-    """Refuse a checkpoint that lacks weights of the backbone."""
+    """Raise an error for a checkpoint that lacks weights of the backbone (``lacking``)."""
     there = f" The file has {', '.join(unknown[:3])}, ..." if unknown else ""
     if lacking:
         raise HypvisionError(

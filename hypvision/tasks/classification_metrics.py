@@ -1,5 +1,5 @@
 """The metrics of classification: accuracy, calibration, accuracy at the levels of a hierarchy of
-classes, and those of any number of labels per image."""
+classes, and average precision for any number of labels per image."""
 
 from __future__ import annotations
 

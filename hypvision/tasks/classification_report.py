@@ -45,8 +45,8 @@ class ClassificationReport(ReportMetric):
         )
 
     def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
-        """Keep ``(index, true class, predicted class, its score, score of the true class)`` of each
-        image."""
+        """Keep of each image ``(index, true class, predicted class, score of the predicted class,
+        score of the true class)``."""
         for sample in data_samples:
             scores = sample["scores"]
             label = sample["label"]

@@ -219,7 +219,8 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         )
 
     def _check_boxes(self, boxes: _Boxes | None) -> None:
-        """Raise an error for fewer or more boxes than the loss of the model takes."""
+        """Raise an error if a batch has no boxes but the model's loss needs them, or several boxes
+        an image but the loss takes one."""
         uncha = self.family == "uncha"
         places = 0 if boxes is None else boxes.most
         refuse(
@@ -412,7 +413,8 @@ class _Boxes(NamedTuple):
 
 
 class _Points(NamedTuple):
-    """Points (B, d) of whole images and texts, and (M, d) of boxes and their words."""
+    """Points (B, d) of a batch's whole images and texts, and points (M, d) of the images and the
+    words of its boxes."""
 
     image: Tensor
     text: Tensor

@@ -1,4 +1,5 @@
-"""Few-shot recognition with a frozen CLIP under mmengine's Runner: any host, any feature adapter.
+"""Few-shot recognition with a frozen CLIP under mmengine's Runner: any few-shot method (a host),
+optionally with LatHAdapter on its features.
 
 >>> clip = dict(name="ViT-B-16", pretrained="openai")
 >>> adapter = dict(type="lathadapter", classes=100)

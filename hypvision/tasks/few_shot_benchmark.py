@@ -247,7 +247,7 @@ def _same_settings(results: str | Path, known: Mapping[str, Any], given: Mapping
         )
 
 
-# Running the cells
+# Training and testing cells
 # --------------------------------------------------------------------------------------------------
 
 

@@ -332,7 +332,7 @@ def few_shot_config(
     name, lath = split_method(method)
     one_of(PROTOCOLS, protocol=protocol)
     published = recipe(name, protocol, dataset, shots, classes, images)
-    # With LatHAdapter on a method without training only its attributes train, in PromptSRC's way.
+    # With LatHAdapter on a method without training only its attributes train, as in PromptSRC.
     if lath and not published.epochs:
         published = replace(published, lr=0.0025, epochs=20, batch=4)
     if batch is not None:

@@ -155,7 +155,7 @@ def _by_dataset(cell: Mapping[str, Any]) -> Iterable[tuple[str, dict[str, float]
         yield cell["dataset"], dict(values, HM=harmonic(values["base"], values["new"]))
     elif cell["protocol"] == "shots":
         yield cell["dataset"], {f"{cell['shots']} shots": values["all"]}
-    elif "all" in values:  # PromptKD is trained for each target
+    elif "all" in values:  # a cell of PromptKD, which trains for a single target
         yield cell["dataset"], {"accuracy": values["all"]}
     else:
         for dataset, value in values.items():

@@ -49,8 +49,8 @@ class HierarchyClassifier(ImageClassifier):
         index: Tensor | None = None,
         mode: str = "tensor",
     ) -> Any:
-        """The modes of :class:`~hypvision.tasks.ImageClassifier`; ``"loss"`` returns the parts of
-        the loss by name."""
+        """Compute what mmengine's ``mode`` asks for, as :class:`~hypvision.tasks.ImageClassifier`
+        does; ``"loss"`` returns the parts of the loss by name."""
         if mode != "loss":
             return super().forward(inputs, label, index, mode)
         inputs, target = self.mix(inputs, label)

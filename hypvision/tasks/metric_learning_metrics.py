@@ -55,7 +55,7 @@ class _Products:
             mean += self._placed(part).sum(0) / len(gallery)
         if space == "lorentz":
             inner = float(2 * mean[0, 0].square() - mean.square().sum())
-            mean = mean * (self.square / inner) ** 0.5 if inner > 0 else 0 * mean  # the centroid
+            mean = mean * (self.square / inner) ** 0.5 if inner > 0 else 0 * mean  # centroid
             normal = self._placed(mean)
             normal[:, 0] -= self.square**0.5
             length = float(normal.square().sum() - 2 * normal[0, 0].square())
@@ -289,7 +289,7 @@ def evaluate_retrieval(
     return metrics
 
 
-Labelled = tuple[Tensor, Tensor]  # embeddings and labels
+Labelled = tuple[Tensor, Tensor]  # embeddings (N, d) and their labels (N,)
 
 
 @torch.no_grad()

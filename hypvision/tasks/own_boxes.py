@@ -139,7 +139,7 @@ def _coco_of(folder: Path, name: str) -> _Coco | None:
         if file.is_file():
             return _opened(file, [file.parent, file.parent / "images", file.parent / "data"])
     pattern = re.compile(rf"(instances_)?{name}(\d{{4}})?")
-    for file in sorted(folder.glob("annotations/*.json"), reverse=True):  # the newest year first
+    for file in sorted(folder.glob("annotations/*.json"), reverse=True):  # newest year first
         if pattern.fullmatch(file.stem):
             stem = file.stem.removeprefix("instances_")
             inner = [stem, f"images/{stem}", name, f"images/{name}", "images", "."]

@@ -51,7 +51,7 @@ _LOSSES = dict(
     EntailmentConeLoss=EntailmentConeLoss,
     MERUEntailmentLoss=MERUEntailmentLoss,
 )
-_TUNED = dict(text="text", image="image", both="full")  # the modes of set_tuning
+_TUNED = dict(text="text", image="image", both="full")  # model.tune to a mode of set_tuning
 _GIVE_IMAGES = "Set train_dataloader.dataset.images to their folder, or model.tune='text'."
 _ROOTS = ("text", "frozen", "parameter")
 

@@ -29,8 +29,8 @@ class Curve(NamedTuple):
     """The values that a run has logged of one quantity."""
 
     run: str  # name of the run
-    split: str  # "train" or "val"
-    quantity: str  # name in the log
+    split: str  # "train" or "val", the part of the data
+    quantity: str  # name of the quantity in the log
     unit: str  # unit of the steps, "iteration" or "epoch"
     steps: list[float]  # step at which each value was logged
     values: list[float]
@@ -134,7 +134,8 @@ def _quantities(record: dict[str, Any]) -> dict[str, float]:
 
 
 def write_curves(curves: Sequence[Curve], path: str | Path) -> None:
-    """Write every value as a row of a table: run, split, quantity, unit, step, value."""
+    """Write every value of the curves as a row of a csv table with the columns run, split,
+    quantity, unit, step and value."""
     rows = (
         [(*curve[:4], step, value) for step, value in zip(curve.steps, curve.values)]
         for curve in curves
@@ -178,8 +179,8 @@ def _is_usual(curve: Curve) -> bool:
 
 
 def draw_curves(panels: Mapping[str, Sequence[Curve]], path: str | Path) -> None:
-    """Write a figure with a panel (see :func:`choose`) for each quantity, a line for each run, in
-    the format of the path's ending."""
+    """Write a figure with a panel for each quantity (see :func:`choose`) and in it a line for each
+    run, in the format that the path's ending names."""
     require("matplotlib", "viz")
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D

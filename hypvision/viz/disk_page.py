@@ -175,7 +175,7 @@ def _write_labels(
 def walk_frames(page: DiskPage, size: int = 320) -> list[Image.Image]:
     """Return pictures of the training, and of a walk from the middle to the largest branch, to the
     outermost name below it, and back."""
-    training = (page.frames[..., 0] + 1j * page.frames[..., 1])[::-2][::-1]  # every second one
+    training = (page.frames[..., 0] + 1j * page.frames[..., 1])[::-2][::-1]  # every second frame
     drawn = [draw_page(page, z, size) for z in training]
     last = training[-1]
     branch = next((row for row in page.order[1:] if abs(last[row]) > 0.2), page.order[-1])

@@ -1,4 +1,5 @@
-"""Drawings over an image: colours of labels, boxes with their names, and a legend below it."""
+"""Draws over an image: the colours of labels, boxes with their names, and a legend below the
+image."""
 
 from __future__ import annotations
 

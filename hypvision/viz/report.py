@@ -33,7 +33,7 @@ td.number, th.number {{ text-align: right; font-variant-numeric: tabular-nums }}
 
 @dataclass(frozen=True)
 class Part:
-    """A section of a report."""
+    """A section of a report, with its text, picture and table."""
 
     title: str  # heading of the section
     name: str = ""  # name of its files without their ending; "": it has no files
