@@ -210,7 +210,7 @@ def add_clip_chains_arguments(parser: Parser) -> None:
         without=of_clip,
     )
     choices = ["hierarcaps", "meru"]
-    parser.add("--traversal", "method of walks", default=choices[0], choices=choices, needs=shown)
+    parser.add("--traversal", "choice of texts", default=choices[0], choices=choices, needs=shown)
     parser.add(
         "--hyperlex FILE",
         "file hyperlex-all.txt of HyperLex: also measure rank correlations with it",

@@ -146,7 +146,7 @@ def run_explain(args: Namespace) -> None:
         value = getattr(args, name)
         if value and (len(value) not in (1, 3) or (name == "std" and min(value) <= 0)):
             raise HypvisionError(
-                f"--{name} takes three values, one for each channel"
+                f"--{name} takes one or three values, one for each channel"
                 f"{', all > 0' if name == 'std' else ''}."
             )
     sources = find_sources(args.images, args.every)

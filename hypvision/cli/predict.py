@@ -72,9 +72,9 @@ def add_predict_arguments(parser: Parser) -> None:
         number,
     )
     parser.add(
+        "--max-boxes N",
         "largest number of boxes of an image; the best ones are kept (default: as many as the "
         "model gives)",
-        "boxes of an image at most, the best ones (default: as many as the model gives)",
         whole(1),
     )
     parser.add(

@@ -207,7 +207,10 @@ def test_weights_of_the_zoo(tmp_path, monkeypatch, capsys, name, prefix, size):
             "no weights 'nope'. Did you mean hcformer_nano.",
         ),
         (["scene.png", "--model", "tf_efficientnet_lite0.imagenet", "--stage", "1"], "has none"),
-        (["scene.png", "--model", "semantic-fpn_tf_efficientnet_lite0.camvid"], "is no classifier"),
+        (
+            ["scene.png", "--model", "semantic-fpn_tf_efficientnet_lite0.camvid"],
+            "is not a classifier",
+        ),
         (["scene.png", "--model", "hcformer_nano", "--weights", "none.pth"], "none.pth"),
     ],
 )

@@ -306,7 +306,7 @@ def test_a_file_of_another_model_is_no_metric_learner(learner, tmp_path):
     )
     model = MODELS.build(header["model"])
     write_weights(model.state_dict(), tmp_path / "w.safetensors", header=header)
-    with pytest.raises(HypvisionError, match="ImageClassifier, not the metric"):
+    with pytest.raises(HypvisionError, match="ImageClassifier, not a metric"):
         build_model(builtin_index().get("learner.tiny"), tmp_path / "w.safetensors", {})
 
 
