@@ -39,7 +39,7 @@ test: $(DEV_STAMP)  ## set up, then run the tests (a few minutes)
 test-all: $(FULL_STAMP)  ## the tests, the slow ones too: notebooks, and the app in a browser
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-attack: $(DEV_STAMP)  ## send hypvision hostile files, servers, disks and huge data (twenty minutes); the table of SECURITY.md
+attack: $(DEV_STAMP)  ## send hypvision hostile files, servers, disks and huge data (half an hour); the table of SECURITY.md
 	$(BIN)/python -m tests.hostile --write SECURITY.md
 
 test-latest: | $(LATEST)/bin/python  ## the tests with the newest versions that pyproject.toml allows, in .venv-latest

@@ -232,7 +232,7 @@ def merged(blocks: Iterable[torch.nn.Module], by: str, seen: list[float]) -> Ite
             pixels = args[0].flatten(1, 2)
             labels = place["labels"]
             means = pixels.new_zeros(len(pixels), int(labels.max()) + 1, pixels.shape[2])
-            return means.scatter_reduce(1, labels, pixels, "mean", include_self=False), *args[1:]
+            return means.scatter_reduce(1, labels, pixels, "mean", include_self=False)
 
         def after(mlp, args, out, place=place):
             return out.gather(1, place["labels"]).unflatten(1, place["map"])

@@ -1,10 +1,10 @@
 #!/usr/bin/env python
 """Do the maps of parents cover those of their children?
-``python studies/himapper_containment.py CONFIG WEIGHTS``.
+``PYTHONPATH=tests python studies/himapper_containment.py CONFIG WEIGHTS``.
 
-Looks at the procedural scenes, which nothing was trained on, and prints the containment score
-beside chance (other nodes of the parent's level), level by level, and the same for the tree before
-fine-tuning (``--start``: the model as a training begins it).
+Looks at the drawn scenes of the tests, which nothing was trained on, and prints the containment
+score beside chance (other nodes of the parent's level), level by level, and the same for the tree
+before fine-tuning (``--start``: the model as a training begins it).
 """
 
 import json
@@ -101,10 +101,10 @@ def measure(model, images: torch.Tensor, batch: int = 25) -> dict[str, dict[str,
 
 def run(args: Namespace) -> None:
     import numpy as np
+    from helpers.shapes.images import ShapesScenes
 
     import hypvision.openmmlab
     import hypvision.tasks  # noqa: F401 - registers the classifier
-    from hypvision.data.shapes import ShapesScenes
     from hypvision.engine.config import load_config
     from hypvision.tasks.publishing import image_input
 
@@ -130,7 +130,7 @@ def run(args: Namespace) -> None:
 
 if __name__ == "__main__":
     parser = ArgumentParser(
-        description="Containment of the maps of Hi-Mapper's tree on procedural scenes."
+        description="Containment of the maps of Hi-Mapper's tree on drawn scenes."
     )
     parser.add_argument("config", metavar="CONFIG")
     parser.add_argument("weights", metavar="WEIGHTS", nargs="?")

@@ -17,18 +17,18 @@ from hypvision.engine.extensions import import_extensions
 from hypvision.engine.run import train
 from hypvision.io.shipped import RECIPES, recipe_of, recipes
 
-FOLDERS = ("hcformer", "baselines", "demo", "hecnn", "lvit")
+FOLDERS = ("hcformer", "baselines", "hecnn", "lvit")
 CONFIGS = sorted(
-    path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).glob("*.py")
+    path.relative_to(ROOT).as_posix()
+    for folder in FOLDERS
+    for path in (ROOT / folder).glob("*.py")
+    if "emoji" not in path.name  # of data that `hypvision data make` writes
 )
-# Of data that `hypvision data make` and tools/demo_data hold
-for _name in ("open_vocabulary", "photos", "emoji_segmentation", "emoji_detection"):
-    CONFIGS.remove(f"demo/{_name}.py")
 # One of each family, task and optimiser; the others differ from one of these in data, size, length
 # or seed.
 QUICK = {
-    "demo/detection.py",
-    "demo/segmentation.py",
+    "hcformer/mask-rcnn_hcformer-nano_8xb2-1x_coco.py",
+    "hcformer/semantic-fpn_hcformer-nano_600i_camvid.py",
     "hcformer/hcformer-nano-local_25e_cifar10.py",
     "hecnn/hcnn-plus-resnet18_200e_cifar10.py",
 }

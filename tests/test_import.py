@@ -90,18 +90,6 @@ def test_data_takes_registries_of_mmengine_and_nothing_else():
         assert taken <= {"mmengine.registry", "mmengine.dist"}, path
 
 
-DRAWN = ("taxonomy", "drawing", "captions", "shapes", "shape_captions", "export")
-
-
-def test_emoji_and_photos_need_no_drawn_shapes():
-    """Modules of the drawn shapes are imported by each other, by readers of their layouts and by
-    what offers them by name; nothing else of the data needs them."""
-    folder = Path(hypvision.__file__).parent / "data"
-    takes = re.compile(rf"(?:data|from )\.(?:{'|'.join(DRAWN)})\b")
-    users = {path.stem for path in folder.rglob("*.py") if takes.search(path.read_text())}
-    assert users - {*DRAWN} == {"__init__", "chains", "retrieval"}
-
-
 def test_constraints_are_names_and_versions_only():
     lines = (Path(__file__).parents[1] / "constraints.txt").read_text().splitlines()
     pins = [pin for line in lines if (pin := line.partition("#")[0].rstrip())]

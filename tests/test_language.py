@@ -15,8 +15,10 @@ pytest.importorskip("mmdet")
 pytest.importorskip("mmseg")
 
 from helpers import open_vocabulary, open_vocabulary_segmentation
-from helpers.configs import ROOT
+from helpers.chains import make_chains
 from helpers.fewshot_layouts import coop
+from helpers.open_vocabulary import SMALL
+from helpers.shapes.images import TAXONOMY
 from mmengine.config import Config
 
 from hypvision.app.answers import Answers
@@ -28,8 +30,7 @@ from hypvision.clip.prompting import build_host
 from hypvision.clip.radius import text_radii
 from hypvision.clip.segmentation.segment import segment
 from hypvision.clip.tokenizer import Tokenizer
-from hypvision.data.chains import shape_chains, write_chains
-from hypvision.data.shapes import TAXONOMY
+from hypvision.data.chains import write_chains
 from hypvision.engine.config import load_config
 from hypvision.engine.hooks import take_templates
 from hypvision.engine.run import test as measure
@@ -41,8 +42,8 @@ from hypvision.zoo.export_clip import clip_tower
 
 PECULIAR = "lo, a {} on grey!!"
 WORDS = tuple(f"small {name}" for name in TAXONOMY.classes["shape"])
-CONTRAST = ROOT / "hyperclip/clip-shapes_1100i.py"
-DETECTOR = "shapes_hyperclip-det_600i.py"
+CONTRAST = SMALL / "clip.py"
+DETECTOR = "hyperclip-det.py"
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def place(tmp_path_factory):
     train(CONTRAST, folder / "contrast", cfg_options=options)
     own = dict(root=str(coop(folder / "data", "mine")), dataset="mine", shots=2, size=64)
     few = few_shot_config(
-        "zeroshot", **own, epochs=1, classes=3, images=6, clip=dict(name="shapes-s8")
+        "zeroshot", **own, epochs=1, classes=3, images=6, clip=dict(name="emoji-t8")
     )
     few["model"]["templates"] = PECULIAR
     Config(few).dump(folder / "few.py")
@@ -113,7 +114,7 @@ def _predict(place, **request):
 def _hyperlex(place):
     lines = ["WORD1 WORD2 POS TYPE AVG_SCORE", "ring star N h 6", "star ring N h 1"]
     (place / "hyperlex.txt").write_text("\n".join(lines))
-    write_chains(place / "chains.csv", shape_chains(2))
+    write_chains(place / "chains.csv", make_chains(2))
     return ["clip", "chains", str(place / "chains.csv"), "--hyperlex", str(place / "hyperlex.txt")]
 
 
@@ -122,11 +123,11 @@ def _command(place, *words):
 
 
 def _clip(place):
-    return create_clip("shapes-s8", checkpoint(place, "contrast"))
+    return create_clip("emoji-t8", checkpoint(place, "contrast"))
 
 
 def _named(place):
-    return f"shapes-s8:{checkpoint(place, 'contrast')}"
+    return f"emoji-t8:{checkpoint(place, 'contrast')}"
 
 
 def _measure(place, name, config, options):
@@ -148,7 +149,7 @@ ENTRIES = {
         place, model=place / "few.py", weights=checkpoint(place, "few"), classes=list(WORDS)
     ),
     "predict detector": lambda place: _predict(
-        place, model=ROOT / "hyperclip" / DETECTOR, weights=checkpoint(place, "detector"),
+        place, model=SMALL / DETECTOR, weights=checkpoint(place, "detector"),
         classes=list(WORDS),
     ),
     "test": lambda place: _measure(

@@ -45,8 +45,8 @@ def readers():
     )
     yield from (open_image, image_size, read_labels, find_sources, find_shards, frame_count)
     yield lambda path: find_images([path])
-    yield lambda path: adapters.load(create_clip("shapes-s8").model, path)
-    yield lambda path: create_clip("shapes-s8", pretrained=path)
+    yield lambda path: adapters.load(create_clip("emoji-t8").model, path)
+    yield lambda path: create_clip("emoji-t8", pretrained=path)
     yield lambda path: ImageFolderDataset(os.path.dirname(path), dict(input_size=32), ann_file=path)
     yield lambda path: list(documents(path))
     yield lambda path: read_tensor(path, max)
@@ -95,11 +95,11 @@ def test_paths_are_no_words(tmp_path, monkeypatch, capsys):
         ("pipe", "'pipe' is a pipe, not a file"),
         ("./cat", "'cat' is a folder, not a file"),
     ):
-        assert main(["predict", "cat", "--clip", "shapes-s8.captions", "--classes", given]) == 2
+        assert main(["predict", "cat", "--clip", "emoji-t8.scenes", "--classes", given]) == 2
         assert said in capsys.readouterr().err
     for given, said in (
         ("c.csv", "a file of texts must end in .txt"),
         ("pipe", "'pipe' is a pipe"),
     ):
-        assert main(["metric", "embed", "--clip", "shapes-s8.captions", "--texts", given]) == 2
+        assert main(["metric", "embed", "--clip", "emoji-t8.scenes", "--texts", given]) == 2
         assert said in capsys.readouterr().err

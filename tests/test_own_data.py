@@ -10,9 +10,9 @@ import pytest
 import timm
 from helpers.engine import make_images, write_config
 from helpers.open_vocabulary_segmentation import SMALL, make_folder
+from helpers.shapes.export import export
 
 import hypvision.openmmlab  # noqa: F401 - mmcv's operations, before mmdet
-from hypvision.data.export import export
 from hypvision.engine.config import load_config
 from hypvision.engine.predicting import untrained_model
 from hypvision.engine.run import train
@@ -242,7 +242,7 @@ def test_clip_on_class_folders(tmp_path, monkeypatch):
     block = block.replace("images=64", 'images=64, balanced=True, class_weights="balanced"')
     (tmp_path / "mine.py").write_text(block)
     config = load_config("mine.py")
-    config.model.clip = dict(name="shapes-s8")
+    config.model.clip = dict(name="emoji-t8")
     config.model.host.depth = 2
     for loader in (config.train_dataloader, config.test_dataloader):
         loader.dataset.size = 64
@@ -304,7 +304,7 @@ def test_semantic_segmentation(tmp_path):
 @pytest.mark.slow
 def test_open_vocabulary_segmentation(tmp_path):
     changes = {f"model.{key}": value for key, value in SMALL.items()}
-    changes["model.clip"] = dict(_delete_=True, name="shapes-s8")
+    changes["model.clip"] = dict(_delete_=True, name="emoji-t8")
     runner = run(
         *blocks("Open-vocabulary segmentation"), make_folder(tmp_path / "data"), tmp_path, **changes
     )

@@ -8,8 +8,9 @@ tests on its validation data, ``--cfg-options val_dataloader.dataset.KEY=VALUE``
 pictures.
 
     python tools/choose_templates.py emoji-s16.captions --cfg-options data_root=data/emoji
-    python tools/choose_templates.py shapes-s8.captions \\
-        --cfg-options val_dataloader.dataset.split=train
+    python tools/choose_templates.py emoji-t8.scenes \\
+        --cfg-options val_dataloader.dataset.data_prefix.img_path=train/images \\
+        val_dataloader.dataset.data_prefix.seg_map_path=train/masks
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """`make demo`: groceries on photos, emoji to segment and to detect, and words without labels.
 
-Hi-Mapper on a backbone of ImageNet names groceries; HCFormer segments and detects emoji on photos;
-HyperCLIP finds emoji whose names had no label. All data and weights ship. Each part runs
-tools/train.py and tools/test.py on a config of configs/demo, as a user would. Ctrl-C stops at a
-checkpoint; the next call goes on from there. After a complete run the next call starts anew (the
-data is kept). At the end there is a page with the results and pictures.
+Hi-Mapper on a backbone of ImageNet names groceries; HCFormer segments emoji on photos, and Faster
+R-CNN boxes them; HyperCLIP finds emoji whose names had no label. All data and weights ship. Each
+part runs tools/train.py and tools/test.py on a config of configs/demo, as a user would. Ctrl-C
+stops at a checkpoint; the next call goes on from there. After a complete run the next call starts
+anew (the data is kept). At the end there is a page with the results and pictures.
 """
 
 from __future__ import annotations
@@ -357,8 +357,8 @@ def detections(shown: int = 4) -> Picture:
         found = prediction.result
         masks = None if found.masks is None else found.masks.repeat(factor, 1).repeat(factor, 2)
         tiles.append(replace(found, boxes=found.boxes * factor, masks=masks).draw(image))
-    text = "Scenes of the validation data: the truth, and what HCFormer with Mask R-CNN finds."
-    titles = ("truth", "HCFormer with Mask R-CNN")
+    text = "Scenes of the validation data: the truth, and what Faster R-CNN finds."
+    titles = ("truth", "Faster R-CNN on EfficientNet-Lite0")
     return Picture(sheet(tiles, "emoji_detection", titles), "Emoji, detected", text)
 
 

@@ -1,32 +1,12 @@
-# The third part of `make demo`: a slim Mask R-CNN on scenes of emoji on photos, from the detector
-# of drawn shapes that ships.
-_base_ = ["./detection.py"]
-load_from = "zoo:mask-rcnn_hcformer_nano.shapes"
+# The third part of `make demo`: Faster R-CNN on scenes of emoji on photos, from the detector of
+# eight groups of emoji that ships.
+_base_ = ["../baselines/faster-rcnn_tf-efficientnet-lite0-s16_2e_emoji.py"]
+load_from = "zoo:faster-rcnn_tf_efficientnet_lite0.emoji"
 data_root = "work_dirs/demo/data/coco/"
-model = dict(backbone=dict(init_cfg=None))
-data = dict(
-    _delete_=True, type="CocoDataset", metainfo=dict(classes=("face", "animal", "food", "vehicle"))
-)
-train_dataloader = dict(
-    dataset=dict(
-        data,
-        data_root=data_root,
-        ann_file="annotations/instances_train2017.json",
-        data_prefix=dict(img="train2017/"),
-        filter_cfg=dict(filter_empty_gt=True, min_size=0),
-        pipeline={{_base_.train_pipeline}},
-    )
-)
-val_dataloader = dict(
-    dataset=dict(
-        data,
-        data_root=data_root,
-        ann_file="annotations/instances_val2017.json",
-        data_prefix=dict(img="val2017/"),
-        test_mode=True,
-        pipeline={{_base_.test_pipeline}},
-    )
-)
+model = dict(backbone=dict(checkpoint_path=None), roi_head=dict(bbox_head=dict(num_classes=4)))
+data = dict(data_root=data_root, metainfo=dict(classes=("face", "animal", "food", "vehicle")))
+train_dataloader = dict(batch_size=4, num_workers=1, dataset=data)
+val_dataloader = dict(num_workers=0, persistent_workers=False, dataset=data)
 test_dataloader = val_dataloader
 val_evaluator = dict(ann_file=data_root + "annotations/instances_val2017.json")
 test_evaluator = val_evaluator

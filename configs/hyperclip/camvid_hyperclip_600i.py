@@ -31,7 +31,7 @@ classes = [
 ]
 model = dict(
     type="HyperCLIPSegmentor",
-    clip=dict(name="shapes-s8", pretrained="work_dirs/clip-camvid_1000i/iter_1000.pth"),
+    clip=dict(name="emoji-t8", pretrained="work_dirs/clip-camvid_1000i/iter_1000.pth"),
     adapter=dict(block=32),
     tune="adapter",
     head=dict(type="similarity"),

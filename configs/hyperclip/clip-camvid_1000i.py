@@ -1,10 +1,7 @@
 # A small CLIP that knows the words of CamVid: crops of its training split with captions made of
 # image-level tags (which of all 11 classes a crop shows), 1000 steps of 128 crops of 64 x 64 pixels
-# from the CLIP trained on drawn shapes.
-_base_ = ["clip-shapes_1100i.py"]
-custom_imports = dict(
-    imports=["hypvision.tasks", "hypvision.tasks.contrastive", "hypvision.data.tag_captions"]
-)
+# from the tiny CLIP of emoji that ships.
+_base_ = ["./_base_/clip_contrast.py"]
 classes = [
     "sky",
     "building",
@@ -19,10 +16,9 @@ classes = [
     "bicyclist",
 ]
 data_root = "data/camvid"
-model = dict(clip=dict(pretrained="zoo:shapes-s8.captions"), classes=classes)
+model = dict(clip=dict(name="emoji-t8", pretrained="zoo:emoji-t8.scenes"), classes=classes)
 train_dataloader = dict(
     dataset=dict(
-        _delete_=True,
         type="TagCaptions",
         data_root=data_root,
         data_prefix=dict(img_path="img/train", seg_map_path="ann/train"),
@@ -33,7 +29,6 @@ train_dataloader = dict(
 )
 val_dataloader = dict(
     dataset=dict(
-        _delete_=True,
         type="TagCaptions",
         data_root=data_root,
         data_prefix=dict(img_path="img/val", seg_map_path="ann/val"),
@@ -44,7 +39,6 @@ val_dataloader = dict(
 )
 test_dataloader = dict(
     dataset=dict(
-        _delete_=True,
         type="TagCaptions",
         data_root=data_root,
         data_prefix=dict(img_path="img/test", seg_map_path="ann/test"),

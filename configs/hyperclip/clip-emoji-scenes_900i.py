@@ -1,14 +1,10 @@
 # A small CLIP that knows emoji in scenes: crops of scenes of emoji on photos with captions made of
 # image-level tags (which of 86 classes a crop shows, all of them), 900 steps of 128 crops of 64 x
 # 64 pixels from the CLIP of single emoji that ships.
-_base_ = ["clip-shapes_1100i.py", "./_base_/datasets/emoji_scenes.py"]
-custom_imports = dict(
-    imports=["hypvision.tasks", "hypvision.tasks.contrastive", "hypvision.data.tag_captions"]
-)
+_base_ = ["./_base_/clip_contrast.py", "./_base_/datasets/emoji_scenes.py"]
 data_root = "data/emoji-scenes"
 words = ["photo", *_base_.emoji_classes]
 crops = dict(
-    _delete_=True,
     type="TagCaptions",
     data_root=data_root,
     classes=words,

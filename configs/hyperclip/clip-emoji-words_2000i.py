@@ -1,13 +1,8 @@
 # A tiny CLIP from scratch for the demo: crops of scenes of the emoji that ship, with captions of
 # what they show, all classes included; 2000 steps of 128 crops of 64 x 64 pixels.
-_base_ = ["clip-shapes_1100i.py", "./_base_/datasets/emoji_words.py"]
-custom_imports = dict(
-    imports=["hypvision.tasks", "hypvision.tasks.contrastive", "hypvision.data.tag_captions"]
-)
+_base_ = ["./_base_/clip_contrast.py", "./_base_/datasets/emoji_words.py"]
 data_root = "data/emoji-words"
-crops = dict(
-    _delete_=True, type="TagCaptions", data_root=data_root, classes=_base_.words, zoom=(0.3, 0.7)
-)
+crops = dict(type="TagCaptions", data_root=data_root, classes=_base_.words, zoom=(0.3, 0.7))
 model = dict(clip=dict(name="emoji-t8"), classes=_base_.words, templates="photo", blank_words=True)
 train_dataloader = dict(
     dataset=dict(crops, data_prefix=_base_.train_prefix, length=400_000, jitter=0.2)

@@ -23,7 +23,6 @@ from hypvision.clip.models import create_clip, pretrained_tags
 from hypvision.clip.names import clip_options, parse_name
 from hypvision.clip.radial.measure import walk_images
 from hypvision.clip.segmentation.segment import load_segmenter, segment
-from hypvision.data.chains import shape_chains
 from hypvision.data.classes import split_classes
 from hypvision.data.closures import closure_of, read_closure
 from hypvision.geometry import Lorentz
@@ -65,6 +64,28 @@ thing > vehicle > ship > ferry
 thing > vehicle > ship > tanker
 thing > vehicle > aircraft > glider
 thing > vehicle > aircraft > helicopter"""
+# Texts about emoji to choose from, the general ones first.
+TEXTS = """\
+animal or plant
+food or drink
+smiley or emotion
+travel or place
+mammal
+fruit
+sea animal
+land transport
+water transport
+monster or costume face
+zebra
+kiwi fruit
+crab
+sport utility vehicle
+metro
+speedboat
+hot face
+alien
+a zebra and a speedboat
+a crab and a metro"""
 MAX_PIXELS = 16_000_000  # largest photo
 # Longer side to which a larger photo is reduced: models see less, and masks of 16 million pixels
 # take minutes.
@@ -319,9 +340,3 @@ def best_clip() -> str:
     here = clips_here()
     fetched = [name for name in here if name not in builtin_index().records]
     return [*fetched, *here, "ViT-B-16:openai"][0]
-
-
-def scene_texts(chains: int = 24) -> str:
-    """Return texts about the drawn scenes, one a line, the general ones first."""
-    levels = zip(*(chain.texts for chain in shape_chains(chains, "test")))
-    return "\n".join(dict.fromkeys(text for level in levels for text in level))

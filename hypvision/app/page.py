@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import html
 import os
+import shutil
 import warnings
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from hypvision.app.answers import HIERARCHY, Answers, best_clip, scene_texts, zoo_models
+from hypvision.app.answers import HIERARCHY, TEXTS, Answers, best_clip, zoo_models
 from hypvision.app.uploads import told, uploaded, without_folders
 from hypvision.app.worker import Worker
 from hypvision.clip.locate import clips_here
-from hypvision.data.shapes import make_scene
 from hypvision.io.errors import require
-from hypvision.viz.sheet import save_image
 
 TITLE = "hypvision"
-EXAMPLES = 4  # drawn pictures of a kind
+EXAMPLES = Path(__file__).parent / "examples"
 # Gradio's large preview of a drawing gets a solid background, which hides the small drawings behind
 # it
 STYLE = (
@@ -30,10 +29,10 @@ SECONDS = 20  # how long an error is shown
 
 
 def build(answers: Answers | Worker, scratch: str | Path) -> Any:
-    """The page, a ``gradio.Blocks``, whose buttons call ``answers``; examples are drawn into the
+    """The page, a ``gradio.Blocks``, whose buttons call ``answers``; examples are copied into the
     folder ``scratch``, uploads go where ``GRADIO_TEMP_DIR`` says."""
     gr = gradio()
-    examples = _draw_examples(Path(scratch))
+    examples = _copy_examples(Path(scratch))
     with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(600, 3600)) as page:
         gr.Markdown(
             "# hypvision\nHyperbolic models on your own pictures. Nothing leaves this machine."
@@ -86,13 +85,10 @@ def _shown(message: str) -> str:
     return html.escape(without_folders(message), quote=False)
 
 
-def _draw_examples(folder: Path) -> list[str]:
-    """Files of drawn scenes, which small models that ship know."""
-    drawn = (
-        (make_scene(number, "test", 448).image, folder / f"scene{number}.jpg")
-        for number in range(EXAMPLES)
-    )
-    return [str(save_image(image, path)) for image, path in drawn]
+def _copy_examples(folder: Path) -> list[str]:
+    """Files of emoji on photos, which small models that ship know, in a folder that is served."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return [str(shutil.copy(path, folder)) for path in sorted(EXAMPLES.glob("*.jpg"))]
 
 
 # Parts that tabs share
@@ -123,7 +119,7 @@ def _examples(gr: Any, photo: Any, paths: list[str]) -> None:
     chosen = gr.Dataset(
         components=[photo],
         samples=[[path] for path in paths],
-        label="Examples: drawn shapes, which the models that ship know",
+        label="Examples: emoji on photos, which the small models that ship know",
         type="index",
     )
     # gr.Examples would replace the photo by another component, which opens files by itself
@@ -161,7 +157,7 @@ def _classify(gr: Any, answers: Answers | Worker, examples: list[str]) -> None:
             photo = _photo(gr)
             info = "a name of timm (resnet50) or of the zoo; the list has the zoo's"
             models = zoo_models()
-            first = "mask-rcnn_hcformer_nano.shapes"
+            first = "faster-rcnn_tf_efficientnet_lite0.emoji"
             model = gr.Dropdown(
                 models, value=first, label="Model", info=info, allow_custom_value=True
             )
@@ -212,7 +208,7 @@ def _segment(gr: Any, answers: Answers | Worker, examples: list[str]) -> None:
     with gr.Row():
         with gr.Column(scale=2):
             photo = _photo(gr)
-            value = "orange, something on a grey ground"
+            value = "monster or costume face, mammal, fruit, water transport"
             words = gr.Textbox(
                 label="Words", value=value, info="commas between; each pixel gets one of them"
             )
@@ -232,7 +228,7 @@ def _walk(gr: Any, answers: Answers | Worker, examples: list[str]) -> None:
         with gr.Column(scale=2):
             photo = _photo(gr)
             texts = gr.Textbox(
-                scene_texts(),
+                TEXTS,
                 label="Texts",
                 info="to choose from, one a line, general ones and specific ones",
                 lines=8,

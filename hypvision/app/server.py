@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -78,8 +77,6 @@ def serving(
 def serve(answers: Answers, **options: Any) -> None:
     """Print the address of the page and serve it until the process is interrupted; ``options`` go
     to :func:`serving`."""
-    # SIGTERM then raises KeyboardInterrupt, as Ctrl-C does, so that uploads are removed.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with serving(answers, **options) as address, suppress(KeyboardInterrupt):
         print(f"The app is at {address} (Ctrl-C ends it)", flush=True)
         threading.Event().wait()

@@ -1,10 +1,9 @@
 """Downloads of one file from one address. The bytes are streamed to a part file, which is moved
 into place once it is complete and verified.
 
-The transfer is huggingface_hub's ``http_get``, which resumes by range requests, repeats broken
-connections, follows redirects and honours proxies. It sets no limits, so this module does: on the
-bytes that a server sends (the size of the file), on the total time (:func:`deadline`), and on what
-an answer may say (:func:`guarded`). A part file outlives the process, and a later call goes on from
+Answers come from :func:`hypvision.io.web.ask`. A broken connection is opened again and goes on by a
+range request. A server may send as many bytes as the file has, in the time of
+:func:`~hypvision.io.web.deadline`. A part file outlives the process, and a later call goes on from
 it.
 
 filelock keeps two processes from downloading the same file; the operating system frees its locks
@@ -18,88 +17,40 @@ import hashlib
 import io
 import logging
 import os
-import re
 import shutil
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, wait
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from filelock import FileLock, Timeout
+from tqdm import tqdm
 
 from hypvision.checkpoints.storage import format_problem
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, one_line
+from hypvision.io.checks import ensure, whole_number
+from hypvision.io.errors import HypvisionError, one_line, without_secrets
 from hypvision.io.files import check_output, note_holder, replacing, who_holds
 from hypvision.io.types import StrPath
-from hypvision.version import __version__
+from hypvision.io.web import (
+    BUSY,
+    SourceError,
+    StatusError,
+    WrongContentError,
+    ask,
+    check_time,
+    deadline,
+    need,
+)
 
 _logger = logging.getLogger(__name__)
-_Result = TypeVar("_Result")
 
 ATTEMPTS = 5  # failed attempts in a row that received no bytes
 WAIT = 0.5  # seconds before the first retry; doubled for each further one
 LOCK_WAIT = 900.0  # seconds that a process waits while another one downloads the file
-PATIENCE = (
-    30.0  # seconds that a server may ask to be left alone; beyond that another source is asked
-)
 LARGEST = 2**37  # limit in bytes where the record does not say the size
-UNTOLD = 2**32  # the same where the server does not say it either
-_RETRY = (408, 425, 429, 500, 502, 503, 504)
-_HINTS = {401: " (log in: hf auth login)", 403: " (no access)", 404: " (no such file)"}
-
-
-class SourceError(Exception):
-    """One source does not provide the file; another may. The text completes "ADDRESS: ..."."""
-
-
-class WrongContentError(SourceError):
-    """The bytes are not those of the file."""
-
-
-def deadline(size: int | None) -> float:
-    """Seconds that a download may take in all, with its retries: ten minutes, or 50 kB a second if
-    that is longer.
-
-    ``HYPVISION_DEADLINE`` sets another number of seconds.
-    """
-    with suppress(ValueError):
-        given = float(os.environ.get("HYPVISION_DEADLINE", ""))
-        if given > 0:
-            return given
-    return max(600.0, (4 * 2**30 if size is None else size) / 50e3)
-
-
-def in_time(work: Callable[[], _Result], seconds: float) -> _Result:
-    """The result of a function, which runs in a thread that is abandoned when the time is over: a
-    server that sends a byte now and then keeps every time-out of a connection from ending it.
-
-    Raises:
-        SourceError: the time is over.
-    """
-    done: Future[_Result] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except Exception as error:
-            done.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    end = time.monotonic() + seconds
-    while not done.done() and time.monotonic() < end:
-        # in parts: Windows does not interrupt a wait
-        wait([done], min(1.0, max(0.0, end - time.monotonic())))
-    if not done.done():
-        raise SourceError(
-            "the time that it may take is over (HYPVISION_DEADLINE sets it, in seconds)"
-        )
-    return done.result()
 
 
 def file_sha256(path: str | Path) -> str:
@@ -119,21 +70,15 @@ def _readable() -> Iterator[None]:
         raise SourceError(f"cannot be read ({error.strerror or error})") from error
 
 
-def _need(right: object, problem: str) -> None:
-    """Raise an error for a file of other content, unless something is right."""
-    if not right:
-        raise WrongContentError(problem)
-
-
 def verify_file(path: StrPath, sha256: str, size: int) -> None:
     """Check that a file is a safetensors file with the size and sha256 of its record."""
     with _readable():
         found = Path(path).stat().st_size
         what = format_problem(path)
     kind = f" and is {what}" if what else ""
-    _need(found == size, f"has {found} bytes instead of {size}{kind}")
+    need(found == size, f"has {found} bytes instead of {size}{kind}")
     verify_sum(path, sha256)
-    _need(not what, f"is not a safetensors file: it is {what}")
+    need(not what, f"is not a safetensors file: it is {what}")
 
 
 def verify_sum(path: StrPath, sha256: str) -> None:
@@ -141,7 +86,7 @@ def verify_sum(path: StrPath, sha256: str) -> None:
     with _readable():
         digest = file_sha256(path)
     sums = f"begins with {digest[:8]} instead of {sha256[:8]}"
-    _need(digest.startswith(sha256), f"has the wrong content: its sha256 {sums}")
+    need(digest.startswith(sha256), f"has the wrong content: its sha256 {sums}")
 
 
 @contextmanager
@@ -191,7 +136,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
 def download(
     url: str,
     target: Path,
-    verify: Callable[[Path], None],
+    verify: Callable[[Path], None] | None,
     size: int | None = None,
     headers: Mapping[str, str] | None = None,
     name: str | None = None,
@@ -202,7 +147,9 @@ def download(
     Args:
         url: ``http://`` or ``https://``.
         target: where the file appears when it is complete and verified.
-        verify: raises :class:`SourceError` for a complete file that is not the right one.
+        verify: raises :class:`SourceError` for a complete file that is not the right one. None:
+            nothing tells, so bytes of an earlier call, which may be of another version of the file,
+            are not used.
         size: its bytes, where they are known.
         headers: of the request, e.g. an authorisation.
         name: for the progress bar.
@@ -214,9 +161,12 @@ def download(
         OSError: the folder cannot be written.
     """
     part = check_output(target.with_name(target.name + ".part"))
+    if verify is None:
+        part.unlink(missing_ok=True)
+        verify = _any
     most = size or limit
     fetch = partial(
-        _fetch, url, part, most or LARGEST, dict(headers or {}), name or target.name,
+        _fetch, url, part, most or LARGEST, headers, name or target.name,
         time.monotonic() + deadline(most),
     )  # fmt: skip
     while True:
@@ -236,6 +186,10 @@ def download(
     with open(part, "rb") as file:
         os.fsync(file.fileno())
     os.replace(part, target)
+
+
+def _any(part: Path) -> None:
+    """Accept every file."""
 
 
 def _full(folder: Path) -> str:
@@ -259,181 +213,80 @@ class _Part(io.FileIO):
 
     def write(self, data: Any) -> int:
         fits = self.tell() + len(data) <= self.limit
-        _need(fits, f"sends more than the {self.limit} bytes that the file may have")
+        need(fits, f"sends more than the {self.limit} bytes that the file may have")
         rest = memoryview(data)
         while rest:
             rest = rest[super().write(rest) :]
         return len(data)
 
 
-# by which the hub's client names files in its cache
-_NAMES = ("etag", "x-linked-etag", "x-repo-commit")
-_NO_NAME = re.compile(r"[/\\](?<!^W/)|\.\.|^.{200}")
-_thread = threading.local()  # of the thread that waits for an answer: see guarded()
-
-
-class _Answered(Exception):
-    """A server refused; the page that it sends with that is not read, as it may have no end."""
-
-    def __init__(self, response: Any):
-        super().__init__(f"answers {response.status_code}")
-        self.response = response
-
-
-def guarded(work: Callable[[], _Result], part: _Part | None = None) -> _Result:
-    """The result of work with huggingface_hub's client, each answer to which is checked before its
-    body is read.
-
-    Args:
-        work: what to do, in this thread.
-        part: where the bytes go; its limit is lowered if the server does not say how many there
-            are.
-
-    Raises:
-        SourceError: a redirect leads from https to http, or an answer is of another range than was
-            asked for, is compressed more than once, or asks for a wait of more than
-            :data:`PATIENCE`.
-    """
-    from huggingface_hub.utils import get_session
-
-    for kind, check in (("request", _check_request), ("response", _check_answer)):
-        hooks = get_session().event_hooks[kind]
-        if check not in hooks:  # it does nothing in other threads
-            hooks.append(check)
-    _thread.guards = True
-    _thread.secure = False
-    _thread.part = part
-    try:
-        return work()
-    finally:
-        _thread.guards = False
-
-
-def _check_request(request: Any) -> None:
-    if not getattr(_thread, "guards", False):
-        return
-    if _thread.secure and request.url.scheme != "https":
-        raise SourceError("redirects from https to an address without it")
-    _thread.secure = request.url.scheme == "https"
-
-
-def _check_answer(response: Any) -> None:
-    if not getattr(_thread, "guards", False):
-        return
-    _pause(response)
-    headers = response.headers
-    if response.request.method != "GET":
-        if any(_NO_NAME.search(headers.get(name, "")) for name in _NAMES):
-            raise SourceError("names the file by a path")
-        return
-    if response.status_code >= 400:
-        raise _Answered(response)
-    encoding = headers.get("content-encoding", "identity")
-    if "," in encoding:
-        raise SourceError("sends a file that is compressed more than once")
-    start = response.request.headers.get("range", "").removeprefix("bytes=").removesuffix("-")
-    asked = headers.get("content-range", "").startswith(f"bytes {start}-")
-    other = "sends another part of the file than was asked for"
-    _need(response.status_code != 206 or asked, other)
-    packed = encoding != "identity"
-    # the HTTP library enforces a length that is told
-    if packed or "content-length" not in headers:
-        _limit(response, packed)
-
-
-def _limit(response: Any, packed: bool) -> None:
-    """Set a limit for an answer that does not tell its length."""
-    if _thread.part is not None:
-        _thread.part.limit = min(_thread.part.limit, UNTOLD)
-    else:
-        _bound(response, 2**20 if packed else UNTOLD)  # the hub compresses small texts
-
-
-def _bound(response: Any, limit: int) -> None:
-    """Let an answer have at most so many bytes, as they are sent."""
-    pieces = response.iter_raw
-
-    def bounded(chunk_size: int | None = None) -> Iterator[bytes]:
-        have = 0
-        for piece in pieces(chunk_size):
-            have += len(piece)
-            if have > limit:
-                raise SourceError(f"sends more than {limit} bytes without saying how many")
-            yield piece
-
-    response.iter_raw = bounded
-
-
-def _pause(response: Any) -> float:
-    """The seconds that a busy server asks to be left alone."""
-    if response is None or response.status_code not in _RETRY:
-        return 0.0
-    after = response.headers.get("retry-after", "")
-    found = re.fullmatch(r"\s*(\d{1,18})\d*\s*", after) or re.search(
-        r"\br=0;t=(\d{1,18})", response.headers.get("ratelimit", "")
-    )
-    seconds = float(found[1]) if found else 0.0
-    if seconds > PATIENCE:
-        wait = f"asks to be left alone for {seconds:.0f} s"
-        raise SourceError(f"answers {response.status_code} and {wait}")
-    return seconds
-
-
 def _fetch(
-    url: str, part: Path, limit: int, headers: dict[str, str], name: str, end: float
+    url: str, part: Path, limit: int, headers: Mapping[str, str] | None, name: str, end: float
 ) -> None:
     """Append the bytes of an address to a part, by ``end`` at the latest, a time of
     :func:`time.monotonic`."""
-    from huggingface_hub import constants, file_download
-
-    constants.DOWNLOAD_CHUNK_SIZE = 2**16  # what is lost when a connection breaks; 10 MB by default
-    # With compression, byte ranges would refer to the compressed file.
-    fields = {"Accept-Encoding": "identity", "User-Agent": f"hypvision/{__version__}", **headers}
+    seen: dict[str, str] = {}
     failures = 0
     while True:
         have = _size(part)
+        pause = 0.0
         try:
-            # closed at the deadline, so that a late thread writes no more
-            with _Part(part, limit) as file:
-                transfer = partial(
-                    file_download.http_get, url, file, resume_size=have, headers=fields,
-                    displayed_filename=name,
-                )  # fmt: skip
-                return in_time(partial(guarded, transfer, file), end - time.monotonic())
+            return _transfer(url, part, limit, headers, name, end, seen)
+        except StatusError as error:
+            need(error.status != 416, f"sends nothing after byte {have}")
+            if error.status not in BUSY:
+                raise
+            pause = error.pause
+            reason = str(error)
         except (SourceError, HypvisionError):
             raise
         except Exception as error:
-            # huggingface_hub raises its own errors and those of its HTTP library
-            response = getattr(error, "response", None)
-            pause = _pause(response)
-            reason, tries = _reason(error, response, part.parent, have)
-            failures = 0 if _size(part) > have else failures + 1
-            if failures >= tries:
-                raise SourceError(reason) from error
-            _logger.warning("%s: %s. Trying again ...", url, reason)
+            # the HTTP library raises errors of its own
+            full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+            ensure(not full, _full(part.parent))
+            reason = f"the connection broke ({one_line(error)})"
+        failures = 0 if _size(part) > have else failures + 1
+        if failures >= ATTEMPTS:
+            raise SourceError(reason)
+        _logger.warning("%s: %s. Trying again ...", without_secrets(url), reason)
         time.sleep(min(max(pause, WAIT * 2**failures), max(0.0, end - time.monotonic())))
 
 
-def _reason(error: Exception, response: Any, folder: Path, have: int) -> tuple[str, int]:
-    """Why a transfer failed, and after how many such failures in a row to give up; an error if it
-    is in vain to try again."""
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    ensure(not full, _full(folder))
-    if response is None:  # http_get itself repeats broken connections
-        return f"the connection broke ({one_line(error)})", 1
-    status = response.status_code
-    _need(status != 416, f"sends nothing after byte {have}")
-    if status not in _RETRY:
-        raise SourceError(f"answers {status}{_HINTS.get(status, '')}") from error
-    return f"answers {status}", ATTEMPTS
+def _transfer(
+    url: str,
+    part: Path,
+    limit: int,
+    headers: Mapping[str, str] | None,
+    name: str,
+    end: float,
+    seen: dict[str, str],
+) -> None:
+    """Append the bytes of one answer to a part; one that has the whole file begins it anew."""
+    have = _size(part)
+    with (
+        closing(ask(url, end - time.monotonic(), have, seen, headers)) as answer,
+        _Part(part, limit) as file,
+    ):
+        if answer.status_code == 200:
+            have = 0
+            file.truncate(0)
+            file.seek(0)
+        total = whole_number(seen.get("size", ""))
+        with tqdm(
+            desc=name[-40:], initial=have, total=total, unit="B", unit_scale=True, disable=None
+        ) as bar:
+            for piece in answer.iter_raw():
+                file.write(piece)
+                bar.update(len(piece))
+                check_time(end)
 
 
 def download_text(url: str, headers: Mapping[str, str] | None = None) -> str:
     """A text of at most 4 MiB from an address, with the retries and limits of :func:`download`."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = Path(folder, "text")
-        name = url.rpartition("/")[2]
-        download(url, path, lambda part: None, headers=headers, name=name, limit=4 * 2**20)
+        name = without_secrets(url).rpartition("/")[2]
+        download(url, path, None, headers=headers, name=name, limit=4 * 2**20)
         try:
             return path.read_bytes().decode("utf-8")
         except UnicodeDecodeError as error:

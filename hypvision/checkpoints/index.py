@@ -7,7 +7,6 @@ were measured with it; its schema is :mod:`hypvision.checkpoints.records`.
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -39,11 +38,6 @@ _HEADER = """\
 # The model zoo: one record a weight file. Written by hypvision zoo publish; docs/model-zoo.md describes the keys.
 # README.md is rendered from this file: hypvision zoo list --write-readme model_zoo/README.md
 """  # noqa: E501
-
-
-def without_password(address: str) -> str:
-    """An address to show: without ``NAME:PASSWORD@`` before the host."""
-    return re.sub(r"^(https?://)[^/]*@", r"\1", address)
 
 
 # Parsing
@@ -108,7 +102,7 @@ def parse_index(text: str, root: Path | None = None, address: str | None = None)
             key.
     """
     where = str(root / "index.yml") if root else "the index"
-    where = without_password(address) if address else where
+    where = address or where
     try:
         content: _Content = parse(_Content, parse_yaml(text), where)
     except ValueError as error:  # invalid YAML, or an impossible date

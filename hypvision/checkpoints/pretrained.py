@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hypvision.checkpoints.index import builtin_index
-from hypvision.checkpoints.records import Record
+from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import resolve
 from hypvision.io.errors import HypvisionError
 from hypvision.io.types import Plain, Values
@@ -50,20 +50,22 @@ def pretrained_overlay(variant: str, pretrained_cfg: Any, overlay: Values | None
         cfg = dict(pretrained_cfg)
     elif not isinstance(pretrained_cfg, str | None):
         cfg = vars(pretrained_cfg)
-    places = ("state_dict", "file", "url", "hf_hub_id")
-    own = any(cfg.get(key) and not str(cfg[key]).startswith("zoo:") for key in places)
-    if own or any(overlay.get(key) for key in places):
-        return overlay
+    own = {key: place for key, place in cfg.items() if not str(place).startswith("zoo:")}
+    for key in ("state_dict", "file", "url", "hf_hub_id"):
+        if own.get(key) or overlay.get(key):
+            return overlay
     index = builtin_index()
     name = f"{variant}.{cfg.get('tag')}"
-    if name not in index.records:
-        there = [each.name for each in index.select(task="classification") if each.model == variant]
-        hint = f"There are: {', '.join(there)}."
-        if not there:
-            hint = (
-                "Train it (hypvision train) and load the file: hypvision.load(FILE, "
-                f"model='{variant}')."
-            )
-        asked = variant if pretrained_cfg is None else name
-        raise HypvisionError(f"The zoo has no weights for '{asked}'. {hint}")
-    return {**record_overlay(index.records[name], resolve(index.records[name], index)), **overlay}
+    record = index.records.get(name)
+    if record is None:
+        asked = name.removesuffix(".None")
+        raise HypvisionError(f"The zoo has no weights for '{asked}'. {_hint(index, variant)}")
+    return {**record_overlay(record, resolve(record, index)), **overlay}
+
+
+def _hint(index: Index, variant: str) -> str:
+    """What to do where a model has no weights of a name."""
+    there = [each.name for each in index.select(task="classification") if each.model == variant]
+    if there:
+        return f"There are: {', '.join(there)}."
+    return f"Train it (hypvision train) and load the file: hypvision.load(FILE, model='{variant}')."

@@ -17,7 +17,6 @@ is used only if its size, sha256 and format are those of the record.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import logging
 import os
@@ -33,22 +32,19 @@ from urllib.parse import unquote, urldefrag, urlsplit
 import torch
 
 from hypvision.checkpoints.download import (
-    SourceError,
-    deadline,
     download,
     download_text,
     file_sha256,
-    guarded,
-    in_time,
     locked,
     verify_file,
     verify_sum,
 )
-from hypvision.checkpoints.index import builtin_index, parse_index, read_index, without_password
+from hypvision.checkpoints.index import builtin_index, parse_index, read_index
 from hypvision.checkpoints.records import ADDRESSES, Index, Record
 from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, one_line
+from hypvision.io.errors import HypvisionError, one_line, without_secrets
 from hypvision.io.files import write_text
+from hypvision.io.web import SourceError, deadline, guarded, in_time, separated
 
 _logger = logging.getLogger(__name__)
 
@@ -138,18 +134,9 @@ def _place(address: str) -> Path | _Web:
 
 
 def _web_place(address: str) -> _Web:
-    """A name and a password (``https://NAME:PASSWORD@HOST``) go into a header, so that they never
-    appear in a message or log."""
-    try:
-        user, at, _ = urlsplit(address).netloc.rpartition("@")
-    except ValueError as error:
-        raise HypvisionError(f"'{address}' is not a web address ({error}).") from error
-    url = without_password(address)
-    if not at:
-        return _Web(url, url)
-    name, _, password = user.partition(":")
-    given = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
-    return _Web(url, url, {"Authorization": f"Basic {given}"})
+    """A name and a password go into a header, so that they never appear in a message or log."""
+    url, headers = separated(address)
+    return _Web(without_secrets(url), url, headers)
 
 
 def _hub_place(address: str) -> _Web:
@@ -179,15 +166,17 @@ def _download_once(
     verify: Callable[[Path], None],
     size: int | None = None,
     advice: str = "Set HYPVISION_HOME to a folder that you may write to.",
+    known: bool = True,
 ) -> Path:
-    """Download a file, unless another process was first; ``advice``: for folders not writable."""
+    """Download a file, unless another process was first; ``advice``: for folders not writable;
+    ``known``: whether ``verify`` knows the right file from others."""
     lock = lock_path(lock_name)
     try:
         for folder in (path.parent, lock.parent):
             folder.mkdir(parents=True, exist_ok=True)
         with locked(lock, f"{name} is being downloaded"):
             if not _verified(path, verify):
-                download(web.url, path, verify, size, web.headers, name)
+                download(web.url, path, verify if known else None, size, web.headers, name)
     except OSError as error:
         raise HypvisionError(
             f"'{path}' cannot be written ({error.strerror or error}). {advice}"
@@ -288,6 +277,7 @@ def fetch(source: str | Path) -> Path:
 
 def _address_and_sum(text: str) -> tuple[str, str]:
     """An address and the first digits, or all, of the sha256 that its file must have."""
+    separated(text)  # raises an error where it is no address
     url, fragment = urldefrag(text)
     parts = urlsplit(url)
     given = re.fullmatch(r"sha256=([0-9a-fA-F]{64})", fragment)
@@ -298,8 +288,8 @@ def _address_and_sum(text: str) -> tuple[str, str]:
     if in_name and not fragment and parts.scheme == "https":
         return url, in_name[1]
     raise HypvisionError(
-        f"The checkpoint '{without_password(text)}' was not loaded, because it has no checksum to "
-        f"verify the file with. Add one: {without_password(url)}#sha256=HEX with 64 digits, as "
+        f"The checkpoint '{text}' was not loaded, because it has no checksum to "
+        f"verify the file with. Add one: {without_secrets(url)}#sha256=HEX with 64 digits, as "
         "sha256sum prints them. Or take zoo:NAME, hf-hub:USER/REPO (verified by their index), or a "
         "file that you have downloaded and checked."
     )
@@ -317,10 +307,11 @@ def fetch_first(address: str) -> Path:
         )
     digest = file_sha256(_download_verified(address, "", path))
     write_text(kept, digest)
+    place = _web_place(address).address
     _logger.warning(
         "No sum of '%s' is published. The sha256 of this first download is kept and every later "
         "one must have it. To check it on another machine, give %s#sha256=%s as the weights.",
-        address, address, digest,
+        place, place, digest,
     )  # fmt: skip
     return path
 
@@ -380,6 +371,7 @@ def _download_verified(url: str, sha256: str, path: Path) -> Path:
             place, path, f"{sha256[:8]}-{path.name}", place.address, verify,
             advice="Set TORCH_HOME (for files) and HYPVISION_HOME (for locks) to folders that you "
                    "may write to.",
+            known=bool(sha256),
         )  # fmt: skip
     except SourceError as error:
         raise HypvisionError(
@@ -483,7 +475,7 @@ def find(text: str) -> tuple[Index, Record]:
     if not name:
         if len(index) != 1:
             raise HypvisionError(
-                f"'{without_password(address)}' has {len(index)} records: "
+                f"'{address}' has {len(index)} records: "
                 f"{', '.join(index.records)}. Choose one: add #NAME to the address."
             )
         name = next(iter(index.records))
@@ -501,7 +493,7 @@ def open_release(address: str) -> Index:
     place = _place(f"{address}/index.yml")
     if isinstance(place, Path):
         return read_index(place)
-    shown = without_password(address)
+    shown = without_secrets(address)
     kept = index_folder() / f"{_key(address)}.yml"
     reason = "the network is switched off by HYPVISION_OFFLINE or HF_HUB_OFFLINE"
     if not offline():

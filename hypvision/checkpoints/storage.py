@@ -127,16 +127,16 @@ def _whole(value: Any) -> bool:
 def unpack(tensors: Weights) -> StateDict:
     """The inverse of :func:`pack`: float32 weights. Tensors of other types are returned
     unchanged."""
-    scales = [name for name in tensors if name.endswith(_SCALE)]
-    beside = {_base(name) + end for name in scales for end in (_SCALE, _SHAPE)}
-    lost = [name for name in scales if _base(name) not in tensors]
+    scaled = {_base(name): None for name in tensors if name.endswith(_SCALE)}
+    beside = {name + end for name in scaled for end in (_SCALE, _SHAPE)}
+    lost = sorted(scaled.keys() - tensors.keys())
     advice = "but not their weight. Download or copy it again."
-    ensure(not lost, f"The file has scales {', '.join(lost[:1])} {advice}")
+    ensure(not lost, f"The file has scales of {', '.join(lost[:1])}, {advice}")
     out: StateDict = {}
     for name, value in tensors.items():
         if name in beside:
             continue
-        if name + _SCALE in tensors:
+        if name in scaled:
             value = _scaled(name, tensors)
         # of 16 bits and of 8; checkpoints from elsewhere may hold counters and settings, too
         elif isinstance(value, Tensor) and value.is_floating_point() and value.itemsize < 4:
@@ -206,7 +206,7 @@ def trim_tokens(weights: Weights, used: Tensor, prefix: str = "") -> StateDict:
 def expand_tokens(weights: Weights) -> StateDict:
     """The inverse of :func:`trim_tokens`, for names of any prefix; removed rows become zero."""
     expanded = dict(weights)
-    most = _SMALL_TABLE + 16 * sum(value.numel() for value in weights.values())
+    most = _SMALL_TABLE + 16 * sum(map(torch.numel, weights.values()))
     for key in weights:
         name = key.removesuffix("rows")
         if not f".{key}".endswith(f".{_TOKENS}rows"):

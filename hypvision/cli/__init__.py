@@ -49,7 +49,8 @@ GROUPS = {
                "metric embed FOLDER --model resnet50"),
     "lm": ("language models", "lm save CONFIG CHECKPOINT model", 'lm generate model "It was a"'),
     "scaling": ("superposition", "scaling run", "scaling heads paper --out results"),
-    "data": ("data sets", "data make shapes --layout coco", "data prepare voc20 SOURCE OUT"),
+    "data": ("data sets", "data make OUT --emoji DIR --photos DIR",
+             "data prepare voc20 SOURCE OUT"),
 }  # fmt: skip
 
 #: All commands by name, which is ``"GROUP NAME"`` for a command of a group.
@@ -104,7 +105,7 @@ COMMANDS = {
     "scaling heads": Command("measure overlaps and norms of the output heads of language models"),
     "scaling tokens": Command("count the frequencies of tokens in texts"),
     "scaling fit": Command("fit one scaling law to the losses of language models"),
-    "data make": Command("write a procedural data set to disk: drawn shapes or scenes of emoji"),
+    "data make": Command("write scenes of emoji on photos to disk"),
     "data prepare": Command(
         "write a published data set as configs read it: label maps, class folders"
     ),

@@ -244,7 +244,7 @@ def add_cfg_options(parser: Parser, what: str, **options: Any) -> None:
 
 CLIP_HELP = (
     "NAME: a model of open_clip (ViT-B-16), a hyperbolic one (meru-vit-s-16, hycoclip-vit-b-16), "
-    "weights of `hypvision zoo list --task zero-shot` (shapes-s8, emoji-s16, emoji-t8, "
+    "weights of `hypvision zoo list --task zero-shot` (emoji-s16, emoji-t8, "
     "hycoclip-emoji-s16 ship), hf-hub:USER/REPO, local-dir:PATH, or a file; WEIGHTS: a tag "
     "(openai, redcaps, grit), a file, zoo:NAME, or the word none for random weights; may be left "
     "out if NAME has only one; OPTION: force_image_size, force_context_length, force_quick_gelu, "

@@ -430,16 +430,13 @@ def _show(args: Namespace, walks: dict) -> None:
 def add_clip_make_chains_arguments(parser: Parser) -> None:
     parser.add(
         "source SOURCE",
-        "shapes (drawn scenes), emoji (a folder of them) or captions (your own)",
-        choices=["shapes", "emoji", "captions"],
+        "emoji (a folder of them) or captions (your own)",
+        choices=["emoji", "captions"],
     )
     parser.add("out OUT", "csv or csv.gz file to write", output="file")
-    parser.add("--length", "number of chains", whole(1, 10_000_000), 1000, needs=["shapes"])
     parser.add("--root DIR", "folder of emoji", default="data/emoji", needs=["emoji"])
     splits = ["train", "val", "test"]
-    parser.add(
-        "--split", "split of the data", default="train", choices=splits, needs=["shapes", "emoji"]
-    )
+    parser.add("--split", "split of the data", default="train", choices=splits, needs=["emoji"])
     of_captions = ["captions"]
     parser.add(
         "--captions FILE",
@@ -457,14 +454,12 @@ def add_clip_make_chains_arguments(parser: Parser) -> None:
 
 def run_clip_make_chains(args: Namespace) -> None:
     """Run ``clip make-chains``: write the chains, and print how many there are."""
-    from hypvision.data.chains import emoji_chains, shape_chains, write_chains
+    from hypvision.data.chains import emoji_chains, write_chains
 
     if args.source == "captions":
         chains = _chains_of_captions(args)
-    elif args.source == "emoji":
-        chains = emoji_chains(args.root, args.split, seed=args.seed)
     else:
-        chains = shape_chains(args.length, args.split, seed=args.seed)
+        chains = emoji_chains(args.root, args.split, seed=args.seed)
     write_chains(args.out, chains)
     print(f"{args.out}: {len(chains)} chains of {len(chains[0].texts)} texts")
 

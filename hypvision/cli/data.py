@@ -3,14 +3,10 @@ disk."""
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError, Namespace
-from collections.abc import Callable
-from functools import partial
+from argparse import Namespace
 from pathlib import Path
 
 from hypvision.cli.arguments import Parser, number, whole
-from hypvision.io.checks import one_of
-from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_lines
 
 # Copied from hypvision.data, because importing it imports PyTorch.
@@ -18,10 +14,8 @@ PREPARED = (
     "ade847", "pc59", "pc459", "voc20", "voc20b", "cifar10", "cifar100", "tiny-imagenet",
     "imagenet", "ade20k", "ade-panoptic", "coco-stuff",
 )  # fmt: skip
-LAYOUTS = ("imagefolder", "ade", "coco")
-EMOJI_LAYOUTS = ("masks", "coco")
-LEVELS = ("kind", "shape", "instance")
-EMOJI_LEVELS = ("name", "class", "group")
+LAYOUTS = ("masks", "coco")
+LEVELS = ("name", "class", "group")
 
 
 def add_data_prepare_arguments(parser: Parser) -> None:
@@ -72,92 +66,48 @@ def run_data_convert(args: Namespace) -> None:
         print(f"note: {note}")
 
 
-def _size(text: str) -> int | tuple[int, int]:
-    try:
-        numbers = [int(side) for side in text.lower().split("x")]
-    except ValueError:
-        numbers = []
-    if len(numbers) not in (1, 2) or not all(0 < side <= 2**15 for side in numbers):
-        raise ArgumentTypeError(
-            f"takes a side or HEIGHTxWIDTH in pixels, such as 128 or 96x160; got {text!r}"
-        )
-    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
-
-
 def add_data_make_arguments(parser: Parser) -> None:
     parser.add(
         "out OUT",
         "folder to write to; with --layout all each layout gets its own folder in it",
         output="folder",
     )
+    text = "folder of emoji, such as tools/demo_data/emoji of the repository"
+    parser.add("--emoji DIR", text, required=True)
+    parser.add("--photos DIR", "folder of photos, with folders train and test", required=True)
     parser.add(
         "--layout",
-        "layout of the data set (default: all)",
+        "layout of the files (default: all)",
         default="all",
-        choices=[*LAYOUTS, "masks", "all"],
+        choices=[*LAYOUTS, "all"],
     )
-    parser.add("--train N", "number of training images", whole(0), 1000)
-    parser.add("--val N", "number of validation images", whole(0), 200)
-    parser.add("--size S|HxW", "size of the images in pixels", _size, 128)
+    parser.add("--train N", "number of training images", whole(1), 1000)
+    parser.add("--val N", "number of validation images", whole(1), 200)
+    parser.add("--size S", "side of the images in pixels", whole(1, 2**15), 128)
     parser.add("--seed", "seed: each number is another data set", whole(0), 0)
+    parser.add("--level", "what the classes are", default="group", choices=LEVELS)
     parser.add(
-        "--level",
-        "what the classes are (default: shape; for emoji: group)",
-        choices=(*LEVELS, *EMOJI_LEVELS),
-    )
-    text = (
-        "scenes of the emoji in this folder on photos, in the layouts masks and coco, instead of "
-        "drawn shapes"
-    )
-    of_emoji = ["--emoji"]
-    parser.add("--emoji DIR", text, needs=["--photos"])
-    parser.add("--photos DIR", "folder of photos, with folders train and test", needs=of_emoji)
-    parser.add(
-        "--pale X",
-        "share of white mixed into the photos, so that emoji stand out",
-        number,
-        0.0,
-        needs=of_emoji,
+        "--pale X", "share of white mixed into the photos, so that emoji stand out", number, 0.0
     )
     parser.add(
-        "--styles NAME...",
-        "vendors of the emoji pictures (default: noto)",
-        default=["noto"],
-        needs=of_emoji,
+        "--styles NAME...", "vendors of the emoji pictures (default: noto)", default=["noto"]
     )
     parser.add(
         "--val-emoji SPLIT",
         "the split whose emoji the validation scenes show; train: the emoji of the training scenes",
         default="val",
-        needs=of_emoji,
     )
     parser.add("--overwrite", "replace a data set in OUT that has other parameters")
 
 
 def run_data_make(args: Namespace) -> None:
     from hypvision.data.emoji_export import export_emoji
-    from hypvision.data.export import export
 
-    layouts: tuple[str, ...] = LAYOUTS
-    levels: tuple[str, ...] = LEVELS
-    make: Callable[..., Path] = export
-    if args.emoji is not None:
-        layouts = EMOJI_LAYOUTS
-        levels = EMOJI_LEVELS
-        make = partial(
-            export_emoji, emoji=args.emoji, photos=args.photos, pale=args.pale, styles=args.styles,
-            val_emoji=args.val_emoji,
-        )  # fmt: skip
-    one_of((*layouts, "all"), **{"--layout": args.layout})
-    level = args.level or ("shape" if args.emoji is None else "group")
-    one_of(levels, **{"--level": level})
-    if args.emoji is not None and not isinstance(args.size, int):
-        raise HypvisionError("Scenes of emoji are square: give --size as one number.")
-    for layout in layouts if args.layout == "all" else (args.layout,):
+    for layout in LAYOUTS if args.layout == "all" else (args.layout,):
         out = Path(args.out, layout) if args.layout == "all" else Path(args.out)
-        make(
-            out, layout=layout, train=args.train, val=args.val, size=args.size, seed=args.seed,
-            level=level, overwrite=args.overwrite,
+        export_emoji(
+            out, args.emoji, args.photos, layout, args.train, args.val, args.size, args.seed,
+            args.level, args.pale, args.styles, args.val_emoji, args.overwrite,
         )  # fmt: skip
         print(f"{layout}: {out}")
 

@@ -24,7 +24,7 @@ from hypvision.cli.arguments import (
     texts_of,
     whole,
 )
-from hypvision.io.errors import require
+from hypvision.io.errors import require, without_secrets
 from hypvision.io.files import (
     check_output,
     protecting,
@@ -113,7 +113,9 @@ def run_metric_embed(args: Namespace) -> None:
     texts = texts_of(args, once=False)
     sources = _sources_of(args)
     embedder = _embedder(args, device)
-    about: dict[str, Any] = dict(space=embedder.space, c=embedder.c, weights=embedder.weights)
+    about: dict[str, Any] = dict(
+        space=embedder.space, c=embedder.c, weights=without_secrets(embedder.weights)
+    )
     failed: list[str] = []
     if texts:
         vectors = embedder.embed_texts(texts).float().cpu()
@@ -179,7 +181,9 @@ def run_metric_search(args: Namespace) -> None:
                 path = out.with_stem(f"{out.stem}_{each.query.stem}")
                 print(_caption(each.query))
             _draw_found(each, path)
-        info = dict(weights=embedder.weights, space=embedder.space, gallery=args.gallery)
+        info = dict(
+            weights=without_secrets(embedder.weights), space=embedder.space, gallery=args.gallery
+        )
         write_json(out.with_suffix(".json"), dict(info=info, queries=content))
         write_table(out.with_suffix(".csv"), rows)
     print(f"Drawn in {path}; weights {embedder.weights}")

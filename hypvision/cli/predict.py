@@ -27,7 +27,7 @@ from hypvision.cli.arguments import (
     number,
     whole,
 )
-from hypvision.io.errors import HypvisionError, one_line
+from hypvision.io.errors import HypvisionError, one_line, without_secrets
 from hypvision.io.files import protecting
 from hypvision.version import __version__
 
@@ -131,9 +131,10 @@ def _predict(args: Namespace, files: list[str], called: dict[Path, str]) -> None
     known = predictor.known
     doubted = []
     boxes = False
-    model = str(args.clip or args.model)
+    model = without_secrets(str(args.clip or args.model))
     print(f"{model} {known}")
-    info = dict(model=model, weights=args.weights, source=known.source, hypvision=__version__)
+    weights = args.weights and without_secrets(args.weights)
+    info = dict(model=model, weights=weights, source=known.source, hypvision=__version__)
     begin = time.perf_counter()
     failed: list[str] = []
     with (

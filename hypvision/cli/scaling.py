@@ -231,16 +231,12 @@ def run_scaling_heads(args: Namespace) -> None:
     rows = {(row["model"], row["tensor"]): row for row in read_heads(path)}
     known = {key: _known_head(rows, *subject) for key, subject in wanted.items()}
 
-    def keep(key: str, row: dict[str, Any]) -> None:
-        rows[row["model"], row["tensor"]] = row
-        write_table(path, list(rows.values()))
-
     outcome = run_cells(
         [Cell(key, measure_head, subject) for key, subject in wanted.items()],
         finished=lambda key: known[key] is not None,
         folder=Path(args.out, "jobs"),
         unit="model",
-        arrived=keep,
+        arrived=lambda _, row: _add_head(path, row),
         **submit_options(args),
     )
     for key in wanted:
@@ -249,6 +245,17 @@ def run_scaling_heads(args: Namespace) -> None:
             earlier = f" (of an earlier call, in {path})" * (key not in outcome.results)
             print(_head_text(row) + earlier)
     outcome.check()
+
+
+def _add_head(path: Path, row: dict[str, Any]) -> None:
+    """Put a row into the table, where another call may have written some meanwhile."""
+    from hypvision.checkpoints.download import locked
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path.with_name(".heads.lock"), "a row is added to its table"):
+        rows = {(other["model"], other["tensor"]): other for other in read_heads(path)}
+        rows[row["model"], row["tensor"]] = row
+        write_table(path, list(rows.values()))
 
 
 def _head_text(row: dict[str, Any]) -> str:

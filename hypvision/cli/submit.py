@@ -15,21 +15,28 @@ import os
 import pickle
 import signal
 import subprocess
+import sys
 import time
 import traceback
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, nullcontext, suppress
 from multiprocessing import get_all_start_methods, get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from hypvision.cli.arguments import Parser, whole
-from hypvision.io.errors import HypvisionError, explain_machine, require
+from hypvision.io.errors import (
+    HypvisionError,
+    ending_as_interrupted,
+    explain_machine,
+    require,
+)
 
 CLUSTERS = ("local", "slurm")
 _POLL_SECONDS = 0.5
+_END_SECONDS = 20  # longest wait for jobs that are ended: one may be importing PyTorch
 # Errors that pickle raises if a result cannot be sent or received.
 _PICKLING = (pickle.PickleError, AttributeError, ImportError, TypeError, ValueError, RuntimeError)
 
@@ -71,6 +78,9 @@ class _Answer(NamedTuple):
     value: Any = None
     failure: str | None = None
     trace: str = ""
+
+
+_Answers = Generator[tuple[str, _Answer], None, None]
 
 
 def add_submit_arguments(parser: Parser, cells: bool = True) -> None:
@@ -149,27 +159,35 @@ def run_cells(
     if not left:
         return outcome
     rest = list(left.values())
-    answers = _here(rest, jobs)
-    if submit is not None:
-        answers = _in_submitit(rest, jobs, submit, Path(folder), options or {})
     reasons: dict[str, str] = {}
-    for key, answer in progress(answers, len(left), unit):
-        if answer.failure is None:
-            outcome.results[key] = answer.value
-            arrived(key, answer.value)
-            continue
-        told = f"{answer.failure}\n{answer.trace}".rstrip()
-        first = reasons.setdefault(told, key)  # a wrong setting makes all cells fail alike
-        tqdm.write(f"{key} failed: {told if first == key else f'as {first} did'}")
-        outcome.failures[key] = answer.failure
+    # The generator is closed at once, which ends what runs, and not only when the traceback of an
+    # interruption is dropped.
+    with closing(_answers(rest, jobs, submit, Path(folder), options or {})) as answers:
+        for key, answer in progress(answers, len(left), unit):
+            if answer.failure is None:
+                outcome.results[key] = answer.value
+                arrived(key, answer.value)
+                continue
+            told = f"{answer.failure}\n{answer.trace}".rstrip()
+            first = reasons.setdefault(told, key)  # a wrong setting makes all cells fail alike
+            tqdm.write(f"{key} failed: {told if first == key else f'as {first} did'}")
+            outcome.failures[key] = answer.failure
     return outcome
 
 
-def _here(cells: Sequence[Cell], jobs: int | None) -> Iterator[tuple[str, _Answer]]:
-    """Return the answers of cells on this machine: from several processes, or one after the other
+def _answers(
+    cells: Sequence[Cell],
+    jobs: int | None,
+    submit: str | None,
+    folder: Path,
+    options: dict[str, Any],
+) -> _Answers:
+    """Return the answers of cells: from submitit, from several processes, or one after the other
     from this process."""
-    if jobs and jobs > 1 and len(cells) > 1:
-        return _in_processes(cells, jobs)
+    if submit is not None:
+        return _in_submitit(cells, jobs, submit, folder, options)
+    if min(jobs or 1, len(cells)) > 1:
+        return _in_processes(cells, jobs or 1)
     return ((cell.key, _call(cell.function, *cell.arguments)) for cell in cells)
 
 
@@ -189,7 +207,7 @@ def _call(function: Callable[..., Any], *arguments: Any) -> _Answer:
 # its memory when it ends.
 
 
-def _in_processes(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[str, _Answer]]:
+def _in_processes(cells: Sequence[Cell], jobs: int) -> _Answers:
     waiting = list(reversed(cells))
     running: dict[Connection, tuple[str, Any]] = {}
     try:
@@ -257,7 +275,11 @@ def _serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(threads)
-    answer = _call(function, *arguments)
+    try:
+        with ending_as_interrupted():  # the files of a cell that is ended are removed
+            answer = _call(function, *arguments)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGTERM)
     try:
         sender.send(answer)
     except _PICKLING as error:
@@ -273,16 +295,17 @@ def _cores() -> int:
 
 def _in_submitit(
     cells: Sequence[Cell], jobs: int | None, cluster: str, folder: Path, options: dict[str, Any]
-) -> Iterator[tuple[str, _Answer]]:
+) -> _Answers:
     executor = _executor(jobs, cluster, folder, options)
+    slurm = cluster == "slurm"
     # submitit would start all local jobs at once, while SLURM has a queue.
-    together = len(cells) if cluster == "slurm" else jobs or 1
+    together = len(cells) if slurm else jobs or 1
     waiting = list(cells)
     running: dict[str, Any] = {}
     try:
         while waiting or running:
             free = max(0, together - len(running))
-            running |= _submitted(executor, waiting[:free])
+            _submit(executor, waiting[:free], slurm, running)
             waiting = waiting[free:]
             ready = [key for key, job in running.items() if job.done()]
             for key in ready:
@@ -290,18 +313,41 @@ def _in_submitit(
             if not ready:
                 time.sleep(_POLL_SECONDS)
     finally:
-        for job in running.values():
-            with suppress(OSError, subprocess.SubprocessError):  # the job may have ended
-                job.cancel()
+        _cancel(list(running.values()), slurm)
 
 
-def _submitted(executor: Any, cells: Sequence[Cell]) -> dict[str, Any]:
-    """Submit cells together, and return their jobs by key."""
-    jobs: dict[str, Any] = {}
-    with executor.batch() if cells else nullcontext():
+def _submit(executor: Any, cells: Sequence[Cell], slurm: bool, running: dict[str, Any]) -> None:
+    """Submit cells and add their jobs to ``running``, one by one, so that an interruption finds
+    them; SLURM gets the cells together."""
+    call = _call if slurm else _call_in_job
+    with executor.batch() if slurm and cells else nullcontext():
         for cell in cells:
-            jobs[cell.key] = executor.submit(_call, cell.function, *cell.arguments)
-    return jobs
+            running[cell.key] = executor.submit(call, cell.function, *cell.arguments)
+
+
+def _call_in_job(function: Callable[..., Any], *arguments: Any) -> _Answer:
+    """:func:`_call` in a job on this machine, where submitit ignores SIGTERM."""
+    with ending_as_interrupted():
+        return _call(function, *arguments)
+
+
+def _cancel(jobs: list[Any], slurm: bool) -> None:
+    """End jobs that may run; those on this machine have ended when it returns."""
+    if slurm:
+        for job in jobs:
+            # it may have ended, or not been handed over yet
+            with suppress(OSError, subprocess.SubprocessError, AttributeError):
+                job.cancel()
+        return
+    # submitit would send SIGINT, which is ignored where the command runs in the background of a
+    # script; a job that only begins passes on no signal
+    deadline = time.monotonic() + _END_SECONDS
+    left = [job for job in jobs if not job.done()]
+    while left and time.monotonic() < deadline:
+        for job in left:
+            os.kill(int(job.job_id), signal.SIGTERM)
+        time.sleep(_POLL_SECONDS)
+        left = [job for job in left if not job.done()]
 
 
 def _answer_of(job: Any) -> _Answer:

@@ -16,7 +16,7 @@ from hypvision.cli.arguments import (
     whole,
 )
 from hypvision.cli.export import TOWERS
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import HypvisionError, without_secrets
 from hypvision.io.files import write_json, write_table
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def run_summary(args: Namespace) -> None:
     name = (args.model or args.clip) + (f" ({subject.about})" if subject.about else "")
     print(_text(name, found, shape, subject.unit, where))
     if args.save:
-        _save(args.save, found, dict(model=name, input=shape, device=where))
+        _save(args.save, found, dict(model=without_secrets(name), input=shape, device=where))
 
 
 def _save(path: str, found: Summary, about: dict[str, Any]) -> None:

@@ -219,6 +219,7 @@ def run_test(args: Namespace) -> None:
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import leave_processes, parse_options
     from hypvision.engine.run import test
+    from hypvision.inference.progress import say
     from hypvision.tasks.own_folder import config_of
 
     with readable_errors():
@@ -230,6 +231,8 @@ def run_test(args: Namespace) -> None:
         from mmengine.dist import is_main_process
 
         if is_main_process():
+            if args.out is not None:
+                say(f"report  {Path(args.out, 'report.html')}")
             print(json.dumps({name: round(float(value), 4) for name, value in metrics.items()}))
         leave_processes()
 

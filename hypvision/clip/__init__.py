@@ -1,15 +1,16 @@
-"""CLIP with a few hyperbolic parameters. Needs ``open_clip``, which a model loads, not this import.
+"""CLIP with a few hyperbolic parameters. Building a model needs ``open_clip``; this import does
+not.
 
 >>> from hypvision import clip, viz
 >>> found = clip.segment("street.jpg", ["car", "road", "sky"])
 >>> viz.draw_segmentation(found.image, found.labels, found.classes).show()
 
-- :mod:`~hypvision.clip.adapters`: a few trained parameters on a frozen CLIP, such as HyperCLIP's
-  blocks on the attention projections of any open_clip ViT.
-- :mod:`~hypvision.clip.towers`: text and dense image embeddings.
-- :class:`~hypvision.clip.segmentation.segmenter.OpenVocabSegmenter`: CLIP, adapter and CAT-Seg's
-  head.
-- :func:`~hypvision.clip.segmentation.segment.segment`: any image, any class names.
+- :mod:`~hypvision.clip.adapters`: adapters, which train a few parameters on a frozen CLIP, such as
+  HyperCLIP's blocks on the attention projections of any open_clip ViT.
+- :mod:`~hypvision.clip.towers`: embeddings of texts, of images, and of every patch.
+- :class:`~hypvision.clip.segmentation.segmenter.OpenVocabSegmenter`: a model of CLIP, an adapter
+  and CAT-Seg's head.
+- :func:`~hypvision.clip.segmentation.segment.segment`: segment any image by any class names.
 - :mod:`~hypvision.clip.radius`: hyperbolic radii of embeddings.
 """
 

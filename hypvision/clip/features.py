@@ -1,4 +1,5 @@
-"""Features of frozen towers, computed once and cached on disk by content of inputs and weights."""
+"""Features of frozen CLIP towers, computed once and cached on disk under a hash of the inputs and
+the weights."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from hypvision.clip.radial.measure import embed_images
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.data.preprocessing import preprocessing_of, set_preprocessing
 from hypvision.io.errors import HypvisionError
+from hypvision.io.files import read_bytes
 
 if TYPE_CHECKING:
     from hypvision.clip.prompting.hosts import Host
@@ -31,15 +33,16 @@ def bytes_of(value: Tensor) -> bytes:
 
 
 def fingerprint(model: nn.Module, images: bool, *about: Any) -> Any:
-    """A hashlib hash of everything that the features of the tower of ``images``, or else of texts,
-    depend on, of the model and, by its ``repr``, ``about``; the caller can update it further.
+    """Return a hash of everything in a CLIP model that the features of its image tower
+    (``images``), or else of its text tower, depend on, and of the ``repr`` of ``about``. The caller
+    can update this hashlib object further.
 
     Weights alone do not determine features: activation, pooling, text mask, numbers of heads and
     constants of norms are module attributes and buffers that are not in the state dict.
     """
 
     def counts(name: str) -> bool:
-        part = name.split(".")[0]  # LatHAdapter changes no tower
+        part = name.split(".")[0]  # LatHAdapter changes neither tower
         return (
             part == "visual"
             if images
@@ -63,15 +66,15 @@ def fingerprint(model: nn.Module, images: bool, *about: Any) -> Any:
     return digest
 
 
-# Of the few-shot methods
+# Caches of the few-shot methods
 
 
 @torch.no_grad()
 def cached_texts(
     folder: str | Path | None, host: Host, sentences: list[str], make: Callable[[], Tensor]
 ) -> Tensor:
-    """The result of ``make()`` on the host's device, cached in the folder, if given, by sentences
-    and text tower."""
+    """Return the tensor of ``make()`` on the host's device, cached in ``folder``, if given, under a
+    hash of the sentences and the text tower."""
     if folder is None:
         return make().to(host.scale.device)
     digest = fingerprint(host.clip, False, "texts")
@@ -84,10 +87,11 @@ def cached_texts(
 def image_features(
     host: Host, dataset: Any, views: int = 0, folder: str | Path | None = None
 ) -> Tensor:
-    """Features (V, N, d) by the frozen image tower of a host, on the CPU, not normalised: of so
-    many augmented views of each image, or of its centre crop alone (``views=0``, V = 1); cached in
-    the folder, if given. The data set has samples with ``inputs``, ``paths``, ``description`` and
-    ``viewed(augment)``, and resizes images as the tower needs."""
+    """Return features ``(V, N, d)`` of the data set's images by a host's frozen image tower, on the
+    CPU and not normalised; cached in ``folder``, if given. They are of ``views`` augmented views of
+    each image (V = ``views``), or for ``views=0`` of its centre crop alone (V = 1). The data set
+    has samples with ``inputs``, ``paths``, ``description`` and ``viewed(augment)``, and resizes
+    images as the tower needs."""
     set_preprocessing(dataset, host.clip)
     seen = dataset.viewed(augment=views > 0)
 
@@ -108,19 +112,20 @@ def image_features(
     digest = fingerprint(host.clip, True, views, seen.description, norm)
     for number, path in enumerate(dataset.paths):
         try:
-            content = Path(path).read_bytes()
+            content = read_bytes(path)
         except OSError:
-            dataset.viewed(augment=False)[number]  # raises an error that names the broken image
+            dataset.viewed(augment=False)[number]  # raises an error that names the image
             raise
         digest.update(hashlib.sha256(content).digest())
     return kept_tensor(Path(folder).expanduser() / f"{digest.hexdigest()}.safetensors", compute)
 
 
-# Of radial tuning
+# Caches of radial tuning
 
 
 class FrozenFeatures:
-    """Unit embeddings ``(N, d)`` of distinct texts, or of images by their paths, and their file."""
+    """Unit embeddings ``(N, d)`` of distinct texts or images, found by text or image path, and the
+    cache file ``path``."""
 
     def __init__(self, names: Sequence[str], embeddings: Tensor, path: Path | None = None):
         self.number = {name: row for row, name in enumerate(names)}
@@ -128,7 +133,8 @@ class FrozenFeatures:
         self.path = path
 
     def __getitem__(self, names: Sequence[str]) -> Tensor:
-        """Unit embeddings ``(len(names), d)`` in float32 of those that were embedded before."""
+        """Return unit embeddings ``(len(names), d)`` in float32 of texts or image paths that were
+        embedded before."""
         try:
             rows = [self.number[name] for name in names]
         except KeyError as error:
@@ -146,10 +152,10 @@ def frozen_texts(
     folder: str | Path | None = None,
     dtype: torch.dtype = torch.float16,
 ) -> FrozenFeatures:
-    """Embeddings of texts, which may repeat themselves, by a model's present weights; read from
-    disk if this tower has embedded these texts before. The files are of ``dtype`` in the folder, by
-    default ``text-features`` in the cache of hypvision; their names are hashes of the text tower,
-    the tokens of a few texts, and the texts."""
+    """Return embeddings of texts, which may contain repetitions, by the model's current weights;
+    they are read from disk if this tower has embedded these texts before. The cache files have the
+    type ``dtype`` and lie in ``folder``, by default ``text-features`` in the cache of hypvision;
+    their names are hashes of the text tower, the tokens of a few texts, and the texts."""
     once = sorted(distinct(texts)[0])
     key = fingerprint(model, False, dtype)
     key.update(tokenizer(once[:: max(1, len(once) // 16)]).numpy().tobytes())
@@ -167,12 +173,12 @@ def frozen_images(
     folder: str | Path | None = None,
     dtype: torch.dtype = torch.float16,
 ) -> FrozenFeatures:
-    """As :func:`frozen_texts`, for images by their paths; the cache is named by the images'
-    content."""
+    """Return embeddings of images, given by path, as :func:`frozen_texts` does for texts; the names
+    of the cache files are hashes of the image tower and the images' content."""
     once = sorted({str(path) for path in paths})
     key = fingerprint(clip.model, True, dtype, preprocessing_of(clip.model), clip.mean, clip.std)
     for path in once:
-        key.update(hashlib.sha256(Path(path).read_bytes()).digest())
+        key.update(hashlib.sha256(read_bytes(path)).digest())
     return _frozen(
         folder or home() / "image-features",
         key,

@@ -1,8 +1,8 @@
 """Convert state dicts between Hugging Face's ``CLIPModel`` and open_clip's ``CLIP``, bit for bit.
 
-The same numbers under other names: q, k and v are one matrix in open_clip, and projections are
-transposed. Neither holds the number of heads or the activation (OpenAI's weights need
-``force_quick_gelu=True``).
+Both hold the same numbers under other names: q, k and v are one matrix in open_clip, and
+projections are transposed. Neither holds the number of heads or the activation (OpenAI's weights
+need ``force_quick_gelu=True``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TOWERS = (("text_model.encoder.layers.", "transformer.resblocks."),
 _BLOCK = (("layer_norm1", "ln_1"), ("layer_norm2", "ln_2"), ("mlp.fc1", "mlp.c_fc"), ("mlp.fc2",
 "mlp.c_proj"),
           ("self_attn.out_proj", "attn.out_proj"))  # fmt: skip
-# (Hugging Face's name, open_clip's name), see translated()
+# Pairs (Hugging Face's name, open_clip's name) for translated().
 _NAMES = [
     ("logit_scale", "logit_scale"),
     ("text_model.embeddings.token_embedding.weight", "token_embedding.weight"),
@@ -35,7 +35,7 @@ _NAMES = [
     ("vision_model.embeddings.class_embedding", "visual.class_embedding"),
     ("vision_model.embeddings.patch_embedding.weight", "visual.conv1.weight"),
     ("vision_model.embeddings.position_embedding.weight", "visual.positional_embedding"),
-    # Hugging Face has this spelling mistake
+    # The spelling mistake is Hugging Face's.
     ("vision_model.pre_layrnorm.{rest}", "visual.ln_pre.{rest}"),
     ("vision_model.post_layernorm.{rest}", "visual.ln_post.{rest}"),
     *(
@@ -49,7 +49,7 @@ _PACKED = re.compile(r"(.*)self_attn\.([qkv])_proj\.(weight|bias)")
 
 
 def is_hugging_face(weights: Mapping[str, Any]) -> bool:
-    """Whether names are those of Hugging Face's ``CLIPModel``."""
+    """Return whether the names of weights are those of Hugging Face's ``CLIPModel``."""
     return any(name.startswith(("text_model.", "vision_model.")) for name in weights)
 
 
@@ -67,7 +67,8 @@ def _convert(weights: Mapping[str, Tensor], backwards: bool) -> dict[str, Tensor
 
 
 def from_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """open_clip's state dict of Hugging Face's; both towers, or one alone."""
+    """Return open_clip's state dict for Hugging Face's ``weights``, of both towers or of one
+    alone."""
     packed: dict[str, dict[str, Tensor]] = {}
     rest = {}
     for name, value in weights.items():
@@ -78,15 +79,15 @@ def from_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
             rest[name] = value
         elif not torch.equal(value.flatten(), torch.arange(value.numel(), device=value.device)):
             raise HypvisionError(
-                f"The checkpoint's '{name}' are not 0, 1, 2, ..., as open_clip's CLIP counts the "
-                "places of tokens. Take an intact copy."
+                f"The checkpoint's '{name}' are not 0, 1, 2, ..., as open_clip's CLIP numbers the "
+                "positions of tokens. Take an intact copy."
             )
     found = _convert(rest, backwards=False)
     for name, parts in packed.items():
         lacking = sorted(set("qkv") - set(parts))
         if lacking:
             raise HypvisionError(
-                f"'{name.partition('attn.')[0]}' lacks {lacking[0]}_proj: a damaged checkpoint."
+                f"'{name.partition('attn.')[0]}' lacks {lacking[0]}_proj. Take an intact copy."
             )
         for old, new in _TOWERS:
             if name.startswith(old):
@@ -95,8 +96,8 @@ def from_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def to_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`from_hugging_face`, for open_clip's ``CLIP`` with two plain
-    transformers."""
+    """Return Hugging Face's state dict for that of open_clip's ``CLIP`` with two plain
+    transformers, the inverse of :func:`from_hugging_face`."""
     rest = {}
     found = {}
     for name, value in weights.items():
@@ -112,7 +113,8 @@ def to_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def clip_variant(weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
-    """open_clip's name of the architecture, one of OpenAI's, and its arguments."""
+    """Return open_clip's name of the architecture of OpenAI that the weights have, and the
+    arguments of :func:`~hypvision.clip.models.create_clip` that it needs."""
     patches = weights.get(
         "visual.conv1.weight", weights.get("vision_model.embeddings.patch_embedding.weight")
     )
@@ -132,5 +134,5 @@ def clip_variant(weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
             return known[width, size, side], {"force_quick_gelu": True}
     raise HypvisionError(
         "The weights are of none of OpenAI's CLIP models (ViT-B-32, ViT-B-16, ViT-L-14, "
-        "ViT-L-14-336)."
+        "ViT-L-14-336). Take a checkpoint of one of these."
     )

@@ -41,23 +41,24 @@ MAX_LOGIT_SCALE = math.log(100)
 
 class HyperbolicCLIP(CLIP):
     """open_clip's CLIP whose embeddings lie on a hyperboloid, a product of hyperboloids or a
-    sphere; a ViT of timm becomes that of MoCo v3.
+    sphere; a ViT of timm is changed to that of MoCo v3.
 
-    ``encode_image`` and ``encode_text`` give features before the lift, with ``normalize=True``
-    points of :attr:`space`: of the hyperboloid ``(B, E + 1)``, time first. The mean and the
-    deviation that images are normalised by are in the state dict, as in official files:
-    :data:`~hypvision.clip.hyperbolic_checkpoint.PIXELS`.
+    ``encode_image`` and ``encode_text`` return features before the lift onto the manifold, and with
+    ``normalize=True`` points of :attr:`space`; points of the hyperboloid are ``(B, E + 1)``, time
+    first. The mean and standard deviation that normalise images are in the state dict, as in
+    official files: :data:`~hypvision.clip.hyperbolic_checkpoint.PIXELS`.
 
     Args:
         geometry: ``"lorentz"`` (MERU, HyCoCLIP, UNCHA), ``"product"`` of hyperboloids (PHyCLIP) or
             ``"sphere"`` (the CLIP baselines, which learn no curvature).
-        factors: number of hyperboloids of a product; default: one for 8 numbers of a feature, as
+        factors: number of hyperboloids of a product; None: one for every 8 numbers of a feature, as
             PHyCLIP has 64 for 512.
-        box_scales: learn UNCHA's three scales of logits; ``logit_scale`` stays unused.
-        learn_curvature: False: the curvature stays at its initial value.
+        box_scales: learn UNCHA's three logit scales; ``logit_scale`` is then unused.
+        learn_curvature: whether the curvature is learned; else it keeps its initial value.
         vision_heads: number of attention heads of the ViT; MoCo v3's small ViT has 12, timm's has
             6.
-        others: the first three and all other arguments are those of :class:`open_clip.model.CLIP`.
+        others: the other arguments, like the first three, are those of
+            :class:`open_clip.model.CLIP`.
     """
 
     root: Tensor | None
@@ -79,10 +80,10 @@ class HyperbolicCLIP(CLIP):
         self.geometry = geometry
         self.family = family_of_config(dict(geometry=geometry, box_scales=box_scales))
         self.embed_dim = embed_dim
-        self.constants: list[str] = []  # names of parameters that no training changes
+        self.constants: list[str] = []  # names of parameters that never train
         for name, values in zip(PIXELS, (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)):
             self.register_buffer(name, torch.tensor(values).reshape(3, 1, 1))
-        # for traversals; checkpoints of baselines may hold a root too
+        # Traversals begin at the root; checkpoints of baselines may contain one too.
         self.register_buffer("root", None, persistent=False)
         trunk = getattr(self.visual, "trunk", None)
         if trunk is not None:
@@ -104,7 +105,7 @@ class HyperbolicCLIP(CLIP):
         self.textual_alpha = nn.Parameter(torch.tensor(-0.5 * math.log(length)))
 
     def _add_factors(self, count: int) -> None:
-        """PHyCLIP's curvatures and scales; MERU's stay, unused, as in its files."""
+        """Add PHyCLIP's curvatures and scales; MERU's stay, but unused, as in PHyCLIP's files."""
         if self.embed_dim % count:
             raise HypvisionError(
                 f"Features of {self.embed_dim} numbers cannot be cut into {count} equal factors. "
@@ -117,7 +118,7 @@ class HyperbolicCLIP(CLIP):
         self.constants += SCALARS
 
     def _add_box_scales(self, width: int) -> None:
-        """UNCHA's scales, and a head that its files have and no computation uses."""
+        """Add UNCHA's logit scales, and a head that is in UNCHA's files but never used."""
         if self.geometry != "lorentz":
             raise HypvisionError(
                 f"box_scales are UNCHA's, on one hyperboloid, but geometry is '{self.geometry}'. "
@@ -131,13 +132,14 @@ class HyperbolicCLIP(CLIP):
         self.constants += ["logit_scale", "min_radius_head.weight", "min_radius_head.bias"]
 
     def _logarithms(self, single: str, each: str) -> list[Tensor]:
-        """A number of the one hyperboloid, or those of the factors."""
+        """Return the logarithms of a scalar: one for a hyperboloid, one a factor for a product."""
         if self.geometry == "product":
             return [*self.get_submodule(each).parameters()]
         return [self.get_parameter(single)]
 
     def _scale(self, tower: str) -> Tensor:
-        """The factor of the features of a tower, or ``(k,)`` for those of the factors."""
+        """Return the scale of a tower's features, or ``(k,)`` scales for the k factors of a
+        product."""
         logarithms = self._logarithms(f"{tower}_alpha", f"{tower}_concept_alphas")
         found = torch.stack(logarithms).float().exp()
         return found if self.geometry == "product" else found[0]
@@ -159,27 +161,27 @@ class HyperbolicCLIP(CLIP):
         self.constants.append("visual.trunk.pos_embed")
 
     def normalisation(self) -> dict[str, tuple[float, ...]]:
-        """``mean`` and ``std`` of RGB from 0 to 1."""
-        # str: 0.485 and not the nearest float32, 0.4850000143
+        """Return the ``mean`` and ``std`` that normalise RGB from 0 to 1."""
+        # str() gives 0.485 and not the nearest float32, 0.4850000143.
         values = [self.get_buffer(name).float().flatten().cpu().numpy() for name in PIXELS]
         mean, std = (tuple(float(str(number)) for number in value) for value in values)
         return dict(mean=mean, std=std)
 
     @torch.no_grad()
     def normalise_by(self, mean: Sequence[float], std: Sequence[float]) -> None:
-        """Set the normalisation of images."""
+        """Set the mean and standard deviation that normalise RGB from 0 to 1."""
         for name, values in zip(PIXELS, (mean, std)):
             buffer = self.get_buffer(name)
             buffer.copy_(torch.tensor(tuple(values)).reshape(buffer.shape))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for name in PIXELS:  # older files of trainings lack them
+        for name in PIXELS:  # files of older trainings lack the normalisation
             state_dict.setdefault(prefix + name, self.get_buffer(name))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     @property
     def space(self) -> Space:
-        """The space of the embeddings, with the present curvature and scales."""
+        """The space of the embeddings, with the current curvature and scales."""
         if self.geometry == "sphere":
             return Sphere(self.root)
         scales: dict[Modality, Tensor] = {
@@ -193,7 +195,7 @@ class HyperbolicCLIP(CLIP):
 
     @torch.no_grad()
     def clamp_scalars(self) -> None:
-        """Bring the scalars back into their intervals; before each step of a training."""
+        """Clamp the scalars to their intervals; a training calls this before each step."""
         low, high = map(math.log, CURVATURES)
         for name, parameter in self.named_parameters():
             first = name.partition(".")[0]
@@ -205,17 +207,17 @@ class HyperbolicCLIP(CLIP):
                 parameter.clamp_(max=0)
 
     def encode_image(self, image: Tensor, normalize: bool = False) -> Tensor:
-        """Features (B, E) of normalised images, or their points."""
+        """Return features ``(B, E)`` of normalised images, or with ``normalize`` their points."""
         features = class_token_features(self.visual, image)
         return self.space.embed(features, "image") if normalize else features
 
     def encode_text(self, text: Tensor, normalize: bool = False) -> Tensor:
-        """Features (B, E) of tokens (B, L), or their points."""
+        """Return features ``(B, E)`` of tokens ``(B, L)``, or with ``normalize`` their points."""
         features: Tensor = super().encode_text(text)
         return self.space.embed(features, "text") if normalize else features
 
     def get_logits(self, image: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of the contrastive loss (B, T), and transposed."""
+        """Return the logits of the contrastive loss ``(B, T)``, and their transpose."""
         images = self.encode_image(image, normalize=True)
         texts = self.encode_text(text, normalize=True)
         logits = self.space.logits(images, texts, logit_scale_of(self).exp())
@@ -223,7 +225,7 @@ class HyperbolicCLIP(CLIP):
 
     @torch.no_grad()
     def merge(self) -> None:
-        """Multiply the scales of the features into the projections, which does not change the
+        """Multiply the scales of the features into the projections of the towers, which keeps the
         embeddings."""
         if self.geometry == "sphere":
             return
@@ -240,8 +242,8 @@ class HyperbolicCLIP(CLIP):
 
 
 def sincos_positions(grid: tuple[int, int], width: int) -> Tensor:
-    """Fixed position embeddings (1, 1 + rows * columns, width) of MoCo v3 (Chen et al., ICCV 2021),
-    0 for the class token."""
+    """Return the fixed position embeddings ``(1, 1 + rows * columns, width)`` of MoCo v3 (Chen et
+    al., ICCV 2021), which are 0 for the class token."""
     rows, columns = grid
     across, down = torch.meshgrid(torch.arange(columns), torch.arange(rows), indexing="ij")
     omega = 10000.0 ** -(torch.arange(width // 4, dtype=torch.float64) / (width // 4))

@@ -1,5 +1,5 @@
-"""Official checkpoints of MERU, HyCoCLIP, UNCHA and PHyCLIP: their places, their names of weights
-and ours."""
+"""Official checkpoints of MERU, HyCoCLIP, UNCHA and PHyCLIP: their addresses, and conversion
+between their names of weights and ours."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from hypvision.checkpoints.read import read_file
 from hypvision.io.errors import HypvisionError
 
 PUBLISHED: dict[str, dict[str, str]] = {}
-"""Model -> tag -> where the official weights are; no sums of them are published. There are none of
-PHyCLIP."""
+"""Model -> tag -> address of the official weights, for which no checksums are published. PHyCLIP
+has published no weights."""
 
 for _tag, _place, _families, _sizes in (
     ("redcaps", "https://dl.fbaipublicfiles.com/meru/{}_vit_{}.pth", ("clip", "meru"), "sbl"),
@@ -31,20 +31,28 @@ for _tag, _place, _families, _sizes in (
         _tags[_tag] = _place.format(_family, _size)
 
 SCALARS = ("curv", "visual_alpha", "textual_alpha")
-"""What MERU and HyCoCLIP learn beside their towers: logarithms of the curvature and of the factors
-of the features. PHyCLIP's files have them unused."""
+"""Names of MERU's and HyCoCLIP's scalars beside their towers: logarithms of the curvature and of
+the scales of image and text features. PHyCLIP's files contain them, but its model does not use
+them."""
 
 BOX_SCALES = ("global_logit_scale", "local_logit_scale", "global_local_logit_scale")
-"""Logarithms of UNCHA's three scales of logits: of whole images and texts, of boxes, and of boxes
-and wholes. Its files have ``logit_scale`` unused."""
+"""Names of the logarithms of UNCHA's three logit scales: for whole images and texts, for boxes, and
+for boxes with whole images. UNCHA's files contain ``logit_scale``, but its model does not use
+it."""
 
 FACTORS = ("curvs", "visual_concept_alphas", "textual_concept_alphas")
-"""PHyCLIP's lists of the factors' curvatures and scales, logarithms as well."""
+"""Names of PHyCLIP's lists of logarithms: the curvatures of its factors and the scales of their
+image and text features."""
 
 
 class Family(NamedTuple):
-    """What the loader knows of models that have weights of the same names: how they are called, and
-    the beginnings of the names that only they have; ``needed`` are the single numbers of each."""
+    """A family of models whose weights have the same names.
+
+    Attributes:
+        title: name of the family in messages.
+        marks: beginnings of the names of weights that only this family has.
+        needed: names of the scalars that every model of the family has.
+    """
 
     title: str
     marks: tuple[str, ...] = ()
@@ -57,17 +65,18 @@ FAMILIES = {
     "meru": Family("MERU or HyCoCLIP", SCALARS, SCALARS),
     "clip": Family("the CLIP baseline"),
 }
-"""Those with more entries come first: a PHyCLIP has MERU's as well."""
+"""The families, in the order in which a state dict is compared with them: a PHyCLIP also has MERU's
+scalars, so it comes before MERU."""
 
 PIXELS = ("pixel_mean", "pixel_std")
-"""The mean and the deviation, (3, 1, 1), that normalise RGB from 0 to 1. HyCoCLIP's official files
-have (0.229, 0.224, 0.225) in both, because its class hands its arguments to MERU's by position; its
-models were trained with that."""
+"""Names of the mean and the standard deviation, ``(3, 1, 1)``, that normalise RGB from 0 to 1.
+HyCoCLIP's official files have (0.229, 0.224, 0.225) in both, because its class passes its arguments
+to MERU's by position; its models were trained with these values."""
 
 CURVATURES = (0.1, 10.0)
-"""Interval of the curvature in the official trainings."""
+"""Interval to which the official trainings clamp the curvature."""
 
-# (official name, ours); see translated()
+# Pairs (official name, our name) for translated().
 _NAMES = [
     ("visual_proj.{rest}", "visual.head.proj.{rest}"),
     ("visual.{rest}", "visual.trunk.{rest}"),
@@ -80,16 +89,16 @@ _NAMES = [
 ]
 
 
-_KEPT = ("logit_scale", "root", *SCALARS, *PIXELS, *BOX_SCALES, *FACTORS)  # the same in both
+_KEPT = ("logit_scale", "root", *SCALARS, *PIXELS, *BOX_SCALES, *FACTORS)  # equal names in both
 
 
 def is_official(weights: Mapping[str, Tensor]) -> bool:
-    """Whether the names are those of the official code of MERU and HyCoCLIP."""
+    """Return whether the names of weights are those of the official code of MERU and HyCoCLIP."""
     return "textual.token_embed.weight" in weights
 
 
 def family_of(weights: Iterable[str]) -> str:
-    """The key in :data:`FAMILIES` of a state dict, by our names."""
+    """Return the key in :data:`FAMILIES` for the names of a state dict, which are our names."""
     names = [*weights]
     return next(
         family
@@ -99,17 +108,18 @@ def family_of(weights: Iterable[str]) -> str:
 
 
 def family_of_config(config: Mapping[str, Any]) -> str:
-    """The key in :data:`FAMILIES` of the arguments of a CLIP model."""
+    """Return the key in :data:`FAMILIES` for the arguments of a CLIP model."""
     if config.get("box_scales"):
         return "uncha"
     return {"product": "phyclip", "lorentz": "meru"}.get(config.get("geometry", ""), "clip")
 
 
 def from_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """State dict of :class:`HyperbolicCLIP` from an official one.
+    """Return the state dict of :class:`~hypvision.clip.hyperbolic.HyperbolicCLIP` for an official
+    one.
 
     Raises:
-        HypvisionError: an entry is of none of the models, or has a value that they cannot have.
+        HypvisionError: a weight belongs to none of the official models, or has an impossible value.
     """
     found = {}
     for name, value in weights.items():
@@ -133,14 +143,14 @@ def _causal(size: int) -> Tensor:
 
 
 def to_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`from_official`."""
+    """Return the official state dict for one by our names, the inverse of :func:`from_official`."""
     found = {}
     for name, value in weights.items():
         value = value.T.contiguous() if name == "text_projection" else value
         found[translated(name, _NAMES, back=True) or name] = value
     size = len(found["textual.posit_embed"])
     found["textual.attn_mask"] = _causal(size)
-    # MERU's, if the weights lack them
+    # Weights without a normalisation get that of MERU.
     for name, values in zip(PIXELS, (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)):
         found.setdefault(name, torch.tensor(values).reshape(3, 1, 1))
     return found
@@ -149,9 +159,9 @@ def to_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def check_scalars(
     weights: Mapping[str, Tensor], family: str, source: Any = None, whole: bool = True
 ) -> None:
-    """Raise an error if the weights, under our names, are of another family than the model, or have
-    a scalar or a normalisation outside of its interval; ``whole``: they are those of a whole model,
-    so that no scalar may be missing."""
+    """Raise an error if weights, by our names, belong to another family than ``family``, or have a
+    scalar or a normalisation outside its interval. With ``whole`` they must be a whole model's, so
+    that no scalar may be missing; ``source`` is the file for messages."""
     place = "The checkpoint" if source is None else f"'{source}'"
     _check_pixels(weights, place)
     _check_family(weights, family, place, whole)
@@ -167,7 +177,7 @@ def check_scalars(
 
 
 def _check_family(weights: Mapping[str, Tensor], family: str, place: str, whole: bool) -> None:
-    """Raise an error for scalars of another family; ``whole``: all must be there."""
+    """Raise an error for scalars of another family, and with ``whole`` for missing scalars."""
     found = family_of(weights)
     about = FAMILIES[found]
     own = FAMILIES[family]
@@ -188,20 +198,20 @@ def _check_family(weights: Mapping[str, Tensor], family: str, place: str, whole:
 
 
 def _check_pixels(weights: Mapping[str, Tensor], place: str) -> None:
-    """Raise an error for a mean or a deviation of pixels that is none."""
+    """Raise an error for an impossible mean or standard deviation of pixels."""
     for name in PIXELS:
         value = weights.get(name, torch.ones(3, 1, 1))
         finite = value.shape == (3, 1, 1) and bool(value.isfinite().all())
         if not finite or (name == PIXELS[1] and (value <= 0).any()):
             raise HypvisionError(
                 f"{place}: '{name}' is {value.flatten().tolist()[:3]}; expected three finite "
-                "numbers (3, 1, 1), of a deviation above 0. Take an intact copy."
+                "numbers (3, 1, 1), above 0 for a deviation. Take an intact copy."
             )
 
 
 def _check_curvature(name: str, c: float, place: str) -> None:
-    """Raise an error for a curvature that the official trainings cannot have left."""
-    # They clamp it before a step, so that one step may move it out of bounds before it is saved.
+    """Raise an error for a curvature ``c`` that no official training can have saved."""
+    # The trainings clamp c before each step, so the last step may move it slightly out of bounds.
     if not CURVATURES[0] * 0.95 <= c <= CURVATURES[1] * 1.05:
         raise HypvisionError(
             f"{place} has the curvature {c:.4g}; the trainings of its kind keep it between "
@@ -211,8 +221,8 @@ def _check_curvature(name: str, c: float, place: str) -> None:
 
 
 def read_official(path: Path) -> dict[str, Any]:
-    """The content of an official file, with its root of traversals among the weights, as in our
-    files."""
+    """Return the content of an official file; the root of traversals, which lies beside the
+    weights, is moved among them, as in our files."""
     content = read_file(path)
     model = content.get("model")
     root = content.get("root")
@@ -224,14 +234,15 @@ def read_official(path: Path) -> dict[str, Any]:
 
 
 def as_official(weights: Mapping[str, Tensor], epoch: int) -> dict[str, Any]:
-    """The layout of the official code's files: the weights as ``model``, and the root beside it."""
+    """Return the content of a file in the official layout: weights as ``model``, ``root`` beside
+    them."""
     model = {name: value for name, value in weights.items() if name != "root"}
     return {"model": model, **({"root": weights["root"]} if "root" in weights else {})}
 
 
 def root_of(content: Mapping[str, Any], width: int, source: Any) -> Tensor | None:
-    """The root of traversals in the file of a CLIP baseline, ``(width,)`` of unit length; None if
-    it has none."""
+    """Return the root of traversals in the content of a CLIP baseline's file, ``(width,)`` and of
+    unit length; None if there is none. ``source`` is the file for messages."""
     root = content.get("root")
     if root is None:
         return None
@@ -245,14 +256,15 @@ def root_of(content: Mapping[str, Any], width: int, source: Any) -> Tensor | Non
 
 
 def variant(weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
-    """The CLIP model of a state dict by our names. The weights of HyCoCLIP and MERU cannot be told
-    apart: the two differ only in their training."""
+    """Return the name of the CLIP model for a state dict by our names, and its arguments.
+    HyCoCLIP's and MERU's weights cannot be told apart, as the two differ only in their training."""
     width = len(weights["visual.trunk.norm.weight"])
     family = family_of(weights)
     sizes = {384: "s", 768: "b", 1024: "l"}
     if width not in sizes:
         raise HypvisionError(
-            f"The ViT has the width {width}; those of MERU and HyCoCLIP have {list(sizes)}."
+            f"The ViT has the width {width}; those of MERU and HyCoCLIP have {list(sizes)}. Take a "
+            "checkpoint of one of their models."
         )
     factors = sum(name.startswith("curvs.") for name in weights)
     return f"{family}-vit-{sizes[width]}-16", {"factors": factors} if factors not in (0, 64) else {}

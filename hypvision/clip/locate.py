@@ -1,4 +1,5 @@
-"""Locate the config and weights of a CLIP model: a file, a folder, the zoo, a hub's repository."""
+"""Locate the config and weights of a CLIP model in a file, a folder, the zoo or a hub's
+repository."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from hypvision.io.files import why_no_file
 from hypvision.io.records import parse, read_record
 
 _CONFIG = "open_clip_config.json"
-# the first file that exists is used
+# Names of weight files in the order in which they are tried.
 _WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 _FOLDER_WEIGHTS = (
     *_WEIGHTS, "open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.pth",
@@ -37,17 +38,18 @@ _FOLDER_WEIGHTS = (
 )  # fmt: skip
 
 _HUB_NAME = r"\w[\w.-]*(/\w[\w.-]*)?"
-# never a path
+# Patterns that names in a config must match, so that none of them is a path.
 _NAMES = {"timm_model_name": r"[\w.-]+", "hf_model_name": _HUB_NAME, "hf_tokenizer_name": _HUB_NAME}
 
 
 def is_repository(name: str) -> bool:
-    """Whether a model name is a repository or folder with config and weights."""
+    """Return whether a model's name means a repository or folder with config and weights."""
     return name.startswith(("hf-hub:", "local-dir:"))
 
 
 def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence[str]) -> Path:
-    """The file of weights that are not an open_clip tag; it may be missing if not needed."""
+    """Return the file of weights that are no tag of open_clip; without ``needed`` it may be
+    missing."""
     text = str(pretrained)
     if re.fullmatch(r"hf-hub:[^#]+#.+\.(pth?|bin|safetensors)", text):
         return fetch_published(text, name, needed)
@@ -73,8 +75,8 @@ def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence
 
 
 def _own_file(path: Path) -> Path:
-    """A path, which without a file there may be that of a file in the repository, for any working
-    directory."""
+    """Return ``path``, or if it has no file, the path of that file in hypvision's own repository,
+    where it has one, so that any working directory will do."""
     if path.is_absolute() or path.exists():
         return path
     shipped = Path(__file__).parents[2] / path
@@ -82,7 +84,7 @@ def _own_file(path: Path) -> Path:
 
 
 def config_folder(name: str) -> Path:
-    """The folder on this machine that has the config of ``hf-hub:USER/REPO`` or
+    """Return the folder on this machine with the config of ``hf-hub:USER/REPO`` or
     ``local-dir:PATH``."""
     scheme, _, place = name.partition(":")
     if scheme == "local-dir":
@@ -95,7 +97,7 @@ def config_folder(name: str) -> Path:
             )
         return folder
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", place):
-        raise HypvisionError(f"'{name}' is not hf-hub:USER/REPO.")
+        raise HypvisionError(f"'{name}' is not hf-hub:USER/REPO. Correct the name.")
     with offering():
         found = fetch_from_hub(place, _CONFIG)
         if found is None:
@@ -104,15 +106,15 @@ def config_folder(name: str) -> Path:
 
 
 def repository_config(folder: Path) -> dict[str, Any]:
-    """``model_cfg`` and ``preprocess_cfg`` of a model; refuses a config that would run code or read
-    other folders."""
+    """Read the config of a model, with ``model_cfg`` and ``preprocess_cfg``; a config that would
+    run code or read other folders is an error."""
     path = folder / _CONFIG
     found = read_record(dict[str, Any], path, "It describes no model of open_clip.")
     where = f"'{path}' describes no model of open_clip"
     inner = parse(dict[str, Any], found.get("model_cfg"), f"{where}: model_cfg")
     for key in ("vision_cfg", "text_cfg"):
         parse(dict[str, Any], inner.get(key), f"{where}: {key}")
-    if "trust_remote_code" in str(found):  # this option would run Python code from the repository
+    if "trust_remote_code" in str(found):  # This option would run Python code from the repository.
         raise HypvisionError(
             f"'{path}' was refused: it contains trust_remote_code, which would run code of the "
             "repository. Remove this setting, or take another model."
@@ -133,7 +135,8 @@ def repository_config(folder: Path) -> dict[str, Any]:
 
 
 def repository_weights(name: str, folder: Path) -> Path:
-    """The weights of ``hf-hub:USER/REPO`` or ``local-dir:PATH``, whose config is in the folder."""
+    """Return the weights file of ``hf-hub:USER/REPO`` or ``local-dir:PATH``; ``folder`` has its
+    config."""
     scheme, _, place = name.partition(":")
     if scheme == "hf-hub":
         return fetch_weights(f"{place}/", name)
@@ -150,10 +153,8 @@ def repository_weights(name: str, folder: Path) -> Path:
 
 
 def fetch_weights(place: str, name: str) -> Path:
-    """Fetch ``USER/REPO/FILE`` with our downloader, which has a deadline; without FILE, open_clip's
-    standard file.
-
-    ``name`` is the model's, for error messages.
+    """Fetch the weights ``USER/REPO/FILE`` with our downloader, which has a deadline; without FILE,
+    open_clip's standard file. ``name`` is the model's name in error messages.
     """
     repository, files = _files(place)
     with offering():
@@ -166,15 +167,15 @@ def fetch_weights(place: str, name: str) -> Path:
 
 
 def _files(place: str) -> tuple[str, list[str]]:
-    """``USER/REPO`` and the files, best first, that ``USER/REPO/FILE`` or ``hf-hub:USER/REPO#FILE``
-    may mean."""
+    """Return ``USER/REPO`` and the files that ``USER/REPO/FILE`` or ``hf-hub:USER/REPO#FILE`` may
+    mean, the preferred one first."""
     repository, _, file = place.removeprefix("hf-hub:").replace("#", "/").rpartition("/")
     return repository, [f"{file.rpartition('.')[0]}.safetensors", file] if file else [*_WEIGHTS]
 
 
 def fetch_published(place: str, name: str, needed: bool) -> Path:
-    """The file at an address without a known sum, or of ``hf-hub:USER/REPO#FILE``; only its name if
-    the file is not needed."""
+    """Fetch the file at an address without a known checksum, or at ``hf-hub:USER/REPO#FILE``;
+    without ``needed`` only its name is returned."""
     if not needed:
         return Path(place.rpartition("/")[2].rpartition("#")[2])
     if place.startswith("hf-hub:"):
@@ -184,8 +185,9 @@ def fetch_published(place: str, name: str, needed: bool) -> Path:
 
 
 def clips_here() -> list[str]:
-    """The CLIP models with weights on this machine, as ``--clip`` takes them: first those that ship
-    or were fetched from the zoo, then open_clip's and the hyperbolic ones that were fetched."""
+    """Return the names, as ``--clip`` takes them, of CLIP models whose weights are on this machine:
+    those of the zoo that ship or were fetched, then fetched ones of open_clip, of hyperbolic
+    families and of repositories."""
     open_clip = require("open_clip", "clip")
     index = builtin_index()
     records = [
@@ -214,7 +216,7 @@ def _is_kept(place: str) -> bool:
 
 @contextmanager
 def offering() -> Iterator[None]:
-    """Extend the error of a failed download by the list of CLIP models that are on this machine."""
+    """Append the CLIP models that are on this machine to the error of a failed download."""
     try:
         yield
     except HypvisionError as error:
@@ -238,7 +240,7 @@ def _not_there(name: str, repository: str, files: list[str]) -> str:
 
 
 def _from_zoo(name: str, address: str) -> Path:
-    """The verified file of the zoo's weights for this model."""
+    """Return the verified file of the zoo's weights at ``address`` for the CLIP model ``name``."""
     try:
         index, record = find(address)
     except HypvisionError as error:
@@ -251,6 +253,6 @@ def _from_zoo(name: str, address: str) -> Path:
     if record.task != "zero-shot" or record.model != name:
         raise HypvisionError(
             f"'{address}' are weights of '{record.model}' ({record.task}), not of the CLIP model "
-            f"'{name}'. hypvision zoo list --task zero-shot lists those of CLIP models."
+            f"'{name}'. `hypvision zoo list --task zero-shot` lists those of CLIP models."
         )
     return resolve(record, index)

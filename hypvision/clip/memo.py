@@ -1,4 +1,4 @@
-"""Cache a value until the tensors that it was computed from change."""
+"""A cache for a value, valid until the tensors change from which it was computed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ T = TypeVar("T")
 
 
 class Memo:
-    """Caches one value. Copies and pickles start empty.
+    """A cache for one value; copies and pickles of it start empty.
 
-    It notices tensors that were replaced, or changed in place with a new autograd version: by
-    optimisers, ``copy_``, ``load_state_dict``. It does not notice a change through ``.data``: code
-    that moves, casts or swaps weights that way must call :meth:`clear` (modules do so in ``_apply``
-    and in ``train``).
+    A cached value is invalid once one of its tensors was replaced, or was changed in place with a
+    new autograd version: by optimisers, ``copy_``, ``load_state_dict``. A change through ``.data``
+    goes unnoticed: code that moves, casts or swaps weights that way must call :meth:`clear`
+    (modules do so in ``_apply`` and in ``train``).
     """
 
     def __init__(self) -> None:
@@ -29,16 +29,19 @@ class Memo:
         self._value: Any = None
 
     def get(self, tensors: Sequence[Tensor], make: Callable[[], T], key: object = None) -> T:
-        """The cached value, or that of ``make()``, which runs without gradients. It depends on the
-        tensors, which are stored with it, so that no new tensor can get the address of an old one,
-        and on ``key``, compared by ``==``. A compiled graph always calls ``make``."""
-        if torch.compiler.is_compiling():  # a compiled graph cannot read versions of tensors
+        """Return the cached value, or the new value of ``make()``, which runs without gradients.
+
+        The value depends on ``tensors`` and on ``key``, which is compared by ``==``. The tensors
+        are kept, so that no new tensor can get the address of an old one. A compiled graph always
+        calls ``make``.
+        """
+        if torch.compiler.is_compiling():  # a compiled graph cannot read tensor versions
             with torch.no_grad():
                 return make()
         state = (key, [(id(tensor), _version(tensor)) for tensor in tensors])
         if state != self._state:
-            # Do not return an inference tensor: the value may be used in a computation with
-            # gradients later.
+            # The value must not be an inference tensor, as it may later be used in a computation
+            # with gradients.
             with torch.inference_mode(False), torch.no_grad():
                 self._value = make()
             self._state = state
@@ -53,5 +56,5 @@ class Memo:
 
 
 def _version(tensor: Tensor) -> int:
-    # inference tensors have no version counter
+    # Inference tensors have no version counter.
     return 0 if tensor.is_inference() else tensor._version

@@ -1,12 +1,12 @@
-"""CLIP models by name: open_clip's, a repository's or folder's, this project's, and files.
+"""CLIP models by name: those of open_clip, of a repository or folder, of this project, and files.
 
 >>> clip = create_clip("ViT-B-16", "openai")  # open_clip's weights, OpenAI's with QuickGELU
 >>> clip = create_clip("hf-hub:USER/REPO")    # model, weights and tokenizer; or local-dir:PATH
->>> clip = create_clip("shapes-s8", "zoo:shapes-s8.captions")
+>>> clip = create_clip("emoji-s16", "zoo:emoji-s16.captions")
 >>> clip.model.encode_text(clip.tokenizer(["a cat"]))
 
-:func:`create_clip` sets what the weights need (activation, normalisation, resizing, length of
-texts); :func:`hypvision.data.preprocessing.preprocessing_of` is the preprocessing of its images.
+:func:`create_clip` sets the activation, normalisation, resizing and text length that the weights
+need; :func:`hypvision.data.preprocessing.preprocessing_of` is the preprocessing of its images.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from hypvision.io.checks import depths, one_of
 from hypvision.io.errors import HypvisionError, did_you_mean, require
 
 MEAN = (122.7709383, 116.7460125, 104.09373615)
-"""Of RGB from 0 to 255, as OpenAI's CLIP was trained."""
+"""Mean of RGB from 0 to 255 with which OpenAI's CLIP was trained; ``STD`` is the deviation."""
 STD = (68.5005327, 66.6321579, 70.3231630)
 
 _PRECISIONS = ("fp32", "fp16", "bf16", "pure_fp16", "pure_bf16")
@@ -90,14 +90,8 @@ _OF_TOWERS = (
 )
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
-    # For the shapes data set: 8.4 M parameters, three quarters of them in the token embedding.
-    "shapes-s8": dict(
-        embed_dim=128,
-        vision_cfg=dict(image_size=64, layers=6, width=128, patch_size=8, head_width=32),
-        text_cfg=dict(context_length=77, vocab_size=49408, width=128, heads=4, layers=4),
-    ),
-    # For emoji: 10 M parameters. At 64 pixels, patches of 16 need a quarter of the computation of
-    # patches of 8.
+    # For emoji; two thirds of its 10 M parameters are in the token embedding. At 64 pixels, patches
+    # of 16 pixels need a quarter of the computation that patches of 8 need.
     "emoji-s16": dict(
         embed_dim=128,
         vision_cfg=dict(image_size=64, layers=6, width=192, patch_size=16, head_width=32),
@@ -113,7 +107,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 """Architectures that open_clip does not have: arguments of :class:`open_clip.model.CLIP`, or, with
 a ``geometry``, of :class:`hypvision.clip.hyperbolic.HyperbolicCLIP`."""
 
-# family of hyperbolic CLIPs -> its arguments of HyperbolicCLIP
+# family of hyperbolic CLIPs -> its arguments for HyperbolicCLIP
 _FAMILIES: dict[str, dict[str, Any]] = {
     "clip": dict(geometry="sphere"),
     "meru": dict(geometry="lorentz"),
@@ -142,9 +136,15 @@ for _family, _size in itertools.product(_FAMILIES, _VITS):
 
 
 class CLIPBundle(NamedTuple):
-    """A CLIP model of open_clip with its tokenizer (list of texts -> (T, L) int64), its geometry,
-    and the mean and standard deviation that normalise RGB pixels from 0 to 255; of weights whose
-    record or checkpoint names them the sentences for class names, and the words, else ()."""
+    """A CLIP model with what it needs to embed images and texts.
+
+    Attributes:
+        model: the open_clip model.
+        tokenizer: turns a list of T texts into tokens ``(T, L)`` int64.
+        mean, std: mean and standard deviation that normalise RGB from 0 to 255.
+        templates: the prompt templates that the weights' record or checkpoint names, or ().
+        words: the class words that it names, or ().
+    """
 
     model: nn.Module
     tokenizer: Callable[[list[str]], Tensor]
@@ -158,7 +158,8 @@ class CLIPBundle(NamedTuple):
         return next(self.model.parameters()).device
 
     def normalised(self, images: Tensor) -> Tensor:
-        """Normalise images (..., 3, H, W), RGB from 0 to 255, on the model's device."""
+        """Return normalised images on the model's device, from RGB images ``(..., 3, H, W)``, 0 to
+        255."""
         mean, std = (
             torch.tensor(value, device=self.device)[:, None, None]
             for value in (self.mean, self.std)
@@ -167,23 +168,24 @@ class CLIPBundle(NamedTuple):
 
     @property
     def space(self) -> Space:
-        """Where the embeddings lie: CLIP's sphere, or the hyperboloid of MERU and HyCoCLIP with its
-        curvature."""
+        """The space of the embeddings: CLIP's sphere, or the manifold of a hyperbolic CLIP with its
+        current curvature."""
         return space_of(self.model)
 
     def embed_images(self, images: Tensor) -> Tensor:
-        """Points (B, d) of images (B, 3, H, W), RGB from 0 to 255, of the model's size."""
+        """Return points ``(B, d)`` of RGB images ``(B, 3, H, W)``, 0 to 255, of the model's
+        size."""
         return self.space.embed(encode_image(self.model, self.normalised(images)), "image")
 
     def embed_texts(self, texts: Sequence[str]) -> Tensor:
-        """Points (T, d) of texts."""
+        """Return points ``(T, d)`` of texts."""
         return self.space.embed(
             encode_text(self.model, self.tokenizer(list(texts)).to(self.device)), "text"
         )
 
     def similarity(self, images: Tensor, texts: Tensor) -> Tensor:
-        """Similarities (B, T) of points, in the order of the negative distances: cosines, or
-        Lorentzian inner products."""
+        """Return similarities ``(B, T)`` of image and text points: cosines, or Lorentzian inner
+        products, which on one hyperboloid have the order of the negative distances."""
         return self.space.similarity(images, texts)
 
 
@@ -194,20 +196,20 @@ def create_clip(
     lora: str | Path | None = None,
     **options: Any,
 ) -> CLIPBundle:
-    """A CLIP model with its tokenizer.
+    """Return a CLIP model in evaluation mode, with its tokenizer and normalisation.
 
     Args:
-        name: of open_clip (``ViT-B-32``, ``ViT-B-16``, ``ViT-L-14``, ``ViT-L-14-336``,
+        name: a name of open_clip (``ViT-B-32``, ``ViT-B-16``, ``ViT-L-14``, ``ViT-L-14-336``,
             ``ViT-B-16-SigLIP``, ...) or of :data:`ARCHITECTURES`; or the place of a model in
             open_clip's format, with its config and weights: ``hf-hub:USER/REPO``,
             ``local-dir:PATH``.
-        pretrained: a tag of open_clip (``"openai"``), a checkpoint (a file, also OpenAI's own and
-            those of Hugging Face's ``CLIPModel``; ``"zoo:NAME"``, a release, an address with its
-            sum; see :func:`hypvision.checkpoints.sources.fetch`), or None for random weights; of a
-            repository or folder None for its own.
-        load_weights: False builds the network for these weights (activation and normalisation too)
-            without fetching them, because a checkpoint will supply them.
-        lora: a folder of the library peft whose LoRA is merged into these weights, trained on
+        pretrained: a tag of open_clip (``"openai"``); a checkpoint, which may be a file (also
+            OpenAI's own and those of Hugging Face's ``CLIPModel``), ``"zoo:NAME"``, a release, or
+            an address with its checksum, see :func:`hypvision.checkpoints.sources.fetch`; or None:
+            random weights, or for a repository or folder its own.
+        load_weights: False: build the network for these weights, with their activation and
+            normalisation, but do not fetch them, because a checkpoint will supply weights.
+        lora: a folder of the library peft whose LoRA is merged into the weights, trained on
             open_clip's model or on transformers' ``CLIPModel``.
         options: arguments of :func:`open_clip.create_model`; the models of this project take those
             that change the architecture (``force_quick_gelu``, ``force_image_size``,
@@ -226,9 +228,9 @@ def create_clip(
     _check_options(name, config, options, towers=is_random)
     path = _fetched(name, source, load_weights)
     if not is_random:
-        options["pretrained_text"] = False  # the text tower loads no weights of its own
+        options["pretrained_text"] = False  # the checkpoint supplies the text tower's weights
     late = path is not None and "timm_model_name" in config["vision_cfg"]
-    # Like open_clip, resize timm's towers after loading their weights.
+    # timm's towers are resized after their weights are loaded, as open_clip does.
     size = options.pop("force_image_size", None) if late else None
     model, tokenizer = _random_model(name, source.folder, config, options, size)
     content: Mapping[str, Any] = {}
@@ -248,13 +250,13 @@ def create_clip(
 
 
 def _are_given(options: Mapping[str, Any], *names: str) -> bool:
-    """Whether any of the options of these names is."""
+    """Return whether any of the options with these names is given and not None."""
     return any(options.get(name) is not None for name in names)
 
 
 class _Source(NamedTuple):
-    """Where the weights of a CLIP model come from: a folder with its config, a tag of open_clip, or
-    a file; all None: they are random."""
+    """The source of a CLIP model's weights: a folder with its config, a tag of open_clip, or a
+    file; if all are None, the weights are random."""
 
     folder: Path | None = None
     tag: str | None = None
@@ -262,7 +264,7 @@ class _Source(NamedTuple):
 
 
 def _source_of(name: str, pretrained: str | Path | None, needed: bool) -> _Source:
-    """The source that :func:`create_clip` is asked for; a file may be missing if not ``needed``."""
+    """Return the source for :func:`create_clip`; without ``needed`` its file may be missing."""
     folder = config_folder(name) if is_repository(name) else None
     tags = pretrained_tags(name) if folder is None else []
     if pretrained is None:
@@ -276,7 +278,7 @@ def _source_of(name: str, pretrained: str | Path | None, needed: bool) -> _Sourc
 
 
 def _fetched(name: str, source: _Source, needed: bool) -> Path | None:
-    """The file of weights on this machine; None: they are random, or not ``needed``."""
+    """Return the weights file on this machine; None: weights are random, or not ``needed``."""
     if not needed:
         return None
     if source.tag is not None:
@@ -294,8 +296,8 @@ def _random_model(
     options: dict[str, Any],
     size: Any,
 ) -> tuple[Any, Any]:
-    """A model with random weights and its tokenizer; with a ``size`` that it will get later its
-    images are those of its weights, whatever the config says."""
+    """Return a model with random weights and its tokenizer. With ``size``, to which it will be
+    resized later, it is built for the image size of its weights, whatever the config says."""
     if name not in ARCHITECTURES:
         return _model_of_open_clip(name, folder, config, options)
     from open_clip.model import set_model_preprocess_cfg
@@ -317,7 +319,8 @@ def _random_model(
 
 
 def _normalise_as_loaded(model: Any, options: Mapping[str, Any]) -> None:
-    """Normalise images as the file of a hyperbolic CLIP says, if nothing else is asked for."""
+    """Set the normalisation in the loaded file of a hyperbolic CLIP, unless ``options`` give
+    another."""
     if hasattr(model, "normalisation"):
         about = {**model.normalisation(), **(options.get("force_preprocess_cfg") or {})}
         model.normalise_by(about["mean"], about["std"])
@@ -327,7 +330,7 @@ def _normalise_as_loaded(model: Any, options: Mapping[str, Any]) -> None:
 def _model_of_open_clip(
     name: str, folder: Path | None, config: Mapping[str, Any], options: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """A model of open_clip with random weights, and its tokenizer."""
+    """Return a model of open_clip with random weights, and its tokenizer."""
     where = name if folder is None else f"local-dir:{folder.absolute()}"
     with _explained(name), hub_switch():
         create = require("open_clip", "clip").create_model
@@ -338,9 +341,10 @@ def _model_of_open_clip(
 def _language(
     pretrained: str | Path | None, load_weights: bool, content: Mapping[str, Any]
 ) -> Language:
-    """The templates and the words in the record of weights, or in the content of their file."""
+    """Return the templates and class words in the weights' record, or in the ``content`` of their
+    file."""
     source = str(pretrained)
-    # those of a release are on the network; a name with a suffix is a file's, not a record's
+    # A release's record would need the network; a name with a suffix is a file's, not a record's.
     is_file = source.endswith((".safetensors", ".pth", ".pt", ".bin")) or "#sha256=" in source
     known = source.startswith("zoo:") or (load_weights and is_address(source) and not is_file)
     found = Language()
@@ -351,8 +355,8 @@ def _language(
 
 
 def image_size(name: str, **options: Any) -> int | tuple[int, int]:
-    """Side, or height and width, of the images that a CLIP model takes; the model is not built.
-    Arguments as of :func:`create_clip`, of which only the name and ``force_image_size`` count."""
+    """Return the side, or height and width, of the images that a CLIP model takes, without building
+    it. Of :func:`create_clip`'s arguments only the name and ``force_image_size`` count."""
     folder = config_folder(name) if is_repository(name) else None
     size = architecture(name, folder, options)["vision_cfg"]["image_size"]
     return size if isinstance(size, int) else tuple(size)
@@ -361,7 +365,8 @@ def image_size(name: str, **options: Any) -> int | tuple[int, int]:
 def architecture(
     name: str, folder: Path | None = None, options: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Arguments of the classes of :mod:`open_clip.model`, with :func:`create_clip`'s options."""
+    """Return the arguments of the model's class in :mod:`open_clip.model`, changed by ``options``
+    of :func:`create_clip`."""
     options = options or {}
     if folder is not None:
         config = repository_config(folder)["model_cfg"]
@@ -369,7 +374,7 @@ def architecture(
         config = deepcopy(ARCHITECTURES[name])
         config |= {"geometry": options["geometry"]} if options.get("geometry") else {}
     else:
-        pretrained_tags(name)  # raises an error if the model does not exist
+        pretrained_tags(name)  # This raises an error if the model does not exist.
         config = require("open_clip", "clip").get_model_config(name)
     if options.get("force_quick_gelu"):
         config["quick_gelu"] = True
@@ -385,8 +390,9 @@ def architecture(
 
 
 def pixels_of(vision: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of RGB from 0 to 1 in an architecture of :data:`ARCHITECTURES`, a ViT of
-    MERU or one like OpenAI's; weights may have their own."""
+    """Return mean and standard deviation of RGB from 0 to 1 for the ``vision_cfg`` of one of
+    :data:`ARCHITECTURES`: ImageNet's for a ViT of timm, else OpenAI's. Weights may bring their
+    own."""
     if "timm_model_name" in vision:
         return IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
     return OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
@@ -396,7 +402,7 @@ RESIZING = {
     "force_image_size": ("vision_cfg", "image_size"),
     "force_context_length": ("text_cfg", "context_length"),
 }
-"""Options of :func:`create_clip` that change a size: their places in the config of an
+"""Options of :func:`create_clip` that change a size -> (part, key) of that size in the config of an
 architecture."""
 
 
@@ -424,7 +430,7 @@ def _arguments(function: Callable[..., Any]) -> list[str]:
 def _check_options(
     name: str, config: Mapping[str, Any], options: Mapping[str, Any], towers: bool
 ) -> None:
-    """Raise an error for options without effect; ``towers``: one tower may have own weights."""
+    """Raise an error for options without effect; ``towers``: single towers may have own weights."""
     known = {*_OF_ARCHITECTURE, *_arguments(_model_class(config))}
     if name not in ARCHITECTURES:
         known |= {*_arguments(require("open_clip", "clip").create_model), "pretrained_hf"}
@@ -440,7 +446,7 @@ def _check_options(
 
 
 def _check_towers(name: str, config: Mapping[str, Any]) -> None:
-    """Raise an error for towers that would take hours to build or too much memory."""
+    """Raise an error for towers that would take hours to build or more memory than there is."""
     numbers = 0.0
     for part in ("vision_cfg", "text_cfg"):
         tower = dict(
@@ -459,7 +465,7 @@ def _check_towers(name: str, config: Mapping[str, Any]) -> None:
         ):
             width, *tokens, side, patch = map(float, sizes)
             numbers += width * (12 * layers * width + sum(tokens) + (side / patch) ** 2)
-    if not hasattr(os, "sysconf"):  # Windows
+    if not hasattr(os, "sysconf"):  # Windows does not tell its memory
         return
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if 4 * numbers > there:
@@ -471,7 +477,7 @@ def _check_towers(name: str, config: Mapping[str, Any]) -> None:
 
 
 def _with_needs(name: str, source: _Source, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the options that the weights need, unless given."""
+    """Return the options with those added that the weights need and that are not given."""
     found = dict(options)
     path = source.path
     if source.tag is not None:
@@ -489,7 +495,7 @@ def _with_needs(name: str, source: _Source, options: Mapping[str, Any]) -> dict[
                 f"'{name}-quickgelu'.",
                 stacklevel=3,
             )
-    elif path is not None and is_torchscript(path):  # OpenAI's original files are TorchScript
+    elif path is not None and is_torchscript(path):  # OpenAI's original files are TorchScript.
         check_bounds(path)
         found.setdefault(
             "force_quick_gelu", any(each.endswith(".QuickGELU") for each in class_names(path))
@@ -498,7 +504,7 @@ def _with_needs(name: str, source: _Source, options: Mapping[str, Any]) -> dict[
 
 
 def _may_lack_quick_gelu(name: str, options: Mapping[str, Any]) -> bool:
-    """Whether a model has GELU, and nobody has asked for that."""
+    """Return whether a model has GELU while no option asks for an activation."""
     if "force_quick_gelu" in options or name in ARCHITECTURES:
         return False
     return not architecture(name, None, options).get("quick_gelu")
@@ -506,12 +512,11 @@ def _may_lack_quick_gelu(name: str, options: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Turn open_clip's errors about a model or its tokenizer into one sentence, and mute what it
-    tells the root logger about weights that are not loaded."""
+    """Turn errors of open_clip about a model or its tokenizer into one sentence, and mute its log
+    messages about weights that are not loaded."""
     root = logging.getLogger()
     level = logging.getLogger().level
-    # transformers would ask whether to run the code of a tokenizer; without time for an answer it
-    # refuses
+    # transformers would ask whether to run a tokenizer's code; with no time to answer it refuses.
     waits = "transformers.dynamic_module_utils.TIME_OUT_REMOTE_CODE"
     with offering(), patch(waits, 0) if find_spec("transformers") else nullcontext():
         root.setLevel(logging.CRITICAL)
@@ -534,7 +539,7 @@ def _text_length(config: Mapping[str, Any]) -> int:
 def _tokenizer(
     name: str, folder: Path | None, config: Mapping[str, Any]
 ) -> Callable[[list[str]], Tensor]:
-    """open_clip's tokenizer of a model, with the length of its texts."""
+    """Return open_clip's tokenizer for a model, with its text length."""
     open_clip = require("open_clip", "clip")
     if not name.startswith("hf-hub:"):
         where = name if folder is None else f"local-dir:{folder.absolute()}"
@@ -550,7 +555,7 @@ def _tokenizer(
 
 
 def pretrained_tags(name: str) -> list[str]:
-    """open_clip's tags of the weights of a known CLIP model."""
+    """Return the tags of the published weights of a CLIP model; an unknown model is an error."""
     open_clip = require("open_clip", "clip")
     known = [*open_clip.list_models(), *ARCHITECTURES]
     if name not in known:
@@ -566,56 +571,58 @@ def pretrained_tags(name: str) -> list[str]:
 
 
 def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.Module:
-    """The open_clip model of a zoo record of the task zero-shot and its verified file, with its
-    ``tokenizer``; for :func:`hypvision.load`, with further arguments of :func:`create_clip`."""
+    """Return the open_clip model of a zoo record of the task zero-shot, with weights from its
+    verified file ``path`` and an attribute ``tokenizer``; :func:`hypvision.load` calls this.
+    ``overrides`` are further arguments of :func:`create_clip`."""
     return with_tokenizer(record.model, path, overrides)
 
 
 def with_tokenizer(name: str, source: str | Path, options: Mapping[str, Any]) -> nn.Module:
-    """The open_clip model of :func:`create_clip`, with its ``tokenizer``."""
+    """Return the open_clip model of :func:`create_clip`, with its tokenizer as ``tokenizer``."""
     bundle = create_clip(name, source, **options)
     bundle.model.__dict__["tokenizer"] = bundle.tokenizer
     return bundle.model
 
 
 def is_clip(name: str) -> bool:
-    """Whether :func:`create_clip` knows a model of this name."""
+    """Return whether :func:`create_clip` knows a model of this name."""
     known = (
         find_spec("open_clip") is not None and name in require("open_clip", "clip").list_models()
     )
     return known or name in ARCHITECTURES or is_repository(name)
 
 
-_CLIP = re.compile(r"clip\.(.+)")  # how a training of hypvision names the weights of its CLIP
+_CLIP = re.compile(r"clip\.(.+)")  # a name of a CLIP's weight in a checkpoint of hypvision
 
 
 def clip_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename weights of Hugging Face's ``CLIPModel`` and of the official MERU and HyCoCLIP to
-    open_clip's names; other weights are returned unchanged."""
+    """Return weights by open_clip's names, from those of Hugging Face's ``CLIPModel`` or of the
+    official MERU and HyCoCLIP; other weights stay as they are."""
     if is_official(weights):
         return from_official(weights)
     return from_hugging_face(weights) if is_hugging_face(weights) else dict(weights)
 
 
 def read_clip(path: Path) -> dict[str, Tensor]:
-    """The weights of a file of any origin, by the names of open_clip's ``CLIP``."""
+    """Read the weights of a CLIP from a file of any origin, by the names of open_clip's
+    ``CLIP``."""
     return clip_weights(read_file(path))
 
 
 def clip_weights(content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The weights of a CLIP in a file of any origin, and what is beside them, by the names of
-    open_clip's ``CLIP``."""
+    """Return the weights of a CLIP in the content of a file of any origin, by the names of
+    open_clip's ``CLIP``, and other weights in the file by their own names."""
     whole = network_weights(content, part=None)
     inside = {match[1]: whole[name] for name in whole if (match := _CLIP.fullmatch(name))}
     beside = {name: value for name, value in whole.items() if not _CLIP.fullmatch(name)}
     weights = {**inside, **beside} if inside else whole
-    # every CLIP has this weight, by every code
+    # Every CLIP has a weight of this name, whatever code saved it.
     return clip_names(without_prefix(("logit_scale",), weights))
 
 
 def _load(model: Any, content: Mapping[str, Any], path: Path, resize: bool) -> None:
-    """Load the weights in the content of a file of any origin, renamed by open_clip's own functions
-    and, with ``resize``, resized."""
+    """Load the weights in a file's ``content``, of any origin, into a model; with ``resize`` their
+    position embeddings are resized."""
     from open_clip import convert
     from open_clip.model import convert_to_custom_text_state_dict
 
@@ -623,10 +630,10 @@ def _load(model: Any, content: Mapping[str, Any], path: Path, resize: bool) -> N
     if "positional_embedding" in weights and not hasattr(model, "positional_embedding"):
         weights = convert_to_custom_text_state_dict(weights)
     expected = model.state_dict()
-    if "logit_bias" in expected:  # SigLIP's learned offset; 0 if the weights have none
+    if "logit_bias" in expected:  # SigLIP's learned offset is 0 if the weights have none.
         weights.setdefault("logit_bias", torch.zeros(()))
     for name in expected.keys() & weights.keys() & {"logit_scale", "logit_bias"}:
-        if weights[name].numel() == expected[name].numel():  # a scalar or a vector of length 1
+        if weights[name].numel() == expected[name].numel():  # A scalar may be a vector of length 1.
             weights[name] = weights[name].reshape(expected[name].shape)
     if resize:
         _resize_positions(model, weights, expected)
@@ -637,13 +644,13 @@ def _load(model: Any, content: Mapping[str, Any], path: Path, resize: bool) -> N
         path, f"the CLIP model ({type(model).__name__})",
         _advice(expected, weights),
         extra=not hasattr(model, "family"),
-        # an unknown weight of a hyperbolic CLIP is that of another geometry
+        # A further weight in the file of a hyperbolic CLIP belongs to another geometry.
     )  # fmt: skip
 
 
 def _of_family(model: Any, content: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
-    """The weights in the content of a file, which must be of the model's family, with what older
-    files lack."""
+    """Return the weights in the content of a file, which must belong to the model's family; a
+    normalisation that older files lack is added."""
     weights = clip_weights(content)
     family = getattr(model, "family", None)
     check_scalars(weights, family or "clip", path)
@@ -651,7 +658,7 @@ def _of_family(model: Any, content: Mapping[str, Any], path: Path) -> dict[str, 
         model.root = root_of(content, embedding_size(model), path)
     if family is not None:
         weights.pop("root", None)
-        for name in PIXELS:  # older files of trainings lack them
+        for name in PIXELS:  # files of older trainings lack the normalisation
             weights.setdefault(name, model.get_buffer(name))
     return weights
 
@@ -659,7 +666,7 @@ def _of_family(model: Any, content: Mapping[str, Any], path: Path) -> dict[str, 
 def _resize_positions(
     model: Any, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
 ) -> None:
-    """Resize the position embeddings of weights to those of a model, by open_clip's functions."""
+    """Resize the position embeddings in weights to the model's, by open_clip's functions."""
     from open_clip.model import resize_pos_embed, resize_text_pos_embed
 
     for start, resize in (
@@ -674,12 +681,12 @@ def _resize_positions(
 
 
 def _merge_lora(model: nn.Module, folder: str | Path) -> None:
-    """Merge a LoRA by the names of open_clip's CLIP, or by those of transformers'."""
+    """Merge a LoRA whose names are those of open_clip's CLIP, or of transformers' ``CLIPModel``."""
     weights = dict(model.state_dict())
     try:
         weights = merged(weights, folder)
     except HypvisionError:
-        # buffers of no Hugging Face model: there are none in its names
+        # The LoRA may have Hugging Face's names, which only a plain CLIP can be converted to.
         if not isinstance(model, require("open_clip", "clip").CLIP):
             raise
         weights = from_hugging_face(merged(to_hugging_face(weights), folder))
@@ -687,7 +694,8 @@ def _merge_lora(model: nn.Module, folder: str | Path) -> None:
 
 
 def _advice(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
-    """What to do about weights of a CLIP that do not fit: of another size, or another model."""
+    """Return advice for weights of a CLIP that do not fit: options for another size, or another
+    model."""
     found = []
     for option, tower in (("force_image_size", "visual."), ("force_context_length", "")):
         names = (f"{tower}positional_embedding", "text.positional_embedding")[: 2 - bool(tower)]
@@ -703,12 +711,12 @@ def _advice(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
                 found.append(f"{option}={sizes[0]} (as in the file) or {sizes[1]} (resized)")
     if found:
         return f"Give {' and '.join(found)}; in a command --clip NAME:FILE,{found[0].split()[0]}."
-    return "Give the architecture that it belongs to."
+    return "Give the architecture that the checkpoint belongs to."
 
 
 def _can_be_resized(old: Tensor | None, new: Tensor | None, grid: bool) -> bool:
-    """Whether only the number of positions differs; ``grid``: they must be a class token and a
-    square grid."""
+    """Return whether two tables of position embeddings differ only in the number of positions; with
+    ``grid`` the old one must have a class token and a square grid."""
     if (
         old is None
         or new is None

@@ -1,4 +1,4 @@
-"""The meaning of ``--clip NAME[:WEIGHTS]``, which is the same in every command.
+"""The meaning of ``NAME[:WEIGHTS]`` in ``--clip``, which is the same in every command.
 
 >>> create_clip(**clip_options("ViT-B-16:openai"))        # open_clip's, with a tag or a file
 >>> create_clip(**clip_options("meru-vit-s-16:redcaps"))  # MERU, HyCoCLIP and their baselines
@@ -33,17 +33,17 @@ def parse_name(text: str) -> tuple[str, str | None]:
         text.startswith("local-dir:")
         and Path(text.removeprefix("local-dir:")).expanduser().is_dir()
     ):
-        return text, None  # a path may have colons of its own
+        return text, None  # A path may contain colons, so it is not split.
     scheme = next((scheme for scheme in ("hf-hub:", "local-dir:") if text.startswith(scheme)), "")
     name, _, weights = text.removeprefix(scheme).partition(":")
     return scheme + name, weights or None
 
 
 def clip_options(text: str) -> dict[str, Any]:
-    """``NAME[:WEIGHTS][,OPTION=VALUE...]`` as arguments of
-    :func:`~hypvision.clip.models.create_clip`.
+    """Return the arguments of :func:`~hypvision.clip.models.create_clip` for
+    ``NAME[:WEIGHTS][,OPTION=VALUE...]``.
 
-    ``NAME:none`` has random weights. A name without WEIGHTS means the weights of that repository,
+    ``NAME:none`` means random weights. Without WEIGHTS, NAME means the weights of that repository,
     folder, record or file, or the only published weights of that network.
     """
     text, *given = re.split(r",(?=[a-z_]+=)", text)
@@ -51,7 +51,7 @@ def clip_options(text: str) -> dict[str, Any]:
 
 
 def _named(text: str) -> dict[str, Any]:
-    """``NAME[:WEIGHTS]`` as arguments of :func:`~hypvision.clip.models.create_clip`."""
+    """Return the arguments of :func:`~hypvision.clip.models.create_clip` for ``NAME[:WEIGHTS]``."""
     if text.startswith(("zoo:", "file:")) or text in builtin_index().records:
         return _of_record(text)
     path = Path(text).expanduser()
@@ -70,12 +70,12 @@ def _named(text: str) -> dict[str, Any]:
 
 
 def _of_record(text: str) -> dict[str, Any]:
-    """A record's name, with or without ``zoo:``, as arguments."""
+    """Return the arguments for a record's name, with or without ``zoo:``."""
     _, record = find(text)
     if record.task != "zero-shot":
         raise HypvisionError(
             f"'{text}' are weights of '{record.model}' ({record.task}), not of a CLIP model. "
-            "hypvision zoo list --task zero-shot lists those."
+            "`hypvision zoo list --task zero-shot` lists weights of CLIP models."
         )
     return dict(name=record.model, pretrained=text if ":" in text else f"zoo:{text}")
 
@@ -100,14 +100,16 @@ def _only_weights(name: str) -> str:
 
 
 def _network_of(path: Path) -> str:
-    """The name of the network that the sizes in a file belong to; not of heads and activation."""
+    """Return the name of the network to which the sizes in a file belong. The number of heads and
+    the activation are not in the file, so they may differ."""
     weights = read_clip(path)
     if "visual.trunk.norm.weight" in weights and "logit_scale" in weights:
         return variant(weights)[0]
     found = _sizes(weights)
     for name in (*ARCHITECTURES, *sorted(require("open_clip", "clip").list_models(), key=len)):
         config = architecture(name)
-        # A hyperbolic CLIP has the tables of its baseline.
+        # The tables of a hyperbolic CLIP have the sizes of its baseline's, so the family must agree
+        # too.
         same = family_of_config(config) == family_of(weights)
         if found is not None and same and _expected(config) == found:
             return name
@@ -124,7 +126,8 @@ _TABLES = (
 
 
 def _sizes(weights: Mapping[str, Tensor]) -> list[Any] | None:
-    """Sizes of the tables of a CLIP with a ViT, and numbers of blocks; None of any other model."""
+    """Return the shapes of the tables of a CLIP with a ViT, and the numbers of its image and text
+    blocks; None for any other model."""
     if not all(name in weights for name in _TABLES):
         return None
     names = [name.partition("transformer.resblocks.") for name in weights]
@@ -134,7 +137,7 @@ def _sizes(weights: Mapping[str, Tensor]) -> list[Any] | None:
 
 
 def _expected(config: Mapping[str, Any]) -> list[Any] | None:
-    """:func:`_sizes` of a model's config."""
+    """Return what :func:`_sizes` returns for the weights of a model with this config."""
     vision = config["vision_cfg"]
     text = config["text_cfg"]
     size = vision.get("image_size", 224)

@@ -1,9 +1,9 @@
-"""CLIP with its adapter and class names, the base of every open-vocabulary model.
+"""CLIP with an adapter and class names, the base of every open-vocabulary model.
 
 :class:`OpenVocabularyCLIP` builds the model, chooses which parameters train, and embeds class
-names; the embeddings are cached until names or weights change. Segmentation, detection and panoptic
-segmentation add their heads to it. The rest checks class names for a CLIP: which of them it cannot
-distinguish, and which never occurred in its training.
+names; the embeddings are cached until names or weights change. Models for segmentation, detection
+and panoptic segmentation add their heads to it. Further functions check class names for a CLIP:
+which of them it cannot distinguish, and which never occurred in its training.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ from hypvision.data.classes import TEMPLATES, load_classes, prompts
 from hypvision.io.checks import one_of, refuse
 from hypvision.io.errors import HypvisionError
 
-# Long lists have a few classes with equal texts (ADE-847: 18 of 847); a larger share is a mistake
-# of the user.
+# Long lists have a few classes with equal texts (ADE-847: 18 of 847); a larger share than this must
+# be a mistake of the user.
 _EQUAL_SHARE = 0.1
 _ADVICE = (
-    "Small CLIPs ship: shapes-s8 knows drawn shapes (disk, red star, grey ground), emoji-s16 what "
-    "emoji show (cat face, fruit), emoji-t8 a few kinds of emoji on photos. For other words take "
-    "one that was trained on photos, downloaded once: --clip ViT-B-16:openai."
+    "Small CLIPs ship: emoji-s16 knows what emoji show (cat face, fruit), emoji-t8 a few kinds of "
+    "emoji on photos. For other words take one that was trained on photos, downloaded once: --clip "
+    "ViT-B-16:openai."
 )
 
 TUNING = ("adapter", "attention", "bias", "text", "image", "full", "frozen")
-"""Which part of CLIP trains: its adapters; queries and values (CAT-Seg); all biases (BitFit, Ben
-Zaken et al., ACL 2022); one of its towers; everything; nothing."""
+"""Which parameters of CLIP train, in this order: its adapters; queries and values of the attention
+(CAT-Seg); all biases (BitFit, Ben Zaken et al., ACL 2022); the text tower; the image tower; all;
+none."""
 
 
 def set_tuning(model: nn.Module, mode: str) -> None:
-    """Choose which parameters of an open_clip model train: one of :data:`TUNING`.
+    """Choose which parameters of an open_clip model train; ``mode`` is one of :data:`TUNING`.
 
-    ``"attention"`` trains the query and value rows of every packed projection; the gradients of the
-    key rows are set to zero, and no optimiser changes these rows, not even by weight decay; a
-    ``copy.deepcopy`` of the model forgets this, as PyTorch's hooks are not copied, and needs
-    another call. No mode trains the constants of a hyperbolic CLIP: the positions of its ViT, and a
-    fixed curvature.
+    ``"attention"`` trains the query and value rows of every packed projection. Gradients of the key
+    rows are set to zero, and no optimiser changes these rows, not even by weight decay. A
+    ``copy.deepcopy`` of the model needs another call, because PyTorch does not copy hooks. No mode
+    trains the constants of a hyperbolic CLIP: the positions of its ViT, and a fixed curvature.
     """
     one_of(TUNING, tune=mode)
     for parameter in model.parameters():
@@ -76,18 +76,19 @@ def set_tuning(model: nn.Module, mode: str) -> None:
         model.get_parameter(name).requires_grad_(False)
 
 
-# tuning -> which names of parameters train, but for the scales of logits
+# tuning -> whether a parameter of this name trains; the scales of logits are excluded elsewhere
 _PARTS: dict[str, Callable[[str], bool]] = {
     "frozen": lambda name: False,
     "bias": lambda name: name.endswith("bias"),
-    # the scales of a hyperbolic CLIP's images belong to their tower, the curvature to both
+    # The scale of image features belongs to the image tower, the curvature to both towers.
     "image": lambda name: name.startswith(("visual", "curv")),
     "text": lambda name: not name.startswith("visual"),
 }
 
 
 def _tuned(model: nn.Module, mode: str) -> list[Any]:
-    """The parameters that train, constants among them."""
+    """Return the parameters that a mode trains, including constants, which are frozen
+    afterwards."""
     if mode == "full":
         return [*model.parameters()]
     if mode == "adapter":
@@ -107,8 +108,8 @@ def _without_keys(grad: Tensor) -> Tensor:
 
 @cache
 def _hold_keys() -> None:
-    """Let every optimiser put frozen key rows back after its step: weight decay shrinks them
-    without a gradient."""
+    """Make every optimiser restore frozen key rows after its step, because weight decay shrinks
+    them even without a gradient."""
     kept: WeakKeyDictionary[Optimizer, list[tuple[Tensor, Tensor]]] = WeakKeyDictionary()
 
     def before(optimizer: Optimizer, *_: Any) -> None:
@@ -129,15 +130,16 @@ def _hold_keys() -> None:
 
 
 def _take_normalisation(model: Any, _: Any) -> None:
-    """Normalise images as the weights say that were loaded."""
+    """Copy the normalisation of images from the loaded weights of a hyperbolic CLIP to the
+    model."""
     for name, values in model.clip.normalisation().items():
         buffer = model.get_buffer(name)
         buffer.copy_(torch.tensor([255 * value for value in values]).reshape(buffer.shape))
 
 
 def _bundle_of(clip: Any, **given: Any) -> CLIPBundle:
-    """A CLIP model, of any form that :meth:`OpenVocabularyCLIP.build_clip` takes, with what was
-    ``given`` beside it."""
+    """Return a bundle for a CLIP model in any form that :meth:`OpenVocabularyCLIP.build_clip`
+    takes; values ``given`` beside it replace those of the bundle."""
     if clip is None or isinstance(clip, dict):
         clip = create_clip(**(clip or {}))
     given = {name: value for name, value in given.items() if value is not None}
@@ -145,13 +147,13 @@ def _bundle_of(clip: Any, **given: Any) -> CLIPBundle:
         return clip._replace(**given)
     if len(given) < 3:
         raise HypvisionError(
-            "With a ready CLIP model give its tokenizer, mean and std, too (see create_clip)."
+            "For a CLIP given as a module give its tokenizer, mean and std, too (see create_clip)."
         )
     return CLIPBundle(clip, **given)
 
 
 def _check_dense(clip: nn.Module) -> None:
-    """Raise an error for models whose patches have no embeddings."""
+    """Raise an error for a CLIP model without embeddings of single patches."""
     trunk = getattr(getattr(clip, "visual", None), "trunk", None)
     refuse(
         (
@@ -170,7 +172,7 @@ def _check_dense(clip: nn.Module) -> None:
 
 
 def _inject(clip: nn.Module, adapter: dict[str, Any] | None, tune: str) -> None:
-    """Add an adapter, if one trains, to the towers; an error for one that changes none of them."""
+    """Add the adapter to the towers, if one trains; one that changes no tower is an error."""
     if adapter is None and tune != "adapter":
         return
     if tune != "adapter":
@@ -188,7 +190,7 @@ def _inject(clip: nn.Module, adapter: dict[str, Any] | None, tune: str) -> None:
 
 
 def _freeze_unused(clip: nn.Module, tune: str) -> None:
-    """Freeze what dense embeddings and texts do not use."""
+    """Freeze the parameters that dense embeddings and texts do not use."""
     for name in ("logit_scale", "logit_bias"):
         unused = getattr(clip, name, None)
         if unused is not None:
@@ -198,17 +200,17 @@ def _freeze_unused(clip: nn.Module, tune: str) -> None:
 
 
 class OpenVocabularyCLIP(nn.Module):
-    """Mix-in for models: CLIP with its adapter and a list of class names; see
+    """A mix-in for models: CLIP with an adapter and a list of class names, made by
     :meth:`build_clip`."""
 
     clip: nn.Module
     mean: Tensor
     std: Tensor
     words: tuple[str, ...]
-    """The words that the weights name (:mod:`hypvision.checkpoints.language`); () where they name
-    none."""
+    """The class words that the weights name (:mod:`hypvision.checkpoints.language`); () if they
+    name none."""
     takes_templates = True
-    """Whether its config may say ``templates``."""
+    """Whether a config of the model may contain ``templates``."""
 
     def build_clip(
         self,
@@ -223,20 +225,21 @@ class OpenVocabularyCLIP(nn.Module):
         std: Sequence[float] | None = None,
         dense: bool = True,
     ) -> None:
-        """Make CLIP, its adapter and its texts; called once by the constructors.
+        """Make the CLIP model, its adapter and its class names; constructors call this once.
 
         Args:
-            clip: arguments of :func:`~hypvision.clip.models.create_clip`, what it returns, or an
-                open_clip model (then with ``tokenizer``, ``mean`` and ``std``).
-            adapter: a config of :func:`~hypvision.clip.adapters.inject`:
-                ``dict(type="hyperclip", block=64)``; an error for one that changes no tower.
-            tune: which part of CLIP trains, see :data:`TUNING`; ``adapter`` needs ``"adapter"``.
-            classes, synonyms: class names, and which of their synonyms, see
+            clip: arguments of :func:`~hypvision.clip.models.create_clip`, a bundle that it returns,
+                or an open_clip model (then also give ``tokenizer``, ``mean`` and ``std``).
+            adapter: a config of :func:`~hypvision.clip.adapters.inject`, such as
+                ``dict(type="hyperclip", block=64)``; one that changes no tower is an error.
+            tune: which parameters of CLIP train, see :data:`TUNING`; an ``adapter`` needs
+                ``"adapter"``.
+            classes, synonyms: class names, and which of their synonyms are used, see
                 :func:`~hypvision.data.classes.prompts`.
             templates: a name in :data:`~hypvision.data.classes.TEMPLATES`, a template, or several;
-                None: those that the weights name, else ``"catseg"``.
-            dense: the model uses only dense embeddings and texts: freeze other parameters, because
-                a parameter without a gradient stops distributed training.
+                None: the templates that the weights name, else ``"catseg"``.
+            dense: whether the model uses only dense embeddings and texts; then other parameters are
+                frozen, because a parameter without a gradient stops distributed training.
         """
         bundle = _bundle_of(clip, tokenizer=tokenizer, mean=mean, std=std)
         self.clip = bundle.model
@@ -262,19 +265,19 @@ class OpenVocabularyCLIP(nn.Module):
             self.set_classes(classes)
 
     def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rename weights to this model's names; those of a CLIP model alone are accepted too."""
+        """Return weights by this model's names; weights of a CLIP model alone are accepted too."""
         found = placed(self, "clip", clip_names(weights))
         own = {name.removeprefix("clip."): value for name, value in found.items()}
         whole = "token_embedding.weight" in own
         check_scalars(own, getattr(self.clip, "family", "clip"), whole=whole)
-        # older trainings lack them
+        # Files of older trainings lack the normalisation.
         for name in PIXELS if whole and hasattr(self.clip, "normalisation") else ():
             found.setdefault(f"clip.{name}", self.clip.get_buffer(name))
         return found
 
     @property
     def language(self) -> Language:
-        """The sentences and the class words, for its checkpoints."""
+        """The prompt templates and class words, which are saved in the model's checkpoints."""
         return Language(self.templates, self.classes or self.words)
 
     @property
@@ -283,16 +286,18 @@ class OpenVocabularyCLIP(nn.Module):
 
     @property
     def trains_clip(self) -> bool:
-        """Whether any parameter of CLIP trains."""
+        """Whether any parameter of the CLIP model trains."""
         return any(parameter.requires_grad for parameter in self.clip.parameters())
 
     def set_classes(self, classes: str | Path | Sequence[str]) -> None:
-        """Change the class names; as :func:`~hypvision.data.classes.load_classes` takes them."""
+        """Replace the class names by ``classes``, see
+        :func:`~hypvision.data.classes.load_classes`."""
         self.classes = load_classes(classes)
 
     def encode_classes(self, classes: Sequence[str] | None = None) -> Tensor:
-        """Embeddings (T, P, E) of class names, of unit length on CLIP's sphere and before the lift
-        on a hyperboloid; cached until names or weights change."""
+        """Return embeddings ``(T, P, E)`` of T class names (None: the model's own) in P templates:
+        of unit length for CLIP's sphere, and before the lift for a hyperboloid. They are cached
+        until names or weights change."""
         names = self.classes if classes is None else load_classes(classes)
         if not names:
             raise HypvisionError(
@@ -337,28 +342,28 @@ class OpenVocabularyCLIP(nn.Module):
         return space.to_average(total / index.bincount(minlength=len(names))[:, None, None])
 
     def class_points(self) -> Tensor:
-        """Points (T, d) of the class names in :func:`hypvision.clip.spaces.space_of`: means over
-        the templates."""
+        """Return points ``(T, d)`` of the class names in :func:`hypvision.clip.spaces.space_of` the
+        model, each the mean over the templates."""
         return space_of(self.clip).mean(self.encode_classes(), "text")
 
     def train(self, mode: bool = True) -> OpenVocabularyCLIP:
-        """Switch the mode and clear the cache, because weights may have been swapped."""
+        """Set the mode and clear the cached embeddings, because weights may have been swapped."""
         if mode != self.training:
             self._text.clear()
         return super().train(mode)
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        self._text.clear()  # a move or a cast of the module makes the cached embeddings useless
+        self._text.clear()  # Moving or casting the module makes the cached embeddings invalid.
         return super()._apply(*args, **kwargs)
 
 
 def equal_pairs(text: Tensor) -> list[tuple[int, int]]:
-    """Pairs of classes whose embeddings (T, P, E), averaged over P, are equal up to rounding errors
-    of float32: in each group of equal embeddings the first class, paired with each of the
-    others."""
+    """Return pairs of classes whose embeddings ``(T, P, E)``, averaged over P, are equal up to
+    rounding errors of float32: in each group of equal embeddings, the first class paired with each
+    of the others."""
     mean = F.normalize(text.float().mean(1), dim=-1)
     pairs: list[tuple[int, int]] = []
-    # one matrix of all pairs would need 40 GB for 100,000 classes
+    # The classes are compared in parts: a matrix of all pairs of 100,000 classes needs 40 GB.
     for start in range(0, len(mean), 1024):
         same = (mean[start : start + 1024] @ mean[: start + 1024].T > 1 - 1e-6).tril(start - 1)
         rows = same.any(1).nonzero().flatten()
@@ -367,7 +372,7 @@ def equal_pairs(text: Tensor) -> list[tuple[int, int]]:
 
 
 def _first(names: Sequence[str], pairs: Sequence[tuple[int, int]]) -> str:
-    """The first pair in words, and how many more there are."""
+    """Return words for the first pair of classes, and for how many more pairs there are."""
     more = f" (and {len(pairs) - 1} more such pairs)" if len(pairs) > 1 else ""
     return (
         f"'{names[pairs[0][0]]}' from '{names[pairs[0][1]]}'{more}: their texts have the same "
@@ -376,26 +381,26 @@ def _first(names: Sequence[str], pairs: Sequence[tuple[int, int]]) -> str:
 
 
 def checked_templates(templates: str | Sequence[str]) -> tuple[str, ...]:
-    """The sentences of a name in :data:`~hypvision.data.classes.TEMPLATES`, of one, or of
-    several."""
+    """Return the templates for a name in :data:`~hypvision.data.classes.TEMPLATES`, for one
+    template, or for several."""
     if isinstance(templates, str):
         templates = TEMPLATES.get(templates, [templates])
     found = tuple(templates)
     if not found or not all(map(is_template, found)):
         raise HypvisionError(
             f"Every prompt template needs one {{}} for the class name and no other braces, got "
-            f"{list(found)}. There are no prompt templates of other names than "
+            f"{list(found)}. There are no other names of prompt templates than "
             f"{', '.join(TEMPLATES)}."
         )
     return found
 
 
-# Words that a CLIP does not know
+# Words that a CLIP model does not know
 
 
 def check_words(model: OpenVocabularyCLIP, names: Sequence[str]) -> None:
-    """Raise an error for names that a CLIP cannot distinguish, or if it knows none of them; warn of
-    single names that it does not know."""
+    """Raise an error if a CLIP cannot distinguish the class names or knows none of them; warn of
+    names that it does not know."""
     foreign = unknown_words(model.clip, model.tokenizer, names)
     listed = _listed(foreign)
     if len(foreign) == len(names):
@@ -404,7 +409,7 @@ def check_words(model: OpenVocabularyCLIP, names: Sequence[str]) -> None:
             f"{_ADVICE}"
         )
     with torch.no_grad(), warnings.catch_warnings():
-        # encode_classes warns of equal texts; the error below says more
+        # encode_classes warns of equal texts, but the error below says more.
         warnings.simplefilter("ignore")
         pairs = equal_pairs(model.encode_classes(names))
     if len({number for pair in pairs for number in pair}) > _EQUAL_SHARE * len(names):
@@ -422,7 +427,8 @@ def check_words(model: OpenVocabularyCLIP, names: Sequence[str]) -> None:
 
 
 def warn_of_classes(clip: nn.Module, tokenizer: object, names: Sequence[str], data: str) -> None:
-    """Warn of the classes of a data set that a CLIP does not know (:func:`unknown_words`)."""
+    """Warn of the classes of a data set ``data`` that a CLIP does not know
+    (:func:`unknown_words`)."""
     foreign = unknown_words(clip, tokenizer, names)
     if foreign:
         warnings.warn(
@@ -437,23 +443,24 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def lacks_words(clip: nn.Module) -> bool:
-    """Whether there are words that never occurred in the training of a CLIP, see
+    """Return whether some words never occurred in the training of a CLIP, see
     :func:`unknown_words`."""
     return bool(_blank_tokens(clip).any())
 
 
 def _blank_tokens(clip: nn.Module) -> Tensor:
-    """For each token whether its row of the embedding is zero; () without such a table."""
+    """Return for each token whether its row of the token embedding is zero; empty without a
+    table."""
     words = getattr(getattr(clip, "text", None) or clip, "token_embedding", None)
     weight: Tensor | None = getattr(words, "weight", None)
     return torch.zeros(0, dtype=torch.bool) if weight is None else ~(weight.detach() != 0).any(1)
 
 
 def unknown_words(clip: nn.Module, tokenizer: object, names: Sequence[str]) -> list[str]:
-    """The names with a token that never occurred in the training of a CLIP: its row of the token
-    embedding is zero.
+    """Return the names that contain a token which never occurred in the training of a CLIP: its row
+    of the token embedding is zero.
 
-    Only CLIPs that were trained with hypvision from scratch have such rows.
+    Only CLIPs that were trained from scratch with hypvision have such rows.
     """
     blank = _blank_tokens(clip)
     if not blank.any() or not callable(tokenizer):
@@ -461,6 +468,6 @@ def unknown_words(clip: nn.Module, tokenizer: object, names: Sequence[str]) -> l
     found = []
     for name in names:
         tokens = tokenizer([text for (text,) in prompts(name, ("{}",))]).to(blank.device)
-        if (blank[tokens] & (tokens != 0)).any():  # texts are padded with 0
+        if (blank[tokens] & (tokens != 0)).any():  # token 0 is the padding of texts
             found.append(name)
     return found

@@ -1,13 +1,13 @@
-r"""Hyperbolic radii of CLIP's embeddings, the distances from the origin of the ball, before and
-after tuning.
+r"""Hyperbolic radii of CLIP's embeddings, which are distances from the origin of the Poincare ball,
+before and after tuning.
 
 An embedding z is a tangent vector at the origin, whose radius does not depend on c:
 
 .. math:: \mathrm{Rad}(\exp_0(z)) = (2/\sqrt c)\,\mathrm{artanh}(\sqrt c |\exp_0(z)|) = 2 |z|.
 
 The paper's Fig. 2 and 5 do not say which convention they plot: ``convention="half"`` leaves out the
-factor 2. Hyperbolic models (MERU, HyCoCLIP) have points of their own; their radius is the distance
-from the origin.
+factor 2. Embeddings of hyperbolic models (MERU, HyCoCLIP) are points already; their radius is their
+distance from the origin.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from hypvision.io.images import leaving_out, open_image, require_all
 def hyperbolic_radius(
     z: Tensor, c: float = 0.01, convention: str = "metric2", input: str = "tangent"
 ) -> Tensor:
-    r"""Distance (...), float32 at least, of points (..., d) from the origin of the Poincare ball of
-    curvature c.
+    r"""Return the distances ``(...)``, at least in float32, of ``z`` ``(..., d)`` from the origin
+    of the Poincare ball of curvature c.
 
     Args:
         z: the points (``input="ball"``), or tangent vectors at the origin (``"tangent"``).
@@ -61,8 +61,9 @@ def hyperbolic_radius(
 def text_radii(
     clip: CLIPBundle, classes: Sequence[str], templates: Sequence[str] | None = None, **how
 ) -> Tensor:
-    """Radii (T,) of text embeddings of class names, not normalised, in ``templates`` (None: those
-    of the weights, else CAT-Seg's); ``how`` is passed to :func:`hyperbolic_radius`."""
+    """Return radii ``(T,)`` of T class names: means over the sentences of each, whose text
+    embeddings are not normalised. ``templates`` None: those of the weights, else CAT-Seg's. ``how``
+    is passed to :func:`hyperbolic_radius`."""
     templates = templates or clip.templates or TEMPLATES["catseg"]
     sentences = [
         text for name in classes for synonym in prompts(name, templates) for text in synonym
@@ -74,7 +75,8 @@ def text_radii(
 
 @torch.no_grad()
 def image_radii(clip: CLIPBundle, images: Tensor, patches: bool = False, **how) -> Tensor:
-    """Radii of images (B, 3, H, W), RGB from 0 to 255: (B,), or of their patches (B, h, w)."""
+    """Return radii ``(B,)`` of RGB images ``(B, 3, H, W)``, 0 to 255, or with ``patches`` those of
+    their patches, ``(B, h, w)``."""
     x = clip.normalised(images)
     if patches:
         return hyperbolic_radius(encode_dense(clip.model, x)[0].permute(0, 2, 3, 1), **how)
@@ -82,7 +84,8 @@ def image_radii(clip: CLIPBundle, images: Tensor, patches: bool = False, **how) 
 
 
 def _radii(clip: CLIPBundle, features: Tensor, modality: Modality, **how) -> Tensor:
-    """Radii (...) of features (..., E); of a hyperbolic CLIP the distances of its points."""
+    """Return radii ``(...)`` of features ``(..., E)``; for a hyperbolic CLIP the distances of the
+    features' points from the origin."""
     if isinstance(clip.space, Sphere):
         return hyperbolic_radius(features, **how)
     if how.get("convention", "metric2") != "metric2":
@@ -93,7 +96,7 @@ def _radii(clip: CLIPBundle, features: Tensor, modality: Modality, **how) -> Ten
 
 
 def radius_statistics(radii: Tensor) -> dict[str, float]:
-    """Mean, standard deviation and quantiles, for a log."""
+    """Return mean, standard deviation and quantiles of radii, for a log."""
     flat = radii.flatten().double()
     quantiles = torch.quantile(
         flat, torch.tensor([0.0, 0.05, 0.5, 0.95, 1.0], dtype=torch.double)
@@ -108,12 +111,12 @@ def radius_statistics(radii: Tensor) -> dict[str, float]:
 def scale_sweep(
     clip: CLIPBundle, classes: Sequence[str], factors: Sequence[float], **how
 ) -> dict[float, float]:
-    """Mean text radius when every adapted S of the text tower is multiplied by a factor; the
-    weights are restored.
+    """Return, for each factor, the mean text radius when every adapted S of the text tower is
+    multiplied by this factor; the weights are restored.
 
-    The paper does not describe how its Fig. 5 varies the radius. Text embeddings are made unit
-    length before they are compared, so scaling *them* would change nothing; scaling S changes what
-    the attention computes.
+    The paper does not describe how its Fig. 5 varies the radius. Text embeddings are normalised
+    before they are compared, so scaling *them* would change nothing; scaling S changes what the
+    attention computes.
     """
     blocks = [
         p
@@ -139,8 +142,8 @@ def scale_sweep(
 
 
 def radius_penalty(text: Tensor, target: float, weight: float = 1.0, **how) -> Tensor:
-    """``weight * (mean radius - target)^2`` of embeddings before they are made unit length; a
-    regulariser of ours."""
+    """Return ``weight * (mean radius - target)^2`` for text embeddings that are not normalised yet;
+    this regulariser is our own."""
     return weight * F.mse_loss(
         hyperbolic_radius(text, **how).mean(), text.new_tensor(target, dtype=torch.float32)
     )
@@ -153,9 +156,9 @@ def measure_radii(
     failed: list[str] | None = None,
     **how,
 ) -> dict[str, Tensor]:
-    """Radii of the texts of named class lists (``"text NAME"``) and, if there are image files, of
-    these (``"images"``) and their ``"patches"``, resized and cut as the model sees them; the
-    messages of images that cannot be read are added to ``failed`` (None: they raise an error), and
+    """Return radii by name: of the class names of each list (``"text NAME"``) and, if there are
+    image files, of the images (``"images"``) and their ``"patches"``, preprocessed for the model.
+    Messages about unreadable images go into ``failed``; with ``failed=None`` they are errors.
     ``how`` is passed to :func:`hyperbolic_radius`."""
     radii = {f"text {name}": text_radii(clip, names, **how) for name, names in class_lists.items()}
     if images:
@@ -168,6 +171,6 @@ def measure_radii(
             require_all(failed or [], done=0)
         batch = torch.stack(seen)
         radii["images"] = image_radii(clip, batch, **how)
-        if isinstance(clip.space, Sphere):  # patches have no points on the hyperboloid
+        if isinstance(clip.space, Sphere):  # patches have no points on a hyperboloid
             radii["patches"] = image_radii(clip, batch, patches=True, **how)
     return radii

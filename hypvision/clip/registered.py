@@ -1,12 +1,12 @@
-"""The CLIPs of this project by their names in open_clip.
+"""Names of this project's CLIP models in open_clip.
 
 >>> import open_clip
 >>> import hypvision.clip
 >>> model, _, transform = open_clip.create_model_and_transforms("meru-vit-s-16", "redcaps")
 
 open_clip's registry holds sizes for its own classes, whose embeddings lie on a sphere. So its
-``create_model`` hands the names of :data:`~hypvision.clip.models.ARCHITECTURES` on to
-:func:`~hypvision.clip.models.create_clip`, and what comes back is a
+``create_model`` passes the names of :data:`~hypvision.clip.models.ARCHITECTURES` on to
+:func:`~hypvision.clip.models.create_clip`, and returns, for example, a
 :class:`~hypvision.clip.hyperbolic.HyperbolicCLIP` with its curvature.
 """
 
@@ -25,12 +25,12 @@ from torch import nn
 
 from hypvision.clip.models import ARCHITECTURES, create_clip
 
-# Of open_clip's own loading: create_clip fetches and reads in its way.
+# Arguments of open_clip's own loading, which create_clip does not take.
 _OF_LOADING = ("device", "cache_dir", "weights_only", "require_pretrained")
 
 
 def register() -> None:
-    """Let open_clip know the names, now or, where it is not imported yet, when it is."""
+    """Make the names known to open_clip: at once, or when open_clip is imported."""
     if "open_clip" in sys.modules:
         _install(sys.modules["open_clip"])
     else:
@@ -38,7 +38,7 @@ def register() -> None:
 
 
 class _WhenImported(MetaPathFinder):
-    """Calls :func:`_install` after the first import of open_clip."""
+    """An import hook that calls :func:`_install` after the first import of open_clip."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: Any = None
@@ -83,7 +83,7 @@ def _install(module: Any) -> None:
 
 
 def _ours(asked: dict[str, Any]) -> nn.Module:
-    """The model that ``create_model`` was asked for, by what differs from its defaults."""
+    """Return the model for those arguments of ``create_model`` that differ from its defaults."""
     name = asked.pop("model_name")
     device = asked.get("device", "cpu")
     options = {key: value for key, value in asked.items() if key not in _OF_LOADING}

@@ -1,5 +1,5 @@
-"""Where the embeddings of a CLIP model live: on CLIP's sphere, on the hyperboloid of MERU, HyCoCLIP
-and UNCHA, or on PHyCLIP's product of hyperboloids.
+"""Spaces of the embeddings of CLIP models: CLIP's sphere, the hyperboloid of MERU, HyCoCLIP and
+UNCHA, and PHyCLIP's product of hyperboloids.
 
 >>> space = space_of(model)
 >>> images = space.embed(encode_image(model, pixels), "image")
@@ -30,56 +30,58 @@ class Space(Protocol):
     """The interface of an embedding space; ``d`` is the length of a point."""
 
     def embed(self, features: Tensor, modality: Modality) -> Tensor:
-        """Points ``(..., d)`` for the outputs ``(..., E)`` of a tower's projection; float32 at
-        least, under autocast too."""
+        """Return points ``(..., d)`` for a tower's projected features ``(..., E)``, at least in
+        float32, under autocast too."""
 
     def to_average(self, features: Tensor) -> Tensor:
-        """The vectors ``(..., E)`` whose mean stands for several texts."""
+        """Return the vectors ``(..., E)`` whose mean over several texts stands for all of them."""
 
     def mean(self, features: Tensor, modality: Modality) -> Tensor:
-        """Points ``(N, d)`` of classes with P texts each, ``(N, P, E)``."""
+        """Return points ``(N, d)`` of N classes from their features in P texts, ``(N, P, E)``."""
         return self.embed(self.to_average(_wide(features)).mean(-2), modality)
 
     def as_vectors(self, points: Tensor) -> Tensor:
-        """Vectors for Euclidean methods, such as a linear probe: in the origin's tangent space."""
+        """Return points as vectors for Euclidean methods, such as a linear probe; on a hyperboloid
+        these are tangent vectors at the origin."""
 
     def logits(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
-        """Logits ``(N, M)`` of the contrastive loss, of points ``(N, d)`` and ``(M, d)``; on a
-        hyperboloid in float64, if the device has it."""
+        """Return logits ``(N, M)`` of the contrastive loss for points ``(N, d)`` and ``(M, d)``; on
+        a hyperboloid in float64, if the device has it."""
 
     def radius(self, x: Tensor) -> Tensor:
-        """How specific embeddings ``(..., d)`` are: ``(...)``, smallest at the root."""
+        """Return the distances ``(...)`` of embeddings ``(..., d)`` from the root: specific
+        embeddings lie far from it."""
 
     def similarity(self, x: Tensor, y: Tensor) -> Tensor:
-        """Similarities ``(N, M)`` of ``(N, d)`` and ``(M, d)``."""
+        """Return similarities ``(N, M)`` of points ``(N, d)`` and ``(M, d)``."""
 
     def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
-        """Angle ``(...)`` at ``x`` between the ray from the root and the direction to ``y``, in
-        radians; 0 if ``y`` is a specific case of ``x``."""
+        """Return the angle ``(...)`` at ``x`` between the ray from the root through ``x`` and the
+        direction to ``y``, in radians; it is 0 if ``y`` lies on that ray behind ``x``."""
 
     def half_aperture(self, x: Tensor) -> Tensor:
-        """Half-aperture ``(...)`` of the entailment cones at ``x``, in radians."""
+        """Return the half-aperture ``(...)`` of the entailment cones at ``x``, in radians."""
 
     def entails(self, x: Tensor, y: Tensor) -> Tensor:
-        """Whether ``y`` is in the entailment cone of ``x``, ``(...)``."""
+        """Return whether ``y`` lies in the entailment cone of ``x``, ``(...)``."""
         return self.exterior_angle(x, y) <= self.half_aperture(x)
 
     def way(self, x: Tensor, steps: int, end: Tensor | None = None) -> Tensor:
-        """``steps`` points ``(steps, d)`` from ``x`` ``(d,)`` to ``end``, or to the root, evenly
-        spaced on a straight line (in the tangent space at the origin; a chord, then made unit
-        length); both ends are among them."""
+        """Return ``steps`` points ``(steps, d)`` from ``x`` ``(d,)`` to ``end``, or to the root,
+        both included. They are evenly spaced on a line in the tangent space at the origin; on a
+        sphere on a chord, and then normalised."""
 
 
 class Sphere(Space):
-    """Unit vectors around a root, as of CLIP.
+    """Unit vectors around a root, which are the embeddings of CLIP.
 
     Args:
         root: ``(d,)``, a unit vector: the embedding of the empty text. Radii, cones and walks need
             a root.
-        measure: of radii: ``"distance"``, ``|e - r|``, as the metrics of HierarCaps take it;
-            ``"cosine"``, ``1 - e . r``, as its traversal does. Both measures give the same order of
-            texts, but evenly spaced radii are not the same.
-        epsilon: of the cones, see :func:`hypvision.losses.cone_half_aperture`.
+        measure: formula of radii: ``"distance"``, ``|e - r|``, as in HierarCaps' metrics;
+            ``"cosine"``, ``1 - e . r``, as in its traversal. Both give the same order of texts, but
+            evenly spaced radii differ.
+        epsilon: constant of the cones, see :func:`hypvision.losses.cone_half_aperture`.
     """
 
     def __init__(self, root: Tensor | None = None, measure: str = "distance", epsilon: float = 0.1):
@@ -98,7 +100,7 @@ class Sphere(Space):
 
     @property
     def root(self) -> Tensor:
-        """The root of the hierarchy."""
+        """The root of the hierarchy, ``(d,)``; an error if it is unknown."""
         if self._root is None:
             raise HypvisionError(
                 "This sphere has no root. Give Sphere(root) the embedding of the empty text."
@@ -137,7 +139,7 @@ class Sphere(Space):
 
 
 class _Given(Lorentz):
-    """The hyperboloid of a curvature that a model learns under a name of its own."""
+    """A hyperboloid whose curvature is given, because a model learns it under its own name."""
 
     def __init__(self, c: float | Tensor):
         super().__init__()
@@ -150,12 +152,13 @@ class _Given(Lorentz):
 
 
 class Lifted(Space):
-    """Features times the ``scales`` of their modality, lifted at the origin of a manifold, which is
-    the root; ``min_radius`` is that of :func:`hypvision.geometry.lorentz.half_aperture`."""
+    """A manifold whose points are features times the ``scales`` of their modality, lifted at the
+    origin, which is the root; ``min_radius`` is that of
+    :func:`hypvision.geometry.lorentz.half_aperture`."""
 
     FARTHEST = math.asinh(2**15)
-    """Distance from the origin, times ``sqrt(c)``, beyond which the lift brings features back to
-    it: 11.09."""
+    """Distance from the origin, times ``sqrt(c)``, to which the lift shortens longer features:
+    11.09."""
 
     manifold: Any
     """The space of the points: a :class:`~hypvision.geometry.Lorentz`, or a
@@ -167,7 +170,7 @@ class Lifted(Space):
         self.scales = scales or {}
 
     def _lift(self, v: Tensor, manifold: Any) -> Tensor:
-        """Points of one hyperboloid for tangent vectors at its origin."""
+        """Return points of one hyperboloid for tangent vectors ``v`` at its origin."""
         length = torch.linalg.vector_norm(v, dim=-1, keepdim=True) * manifold.c**0.5
         # The length is clamped, not the vector: sinh would enlarge the rounding error that a
         # clamped vector's gradient has along the ray.
@@ -177,32 +180,32 @@ class Lifted(Space):
         return manifold.from_space(stretch * v)
 
     def to_average(self, features: Tensor) -> Tensor:
-        # features are averaged before the lift and not normalised, as in the official code
+        # As in the official code, features are averaged before the lift and not normalised.
         return features
 
     def as_vectors(self, points: Tensor) -> Tensor:
         return self.manifold.logmap0(points)
 
     def distances(self, x: Tensor, y: Tensor) -> Tensor:
-        """Distances ``(N, M)`` of ``(N, d)`` and ``(M, d)``."""
+        """Return distances ``(N, M)`` of points ``(N, d)`` and ``(M, d)``."""
         raise NotImplementedError
 
     def logits(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
-        # In float64: float32 rounds distances where the lift is cut so that gradients have an error
-        # of 1e-5.
+        # float32 rounds distances so much at the longest length of the lift that gradients have an
+        # error of 1e-5.
         if has_float64(x):
             x = x.double()
             y = y.double()
         return -scale * self.distances(x, y)
 
     def similarity(self, x: Tensor, y: Tensor) -> Tensor:
-        # The Lorentzian inner product, by one matrix product. bfloat16 would change the order of
-        # points far from the origin.
+        # The Lorentzian inner product is one matrix product. In bfloat16 the order of points far
+        # from the origin would change.
         with exact(x.device):
             return self._reflected(x) @ y.T
 
     def _reflected(self, x: Tensor) -> Tensor:
-        """Points with the opposite time."""
+        """Return points with the opposite sign of the time coordinate."""
         raise NotImplementedError
 
     def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
@@ -219,8 +222,8 @@ class Lifted(Space):
 
 
 class Hyperboloid(Lifted):
-    """Points of a hyperboloid ``(..., E + 1)`` of curvature ``c``, time first, as of MERU (Desai et
-    al., ICML 2023). The order by similarity is that of the negative distances."""
+    """A hyperboloid of curvature ``c`` with points ``(..., E + 1)``, time first, as in MERU (Desai
+    et al., ICML 2023). The order by similarity is that of the negative distances."""
 
     def __init__(
         self, c: float | Tensor = 1.0, min_radius: float = 0.1, scales: Scales | None = None
@@ -232,7 +235,7 @@ class Hyperboloid(Lifted):
 
     @property
     def c(self) -> float | Tensor:
-        """The curvature."""
+        """The curvature of the hyperboloid."""
         return self.manifold.c
 
     def embed(self, features: Tensor, modality: Modality) -> Tensor:
@@ -251,20 +254,20 @@ class Hyperboloid(Lifted):
 
 
 class HyperboloidProduct(Lifted):
-    """Points of a product of k hyperboloids ``(..., k * (n + 1))``, factor after factor, each with
-    its time first, as of PHyCLIP (Yoshikawa and Matsubara, ICLR 2026).
+    """A product of k hyperboloids with points ``(..., k * (n + 1))``: factor after factor, each
+    with its time first, as in PHyCLIP (Yoshikawa and Matsubara, ICLR 2026).
 
-    Features ``(..., k * n)`` are cut into k parts. A distance is the mean of those in the factors,
-    as in the official code (the paper has their sum). Similarities are sums of the factors'
-    Lorentzian inner products, which published numbers come from; their order is not that of the
-    distances: for that take :meth:`distances`. Radii, angles and apertures are means of the
-    factors', and a cone holds what the cones of all factors hold.
+    Features ``(..., k * n)`` are cut into k parts. A distance is the mean of the distances in the
+    factors, as in the official code (the paper sums them). A similarity is the sum of the factors'
+    Lorentzian inner products, from which the published numbers come; the order by similarity is not
+    that by distance, for which there is :meth:`distances`. Radii, angles and apertures are means
+    over the factors, and a cone contains what the cones of all factors contain.
 
     Args:
         c: curvatures ``(k,)``.
         dim: the dimension n of a factor.
         min_radius, scales: see :class:`Lifted`; a scale ``(k,)`` has one number for each factor.
-        metric: ``"l1"``, or ``"l2"``: a distance is the root of the mean of squares (ablation).
+        metric: ``"l1"``; or ``"l2"``, an ablation: a distance is the root of the mean of squares.
     """
 
     def __init__(
@@ -291,11 +294,11 @@ class HyperboloidProduct(Lifted):
         with exact(features.device):
             parts = _wide(features).unflatten(-1, (len(self.c), self.dim))
             scale = torch.as_tensor(self.scales.get(modality, 1.0), device=features.device)
-            # all factors in one pass
+            # All factors are lifted in one pass.
             return self._lift(parts * scale[..., None], _Given(self.c[:, None])).flatten(-2)
 
     def _mean(self, method: str, **points: Tensor) -> Tensor:
-        """The mean of the factors' numbers."""
+        """Return the mean over the factors of what ``method`` returns for each."""
         return self.manifold.by_factor(method, **points).mean(-1)
 
     def distances(self, x: Tensor, y: Tensor) -> Tensor:
@@ -322,11 +325,11 @@ class HyperboloidProduct(Lifted):
 
 
 def space_of(model: nn.Module) -> Space:
-    """The space of a CLIP model's embeddings, with its curvature, through which gradients flow."""
+    """Return the space of a CLIP model's embeddings; gradients flow through its curvature."""
     found: Any = getattr(model, "space", None)
     return Sphere() if found is None else cast(Space, found)
 
 
 def _wide(x: Tensor) -> Tensor:
-    """float32 at least."""
+    """Return ``x`` in float32, or as it is if its type is wider."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -10,8 +10,9 @@ from torch import Tensor
 
 
 class Tokenizer(SimpleTokenizer):
-    """Tokens (T, L) int64 of texts. A longer text keeps its first L - 1 tokens and the end, as
-    officially; with ``ends=False`` its first L without the end, as in UNCHA's code."""
+    """A tokenizer that returns tokens ``(T, L)`` int64 of texts. A text that is too long keeps its
+    first L - 1 tokens and the end token, as in CLIP's code; with ``ends=False`` its first L tokens
+    without the end token, as in UNCHA's code."""
 
     warned = False
 
@@ -22,7 +23,7 @@ class Tokenizer(SimpleTokenizer):
     def __call__(self, texts: str | list[str], context_length: int | None = None) -> Tensor:
         texts = [texts] if isinstance(texts, str) else texts
         length = context_length or self.context_length
-        # the end of a longer text is the one token too many
+        # One position more takes the end token of a long text, and is then cut off.
         tokens: Tensor = super().__call__(texts, length + (not self.ends))[:, :length]
         if not self.warned and len(texts) and tokens[:, -1].any():
             self._warn(texts[int(tokens[:, -1].argmax())], tokens.shape[1])
@@ -30,10 +31,10 @@ class Tokenizer(SimpleTokenizer):
 
     def _warn(self, text: str, length: int) -> None:
         words: Any = self.encode(text)
-        if len(words) + 2 > length:  # longer texts are truncated
+        if len(words) + 2 > length:  # the text was truncated
             self.warned = True
             warnings.warn(
                 f"The text '{text[:60]}...' has {len(words) + 2} tokens. The model takes {length}: "
-                "it and longer ones are cut to their beginning. This warning appears once.",
+                "this text and longer ones are cut to their beginning. This warning appears once.",
                 stacklevel=4,
             )

@@ -1,9 +1,9 @@
 """The transformer towers of open_clip models: their blocks, and how texts and images are encoded.
 
-:func:`encode_text` cuts texts to the longest one, which changes nothing under a causal mask and
-saves most of the work; :func:`encode_dense` gives an embedding for every patch, as CAT-Seg takes
-them from CLIP. The three functions accept learned tokens (:class:`PromptTokens`) that join the
-sequences at given blocks.
+:func:`encode_text` cuts the padding after the longest text, which changes nothing under a causal
+mask and saves most of the work; :func:`encode_dense` returns an embedding for every patch, as
+CAT-Seg takes them from CLIP. These two and :func:`encode_image` accept learned tokens
+(:class:`PromptTokens`) that join the sequences at given blocks.
 """
 
 from __future__ import annotations
@@ -23,13 +23,19 @@ from hypvision.clip.spaces import space_of
 from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError
 
-MANY_TEXTS = 4096  # a CPU needs about a minute for so many in a CLIP of the usual size
+MANY_TEXTS = 4096  # a CPU takes about a minute for so many texts in a CLIP of usual size
 
 
 @dataclass(frozen=True)
 class Tower:
-    """One transformer of a model: ``modality`` is ``"text"`` or ``"vision"``, ``family``
-    ``"open_clip"`` or ``"timm"``, ``trunk`` the module whose ``forward`` runs the ``blocks``."""
+    """A transformer of a CLIP model.
+
+    Attributes:
+        modality: ``"text"`` or ``"vision"``.
+        trunk: the module whose ``forward`` runs the blocks.
+        blocks: the blocks of the transformer.
+        family: the library of the transformer, ``"open_clip"`` or ``"timm"``.
+    """
 
     modality: str
     trunk: Any
@@ -38,44 +44,45 @@ class Tower:
 
     @property
     def packed_name(self) -> str:
-        """Name of the packed q, k, v projection in its owner."""
+        """Name of the packed projection to queries, keys and values in the module that holds it."""
         return "weight" if self.family == "timm" else "in_proj_weight"
 
     def owner(self, block: Any) -> nn.Module:
-        """The module that holds the packed projection of a block."""
+        """Return the module that holds the packed projection of a block."""
         return block.attn.qkv if self.family == "timm" else block.attn
 
     def frozen(self, block: nn.Module) -> nn.Parameter:
-        """The packed projection (3d, d) of a block as loaded, under any parametrisation."""
+        """Return the packed projection ``(3d, d)`` of a block as loaded, below any
+        parametrisation."""
         owner: Any = self.owner(block)
         if parametrize.is_parametrized(owner, self.packed_name):
             return owner.parametrizations[self.packed_name].original
         return owner._parameters[self.packed_name]
 
     def values(self, block: nn.Module, x: Tensor) -> Tensor:
-        """The value projection of an open_clip block for its normalised tokens (..., d)."""
+        """Return the values of an open_clip block for its normalised tokens ``(..., d)``."""
         owner: Any = self.owner(block)
         dim = x.shape[-1]
         adapt = getattr(owner, "map_value_input", None)
-        if adapt is not None:  # an adapter of the inputs sets this method
+        if adapt is not None:  # an adapter of the projection's inputs sets this method
             x = adapt(x)
         bias = None if owner.in_proj_bias is None else owner.in_proj_bias[2 * dim :]
         return F.linear(x, getattr(owner, self.packed_name)[2 * dim :].to(x.dtype), bias)
 
     @property
     def width(self) -> int:
-        """Length of a token."""
+        """Length of a token's vector."""
         return self.frozen(self.blocks[0]).shape[1]
 
 
 def text_part(model: nn.Module) -> Any:
-    """The module with the text tower: ``CustomTextCLIP`` keeps it apart, ``CLIP`` is one itself."""
+    """Return the module with the text tower: a part of ``CustomTextCLIP``, but ``CLIP`` itself."""
     text = getattr(model, "text", None)
     return model if text is None else text
 
 
 def find_towers(model: nn.Module) -> list[Tower]:
-    """The transformer towers of an open_clip model (or a text or image tower alone), text first."""
+    """Return the transformer towers of an open_clip model (or of one tower alone), text first."""
     text = text_part(model)
     visual = getattr(model, "visual", model)
     found = []
@@ -91,7 +98,7 @@ def find_towers(model: nn.Module) -> list[Tower]:
 
 
 def embedding_size(model: nn.Module) -> int:
-    """Length of an embedding, which both towers share; read from the weights of the text tower."""
+    """Return the length of an embedding, read from the weights of the text tower."""
     text = text_part(model)
     projection = text.text_projection
     if isinstance(projection, nn.Linear):
@@ -100,13 +107,13 @@ def embedding_size(model: nn.Module) -> int:
 
 
 def logit_scale_of(model: Any) -> Tensor:
-    """The logarithm of the scale of a CLIP's logits. UNCHA learns one for whole images and texts,
-    and leaves the ``logit_scale`` of the others unused."""
+    """Return the logarithm of the scale of a CLIP's logits. UNCHA learns its own, for whole images
+    and texts, and leaves ``logit_scale`` unused."""
     return getattr(model, "global_logit_scale", model.logit_scale)
 
 
 def vision_tower(model: nn.Module) -> Tower:
-    """The image tower, if it is a ViT; an error says if it is not."""
+    """Return the image tower, which must be a ViT; any other is an error."""
     for tower in find_towers(model):
         if tower.modality == "vision":
             return tower
@@ -117,7 +124,7 @@ def vision_tower(model: nn.Module) -> Tower:
 
 
 def patch_size(model: Any) -> tuple[int, int]:
-    """Height and width of a patch in pixels."""
+    """Return the height and width of a patch in pixels."""
     tower = vision_tower(model)
     rows, columns = (
         tower.trunk.patch_embed.patch_size
@@ -128,7 +135,7 @@ def patch_size(model: Any) -> tuple[int, int]:
 
 
 def fixed_size(model: nn.Module) -> tuple[int, int] | None:
-    """Height and width that the tower's position embeddings need; None: any."""
+    """Return the height and width that the image tower's positions need; None: any size will do."""
     visual = getattr(model, "visual", None)
     trunk = getattr(visual, "trunk", None)  # timm's ViT
     flexible = (
@@ -142,34 +149,35 @@ def fixed_size(model: nn.Module) -> tuple[int, int] | None:
     return (size, size) if isinstance(size, int) else tuple(size)
 
 
-# Learned tokens
+# Learned tokens in the sequences of a tower
 # --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class PromptTokens:
-    """Learned tokens of one tower, by the number of the block that they are an input of: (n,
-    width), or (B, n, width) where each sequence has its own (CoCoOp, classes with a context each).
+    """Learned tokens of one tower: block number -> tokens ``(n, width)`` that join the input of the
+    block, or ``(B, n, width)`` where each sequence has its own (CoCoOp, classes with a context
+    each).
 
-    In a text they follow the first token, in an image the last patch. The first set is added to the
-    sequence, or with ``overwrite`` replaces n tokens of a text that stand there already, CoOp's
-    placeholder words; each later set replaces the tokens of the set before; blocks without a set
-    process the tokens that are there. So ``{0: ctx}`` is CoOp's context and shallow visual prompts,
-    ``{0: ..., 1: ..., 8: ...}`` the deep prompts of MaPLe, IVLP and PromptSRC, and a first key
-    above 0 tokens that join later. Tokens of block 0 come before the norm of an image tower, and
-    get positions in a text with a causal mask; others have none.
+    In a text they stand after the first token, in an image after the last patch. The first set is
+    added to the sequence, or with ``overwrite`` replaces n tokens that a text already contains,
+    such as CoOp's placeholder words; each later set replaces the set before; blocks without a set
+    process the tokens that are present. So ``{0: ctx}`` is CoOp's context or shallow visual
+    prompts, ``{0: ..., 1: ..., 8: ...}`` the deep prompts of MaPLe, IVLP and PromptSRC, and with a
+    first key above 0 the tokens join later. Tokens of block 0 join before the first norm of an
+    image tower, and get positions in a text with a causal mask; other tokens get none.
     """
 
     layers: Mapping[int, Tensor]
     overwrite: bool = False
 
     def check(self, tower: Tower) -> None:
-        """Raise HypvisionError for a block that the tower does not have, or tokens of another
+        """Raise an error for a block number that the tower does not have, or tokens of another
         width."""
         for number, tokens in self.layers.items():
             if not 0 <= number < len(tower.blocks):
                 raise HypvisionError(
-                    f"No {tower.modality} block {number}: the tower has blocks 0 to "
+                    f"There is no {tower.modality} block {number}: the tower has blocks 0 to "
                     f"{len(tower.blocks) - 1}."
                 )
             if tokens.dim() not in (2, 3) or tokens.shape[-1] != tower.width:
@@ -180,7 +188,7 @@ class PromptTokens:
 
 
 class _Sequence:
-    """Inserts prompts into tokens (B, L, width) that pass through a tower."""
+    """Inserts learned tokens into sequences ``(B, L, width)`` on their way through a tower."""
 
     def __init__(self, tower: Tower, prompts: PromptTokens | None):
         prompts = PromptTokens({}) if prompts is None else prompts
@@ -192,7 +200,7 @@ class _Sequence:
         self.grown = 0
 
     def enter(self, number: int, x: Tensor) -> Tensor:
-        """The input of a block, with its prompt tokens."""
+        """Return the input ``x`` of block ``number`` with the learned tokens of this block."""
         tokens = self.layers.get(number)
         if tokens is None:
             return x
@@ -210,11 +218,11 @@ class _Sequence:
         return torch.cat([x[:, :start], tokens, x[:, start + replaced :]], dim=1)
 
     def leave(self, x: Tensor) -> Tensor:
-        """Remove the prompts from images."""
+        """Return image tokens without the learned tokens at their end."""
         return x[:, : x.shape[1] - self.present]
 
 
-# Text
+# Encoding texts
 # --------------------------------------------------------------------------------------------------
 
 
@@ -226,18 +234,18 @@ def encode_text(
     prompts: PromptTokens | None = None,
     embeddings: Tensor | None = None,
 ) -> Tensor:
-    """Text embeddings (T, E) of tokens (T, L), equal to those of ``model.encode_text`` and faster
-    to compute.
+    """Return text embeddings ``(T, E)`` of tokens ``(T, L)``, equal to those of
+    ``model.encode_text`` but faster.
 
     Tokens in the memory of the host are cut to the longest text without waiting for a GPU.
 
     Args:
-        normalize: to points of :func:`hypvision.clip.spaces.space_of`; CLIP's have unit length.
-        cut: drop the padding after the longest text, if the mask is causal, so that the result is
-            the same.
+        normalize: return points of :func:`hypvision.clip.spaces.space_of` the model; those of a
+            CLIP have unit length.
+        cut: drop the padding after the longest text, where a causal mask makes this exact.
         prompts: learned tokens.
-        embeddings: (T, L, width) in place of those of the tokens, which still say where a text
-            ends.
+        embeddings: vectors ``(T, L, width)`` in place of the token embeddings; ``tokens`` still
+            tell where each text ends.
     """
     text = text_part(model)
     _set_quantised_dtype(text)
@@ -261,10 +269,10 @@ def encode_text(
 
 
 def _enter_text(text: Any, x: Tensor, sequence: _Sequence) -> Tensor:
-    """The input of the first block: embedded tokens with prompts and positions."""
+    """Return the input of the first block: embedded tokens with learned tokens and positions."""
     positions = text.positional_embedding.to(x.dtype)
     length = x.shape[1]
-    if not _is_causal(text):  # texts have the full context length
+    if not _is_causal(text):  # without a causal mask texts have their full length
         return sequence.enter(0, x + positions[:length])
     x = sequence.enter(0, x)
     if x.shape[1] > len(positions):
@@ -277,8 +285,8 @@ def _enter_text(text: Any, x: Tensor, sequence: _Sequence) -> Tensor:
 
 
 def _run_text(tower: Tower, text: Any, x: Tensor, sequence: _Sequence, end: Tensor) -> Tensor:
-    """The tokens (T, L, width) after the last block, or (T, width) if it computed those alone that
-    are pooled."""
+    """Return the tokens ``(T, L, width)`` after the last block, or ``(T, width)`` if that block
+    computed only the pooled tokens."""
     if not sequence.layers:
         return text.transformer(x, attn_mask=_mask(text, x))
     again = bool(getattr(text.transformer, "grad_checkpointing", False))
@@ -295,14 +303,15 @@ def _run_text(tower: Tower, text: Any, x: Tensor, sequence: _Sequence, end: Tens
 
 
 def _pooled(text: Any, end: Tensor, sequence: _Sequence) -> Tensor:
-    """The places (T,) that are pooled, moved by the prompts before them."""
+    """Return the positions ``(T,)`` of the pooled tokens, which learned tokens before them
+    shift."""
     return end if _pool(text) == "first" else end + sequence.grown
 
 
 def encode_packed(model: nn.Module, tokens: Tensor, normalize: bool = False) -> Tensor:
-    """:func:`encode_text` without padding: texts are packed into sequences of about as many tokens
-    as the tower is wide (there attention costs a sixth of a block), and each attends only to
-    itself.
+    """Return what :func:`encode_text` returns, computed without padding: texts are packed into
+    sequences of about as many tokens as the tower is wide (at this length attention costs a sixth
+    of a block), and each text attends only to itself.
 
     Models whose text tower is not causal and pooled at the end of a text pad their texts. Tokens in
     the memory of the host are packed without waiting for a GPU.
@@ -333,8 +342,8 @@ def encode_packed(model: nn.Module, tokens: Tensor, normalize: bool = False) -> 
 
 
 def _set_quantised_dtype(text: Any) -> None:
-    """open_clip asks the first layer for its dtype; one that PyTorch has quantised has no such
-    attribute."""
+    """Set the dtype that open_clip asks the first layer for, which a layer quantised by PyTorch
+    does not have."""
     blocks = getattr(getattr(text, "transformer", None), "resblocks", None)
     first: Any = blocks[0].mlp.c_fc if blocks is not None and hasattr(blocks[0], "mlp") else None
     if callable(getattr(first, "weight", None)):
@@ -350,7 +359,7 @@ def _pool(text: Any) -> str | None:
 
 
 def _can_be_cut(text: Any) -> bool:
-    """Whether the embedding of a text is independent of the tokens after its end."""
+    """Return whether embeddings of texts are independent of the tokens after each text's end."""
     return (
         _is_causal(text)
         and _pool(text) in ("argmax", "eos")
@@ -359,7 +368,7 @@ def _can_be_cut(text: Any) -> bool:
 
 
 def _plain_text_tower(model: nn.Module) -> Tower:
-    """The text tower, which must pool a token whose place is known, and mask no padding."""
+    """Return the text tower, which must pool a token at a known position and mask no padding."""
     text = text_part(model)
     masked = getattr(text, "cls_emb", None) is not None or getattr(text, "use_pad_mask", False)
     plain = not masked and _pool(text) in ("argmax", "eos", "first", "last")
@@ -367,12 +376,13 @@ def _plain_text_tower(model: nn.Module) -> Tower:
         if tower.modality == "text":
             return tower
     raise HypvisionError(
-        f"The text tower of {type(model).__name__} is of a kind that takes no prompt tokens."
+        f"The text tower of {type(model).__name__} takes no prompt tokens. "
+        "Use a model such as ViT-B-16."
     )
 
 
 def _end(text: Any, tokens: Tensor) -> Tensor:
-    """The places (T,) of the tokens that are pooled: in most towers the ends of the texts."""
+    """Return the positions ``(T,)`` of the pooled tokens, in most towers the ends of the texts."""
     pool = _pool(text)
     if pool == "argmax":
         return tokens.argmax(-1)
@@ -383,7 +393,7 @@ def _end(text: Any, tokens: Tensor) -> Tensor:
 
 
 def _project(text: Any, x: Tensor) -> Tensor:
-    """Embeddings (T, E) from the pooled tokens; the norm acts on each token by itself."""
+    """Return embeddings ``(T, E)`` of pooled tokens, which are normalised and projected."""
     x = text.ln_final(x)
     projection = text.text_projection
     if projection is None:
@@ -392,7 +402,7 @@ def _project(text: Any, x: Tensor) -> Tensor:
 
 
 def _is_plain(block: Any) -> bool:
-    """Whether a block is open_clip's own, without hooks or replaced attention."""
+    """Return whether a block is open_clip's own, without hooks or a replaced attention."""
     own = (
         type(block).__module__.startswith("open_clip.")
         and type(block).__name__ == "ResidualAttentionBlock"
@@ -407,9 +417,9 @@ def _is_plain(block: Any) -> bool:
 
 
 def _at_one_place(block: Any, x: Tensor, places: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Output (B, width) of a plain block at one position (B,) of each sequence (B, L, width), which
-    is all that the pooling after the last block needs. The mask (L, L) is added to the
-    attention."""
+    """Return the output ``(B, width)`` of a plain block at one position ``(B,)`` of each sequence
+    ``(B, L, width)``, which is all that pooling after the last block needs. The mask ``(L, L)`` is
+    added to the attention's scores."""
     rows = torch.arange(len(x), device=x.device)
     y = block.ln_1(x)
     if mask is not None:
@@ -421,7 +431,8 @@ def _at_one_place(block: Any, x: Tensor, places: Tensor, mask: Tensor | None = N
 
 
 def _mask(text: Any, x: Tensor) -> Tensor | None:
-    """The causal mask of a text tower, for sequences of any length."""
+    """Return the causal mask of a text tower for the length of ``x``; None for a tower without
+    one."""
     mask = getattr(text, "attn_mask", None)
     size = x.shape[1]
     if mask is None or size <= len(mask):
@@ -430,14 +441,15 @@ def _mask(text: Any, x: Tensor) -> Tensor | None:
 
 
 def token_lengths(tokens: Tensor) -> Tensor:
-    """Numbers of tokens ``(T,)`` of texts ``(T, L)`` without open_clip's padding (0)."""
+    """Return the numbers of tokens ``(T,)`` of texts ``(T, L)``, without open_clip's padding
+    (0)."""
     places = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
     return torch.where(tokens != 0, places, 0).amax(-1)
 
 
 def _batches(lengths: Tensor, budget: int) -> list[int]:
-    """The numbers of texts in batches of at most ``budget`` tokens each, padding included, for
-    lengths that rise."""
+    """Return numbers of texts for batches of at most ``budget`` tokens each, padding included; the
+    lengths of the texts are in rising order."""
     found = []
     rest = lengths.cpu()
     while len(rest):
@@ -450,9 +462,9 @@ def _batches(lengths: Tensor, budget: int) -> list[int]:
 def encode_by_length(
     model: nn.Module, tokens: Tensor, normalize: bool = False, budget: int | None = None
 ) -> Tensor:
-    """:func:`encode_text` in four parts of similar lengths, or in batches of at most ``budget``
-    tokens, each cut to its longest text. Tokens in the memory of the host are sorted and cut
-    without waiting for a GPU."""
+    """Return what :func:`encode_text` returns, computed in four parts of texts of similar lengths,
+    or in batches of at most ``budget`` tokens, each cut to its longest text. Tokens in the memory
+    of the host are sorted and cut without waiting for a GPU."""
     lengths = token_lengths(tokens)
     order = lengths.argsort(stable=True)
     size = max(1, -(-len(tokens) // 4)) if budget is None else _batches(lengths[order], budget)
@@ -461,12 +473,12 @@ def encode_by_length(
     text = text_part(model)
     device = next(text.parameters()).device
     if torch.is_grad_enabled() and _can_be_cut(text) and text.token_embedding.weight.requires_grad:
-        # All parts at once: each would add a gradient as large as the table of words, almost all of
-        # it 0.
+        # Embed the words of all parts at once: each part would add a gradient as large as the table
+        # of words, almost all of it 0.
         longest = int(lengths.max())
         words = text.token_embedding(tokens[order, :longest].to(device)).split(size)
     parts = []
-    shown = None if len(tokens) > MANY_TEXTS else True  # a progress bar on a terminal
+    shown = None if len(tokens) > MANY_TEXTS else True  # None: a progress bar on a terminal
     with tqdm(total=len(tokens), desc="texts", disable=shown, leave=False) as bar:
         for chunk, embedded in zip(chunks, words):
             parts.append(encode_text(model, chunk, embeddings=embedded))
@@ -475,17 +487,18 @@ def encode_by_length(
     return space_of(model).embed(found, "text") if normalize else found
 
 
-# Images
+# Encoding images
 # --------------------------------------------------------------------------------------------------
 
 
 def encode_image(
     model: Any, images: Tensor, normalize: bool = False, prompts: PromptTokens | None = None
 ) -> Tensor:
-    """Image embeddings (B, E) as ``model.encode_image`` gives them, with learned tokens, if any.
+    """Return image embeddings ``(B, E)`` as ``model.encode_image`` does, with learned tokens if
+    any.
 
-    Images are (B, 3, H, W), normalised, of the model's size; ``normalize`` gives points of
-    :func:`hypvision.clip.spaces.space_of`. Learned tokens leave before the pooling.
+    Images are ``(B, 3, H, W)``, normalised and of the model's size; ``normalize`` returns points of
+    :func:`hypvision.clip.spaces.space_of` the model. Learned tokens are removed before the pooling.
     """
     if prompts is None:
         dtype = next(
@@ -523,8 +536,8 @@ def encode_image(
 
 
 def class_token_features(visual: Any, images: Tensor) -> Tensor:
-    """The output (B, E) of ``visual(images)``. For timm's plain ViT that pools the class token, the
-    last block computes only that token, which saves time."""
+    """Return ``visual(images)``, ``(B, E)``. In timm's plain ViT that pools the class token, the
+    last block computes only this token, which saves time."""
     trunk: Any = getattr(visual, "trunk", None)
     blocks: Any = getattr(trunk, "blocks", None)
     plain = (
@@ -556,7 +569,8 @@ def class_token_features(visual: Any, images: Tensor) -> Tensor:
 
 
 def _is_plain_timm(block: Any) -> bool:
-    """Whether a block is timm's own, without hooks, dropout or norms in its attention."""
+    """Return whether a block is timm's own, without hooks, and without dropout or norms in its
+    attention."""
     attention: Any = getattr(block, "attn", None)
     if (type(block).__name__, type(attention).__name__) != ("Block", "Attention"):
         return False
@@ -581,21 +595,22 @@ def encode_dense(
     checkpointing: bool = False,
     prompts: PromptTokens | None = None,
 ) -> tuple[Tensor, list[Tensor], Tensor | None]:
-    """An embedding for every patch, in the space of the text embeddings.
+    """Return an embedding for every patch, in the space of the text embeddings.
 
-    For open_clip's ViT this is CAT-Seg's dense mode: the last block uses its value path alone,
-    without mixing tokens, and adds the class token (not the patch's own) as the residual. For
-    timm's ViT (SigLIP), which has no class token, all blocks run as they are and the attention
-    pooling is applied to each patch by itself; that is our own choice.
+    For open_clip's ViT this is CAT-Seg's dense mode: the last block uses only its value path,
+    without mixing tokens, and adds the class token (not the patch's own token) as the residual. For
+    timm's ViT (SigLIP), which has no class token, all blocks run as usual and the attention pooling
+    is applied to each patch by itself; this choice is ours.
 
     Args:
-        images: (B, 3, H, W), normalised; sides are multiples of the patch size.
+        images: ``(B, 3, H, W)``, normalised; sides are multiples of the patch size.
         hooks: numbers of the blocks whose patch tokens are returned too.
-        checkpointing, prompts: compute the blocks again in backward; learned tokens.
+        checkpointing: save memory by computing the blocks again in the backward pass.
+        prompts: learned tokens.
 
     Returns:
-        Embeddings (B, E, h, w), not normalised; the hooked maps (B, width, h, w); the embedding of
-            the class token (B, E), None where there is none.
+        Embeddings ``(B, E, h, w)``, not normalised; a list of the hooked blocks' patch tokens ``(B,
+        width, h, w)``; the embedding of the class token ``(B, E)``, or None without one.
     """
     tower = vision_tower(model)
     visual = model.visual
@@ -637,13 +652,15 @@ def encode_dense(
 
 
 def _grid_of(model: Any, images: Tensor) -> tuple[int, int]:
-    """Rows and columns of patches; an error for images that do not consist of whole patches."""
+    """Return the rows and columns of patches; an image that does not consist of whole patches is an
+    error."""
     rows, columns = patch_size(model)
     height, width = images.shape[-2:]
-    # No table of checks: its sentences would make the sizes constants of an exported program.
+    # Messages built for every image would make its sizes constants of an exported program.
     if height < rows or width < columns:
         raise HypvisionError(
-            f"The image has {height} x {width} pixels, less than one patch of {rows} x {columns}."
+            f"The image has {height} x {width} pixels, less than one patch of {rows} x {columns}. "
+            "Enlarge it."
         )
     if height % rows or width % columns:
         raise HypvisionError(
@@ -654,8 +671,8 @@ def _grid_of(model: Any, images: Tensor) -> tuple[int, int]:
 
 
 def _values_of_last_block(tower: Tower, x: Tensor) -> Tensor:
-    """The tokens after open_clip's last block, by its value path alone: the remaining steps of its
-    own Attention between values and residual."""
+    """Return the tokens after open_clip's last block, by its value path alone: after the values
+    come the remaining steps of open_clip's Attention and the class token as the residual."""
     block: Any = tower.blocks[-1]
     owner: Any = tower.owner(block)
     y = tower.values(block, block.ln_1(x))
@@ -673,8 +690,8 @@ def _run_blocks(
     stop: int | None = None,
     hook: Callable[[int, Tensor], None] = lambda number, x: None,
 ) -> Tensor:
-    """Run the blocks of an image tower up to ``stop``; ``hook`` gets the output of each, without
-    prompts."""
+    """Run the blocks of an image tower up to ``stop``, and return the tokens; ``hook`` gets the
+    number and the output of each block, without learned tokens."""
     for number, block in enumerate([*tower.blocks][:stop]):
         x = sequence.enter(number, x) if number else x
         x = checkpoint(block, x, use_reentrant=False) if checkpointing else block(x)
@@ -683,19 +700,19 @@ def _run_blocks(
 
 
 def _embed_patches(visual: Any, images: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Class token and patches of open_clip's ViT with positions, (B, 1 + h w, width)."""
+    """Return class token and patches of open_clip's ViT with positions, ``(B, 1 + h w, width)``."""
     x = visual.conv1(images.to(visual.conv1.weight.dtype)).flatten(2).transpose(1, 2)
     x = torch.cat([visual.class_embedding.to(x.dtype).expand(len(x), 1, -1), x], dim=1)
     return x + resize_positions(visual.positional_embedding, grid, visual.grid_size).to(x.dtype)
 
 
 def _embed_timm_patches(trunk: Any, images: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Register tokens, if there are any, and patches of timm's ViT with positions, (B, prefix + h
-    w, width)."""
+    """Return register tokens, if any, and patches of timm's ViT with positions, ``(B, prefix + h w,
+    width)``."""
     if trunk.cls_token is not None or trunk.pos_embed is None:
         raise HypvisionError(
-            "The dense mode needs a timm tower without class token and with position embeddings "
-            "(SigLIP)."
+            "Dense embeddings need a timm tower with position embeddings and without a class token "
+            "(SigLIP). Use a model such as ViT-B-16-SigLIP."
         )
     x = (
         trunk.patch_embed.proj(images.to(trunk.patch_embed.proj.weight.dtype))
@@ -704,7 +721,7 @@ def _embed_timm_patches(trunk: Any, images: Tensor, grid: tuple[int, int]) -> Te
     )
     table = trunk.pos_embed[0]
     old = tuple(trunk.patch_embed.grid_size)
-    # the table has entries for register tokens before the grid
+    # The table may have entries for register tokens before those of the grid.
     extra = len(table) - old[0] * old[1]
     patches = resize_positions(torch.cat([table[:1], table[extra:]]), grid, old)[1:]
     x = trunk.patch_embed.norm(x) + patches.to(x.dtype)
@@ -715,10 +732,10 @@ def _embed_timm_patches(trunk: Any, images: Tensor, grid: tuple[int, int]) -> Te
 
 
 def resize_positions(table: Tensor, grid: tuple[int, int], old: tuple[int, int]) -> Tensor:
-    """Position embeddings (1 + h w, D) for another grid: bicubic, corners not aligned, without
-    antialiasing.
+    """Return position embeddings ``(1 + h w, D)`` resized from the grid ``old`` to ``grid``:
+    bicubic, corners not aligned, without antialiasing.
 
-    That is CAT-Seg's resize; open_clip's own antialiases.
+    CAT-Seg resizes in this way; open_clip's own function uses antialiasing.
     """
     if grid == old:
         return table

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from hypvision.data.usage import Usage
 from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError
+from hypvision.io.images import MAX_PIXELS
 
 MAX_POINTS = 100_000  # largest number of polygon points that one object may have
 MASK_FORMAT = (
@@ -154,8 +155,9 @@ def _is_box(values: Any) -> bool:
 
 
 def whole_size(height: Any, width: Any) -> bool:
-    """Return whether the two values can be the height and width of an image."""
-    return all(is_number(side) and side > 0 and side == int(side) for side in (height, width))
+    """Return whether the two values can be the height and width of an image that is opened."""
+    whole = all(is_number(side) and side > 0 and side == int(side) for side in (height, width))
+    return whole and height * width <= MAX_PIXELS
 
 
 def mask_fault(mask: Any, height: int, width: int) -> str:

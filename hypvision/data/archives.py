@@ -12,9 +12,10 @@
 from __future__ import annotations
 
 import hashlib
-import io
+import lzma
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -29,8 +30,10 @@ from tqdm import tqdm
 from hypvision.data.classes import load_classes
 from hypvision.data.published import read_label, read_matlab
 from hypvision.io.errors import HypvisionError
-from hypvision.io.files import read_lines
-from hypvision.io.images import is_hidden, write_image
+from hypvision.io.files import check_regular, read_lines, read_pieces
+from hypvision.io.images import is_hidden, read_labels, write_image
+
+LARGEST = 2**28  # bytes of a file in an archive; images and label maps have some megabytes
 
 Picture = tuple[str, Callable[[Path], object]]
 """Where a file goes, and a function that writes it to a path."""
@@ -71,16 +74,14 @@ class Files:
     """The files in a folder, a zip or a tar archive, by their paths in it.
 
     Raises:
-        HypvisionError: the archive is damaged.
+        HypvisionError: the archive is damaged, needs a password, or is no file.
     """
 
     def __init__(self, place: Path):
-        self.place = place
+        self.place = check_regular(place)
         self._archive: Any = None
-        try:
+        with _readable(place):
             self.names = self._listed()
-        except (zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
-            raise HypvisionError(f"'{place}' is damaged ({error}). Fetch it again.") from error
 
     def _listed(self) -> list[str]:
         if self.place.is_dir():
@@ -107,18 +108,38 @@ class Files:
         """The content of a file.
 
         Raises:
-            HypvisionError: it is damaged.
+            HypvisionError: it is damaged, needs a password, or has more than :data:`LARGEST`
+                bytes.
         """
-        try:
-            with self.open(name) as file:
-                return file.read()
-        except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError) as error:
-            raise HypvisionError(
-                f"'{name}' in '{self.place}' is damaged ({error}). Fetch the archive again."
-            ) from error
+        with _readable(self.place, name), self.open(name) as file:
+            return bytes(read_pieces(file, LARGEST, self.place / name))
 
     def copy(self, name: str, target: Path) -> None:
         target.write_bytes(self.read(name))
+
+
+@contextmanager
+def _readable(place: Path, name: str = "") -> Iterator[None]:
+    """Context that explains why an archive, or a file in it, cannot be read."""
+    what = f"'{name}' in '{place}'" if name else f"'{place}'"
+    try:
+        yield
+    except NotImplementedError as error:
+        raise HypvisionError(
+            f"{what} is packed in a way that Python does not know ({error}). Unpack the archive, "
+            "and give the folder."
+        ) from error
+    except RuntimeError as error:  # of zipfile, about a password
+        raise HypvisionError(
+            f"{what} cannot be read: {error}. Unpack the archive with its password, and give the "
+            "folder."
+        ) from error
+    except (
+        zipfile.BadZipFile, tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError
+    ) as error:  # fmt: skip
+        if getattr(error, "errno", None) is not None:  # of the disk, not of the archive
+            raise
+        raise HypvisionError(f"{what} is damaged ({error}). Fetch it again.") from error
 
 
 def find(source: Path, *names: str) -> Files:
@@ -170,15 +191,13 @@ def unpacked(name: str, source: Path) -> Iterator[Path]:
         return
     _check_sum(file)
     with TemporaryDirectory(prefix="hypvision-", ignore_cleanup_errors=True) as place:
-        try:
+        with _readable(file):
             if file.suffix == ".zip":
                 with zipfile.ZipFile(file) as packed:
                     packed.extractall(place)
             else:
                 with tarfile.open(file) as packed_tar:
                     packed_tar.extractall(place, filter="data")
-        except (zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
-            raise HypvisionError(f"'{file}' is damaged ({error}). Fetch it again.") from error
         yield Path(place, folder) if name == "tiny-imagenet" else Path(place)
 
 
@@ -220,21 +239,22 @@ def _is_jpeg(name: str) -> bool:
 def _of_class(train: Files, name: str) -> Iterator[Picture]:
     """The images in the archive of a class, which lies in that of all."""
     wnid = Path(name).stem
-    try:
-        with train.open(name) as outer, tarfile.open(fileobj=outer) as inner:
-            for member in inner:
-                if member.isreg():
-                    content: Any = inner.extractfile(member)
-                    write = partial(_write_stream, content)
-                    yield f"train/{wnid}/{Path(member.name).name}", write
-    except (tarfile.TarError, EOFError) as error:
-        raise HypvisionError(
-            f"'{name}' in '{train.place}' is damaged ({error}). Fetch it again."
-        ) from error
+    with (
+        _readable(train.place, name),
+        train.open(name) as outer,
+        tarfile.open(fileobj=outer) as inner,
+    ):
+        for member in inner:
+            if member.isreg():
+                content: Any = inner.extractfile(member)
+                write = partial(_write_stream, content, train.place / name)
+                yield f"train/{wnid}/{Path(member.name).name}", write
 
 
-def _write_stream(content: Any, target: Path) -> None:
-    target.write_bytes(content.read())
+def _write_stream(content: Any, name: Path, target: Path) -> None:
+    with _readable(name):
+        data = read_pieces(content, LARGEST, name)
+    target.write_bytes(data)
 
 
 def _class_of(name: str, files: Files) -> str:
@@ -261,7 +281,7 @@ def _devkit(source: Path) -> dict[str, str]:
         synsets = np.atleast_1d(read_matlab(places[0], "synsets", squeeze_me=True))
         classes = {int(item["ILSVRC2012_ID"]): str(item["WNID"]) for item in synsets}
         labels = [
-            read_label(int(line) if line.isdigit() else line, places[1], max(classes))
+            read_label(line, places[1], max(classes))
             for line in read_lines(places[1], "the classes of the validation images")
         ]
     return {
@@ -321,12 +341,7 @@ def ade_panoptic(source: Path, segments: list[dict[str, Any]]) -> Iterator[Pictu
 
 
 def _pixels(files: Files, name: str) -> np.ndarray:
-    try:
-        return np.asarray(Image.open(io.BytesIO(files.read(name)), formats=("PNG",)))
-    except (OSError, Image.DecompressionBombError) as error:
-        raise HypvisionError(
-            f"'{name}' in '{files.place}' is no label map ({error}). Fetch it again."
-        ) from error
+    return read_labels(files.place / name, data=files.read(name))
 
 
 def panoptic_map(

@@ -168,17 +168,6 @@ def _sibling(
     )
 
 
-def shape_chains(length: int, split: str = "train", seed: int = 0) -> list[Chain]:
-    """Return chains of the captions of drawn scenes (:func:`hypvision.data.shapes.make_scene`),
-    with the scenes' contradictions as negatives."""
-    from hypvision.data.shapes import make_scene
-
-    scenes = (make_scene(index, split, 64, seed) for index in range(length))
-    return [
-        Chain(tuple(s.captions), tuple(s.contradictions), f"{i:06d}") for i, s in enumerate(scenes)
-    ]
-
-
 def emoji_chains(root: StrPath, split: str, seed: int = 0) -> list[Chain]:
     """Return a chain such as ``animal or plant => mammal => dog face => dog face: pet, puppy`` for
     each emoji of a split, with negatives from siblings in the same split; the last text has six

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hypvision.io.checks import ensure
+from hypvision.io.checks import ensure, whole_number
 from hypvision.io.errors import HypvisionError, require
 from hypvision.io.files import parse_json, read_json, read_lines, why_no_file
 
@@ -85,7 +85,7 @@ def whole_label(value: Any) -> int | None:
     """Convert a label from a file (``3``, ``"3"`` or ``3.0``) to an integer; return None if it is
     not a whole number."""
     if isinstance(value, str):
-        return int(value) if value.strip().isdecimal() else None
+        return whole_number(value.strip())
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1:
         return None
     return int(value)

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import base64
 import csv
-import io
-import json
 import math
 import os
 import re
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from hypvision.data.annotations import Box, BoxCheck, is_number, whole_size
 from hypvision.data.folders import natural
@@ -33,10 +29,11 @@ from hypvision.data.tables import (
     read_cells,
 )
 from hypvision.data.usage import Usage
+from hypvision.data.voc_xml import read_xml
 from hypvision.data.yolo import find_yaml, polygon_area, read_yolo, yolo_as_coco
 from hypvision.io.errors import HypvisionError
-from hypvision.io.files import check_output, inside, read_json, read_lines, write_json
-from hypvision.io.images import MAX_PIXELS, SUFFIXES, is_hidden, shown_size
+from hypvision.io.files import check_same, inside, json_text, read_json, read_lines, write_same
+from hypvision.io.images import MAX_PIXELS, SUFFIXES, is_hidden, read_labels, shown_size
 
 _PARTS = dict(
     train="train", training="train", val="val", valid="val", validation="val", test="test",
@@ -103,22 +100,12 @@ def convert(source: str | Path, out: str | Path, usage: Usage | None = None) -> 
     contents = _of_yolo(yaml, usage) if yaml is not None else _of_files(source, usage)
     files = {Path(out, f"instances_{part}.json").expanduser(): contents[part] for part in contents}
     for file, content in files.items():
-        _check_new(file, content)
+        check_same(file, json_text(content, indent=None))
     return [_write(file, content) for file, content in files.items()]
 
 
-def _check_new(file: Path, content: dict[str, Any]) -> None:
-    """Refuse a file that is there with other content."""
-    check_output(file)
-    if file.exists() and read_json(file) != json.loads(json.dumps(content)):
-        raise HypvisionError(
-            f"'{file}' exists and has other content. Give another folder, or delete it."
-        )
-
-
 def _write(file: Path, content: dict[str, Any]) -> Written:
-    if not file.exists():
-        write_json(file, content, indent=None)
+    write_same(file, json_text(content, indent=None))
     counts = (len(content[key]) for key in ("images", "annotations", "categories"))
     return Written(file, *counts)
 
@@ -184,7 +171,9 @@ def _by_folders(source: Path, items: Iterable[Annotated]) -> dict[str, list[Anno
     """The images by the first folder that is called like a part."""
     parts: dict[str, list[Annotated]] = {}
     for item in items:
-        folders = item.image.relative_to(source).parts[:-1]
+        # an image that HYPVISION_ALLOW_OUTSIDE allows belongs to the part of its annotation
+        place = item.image if item.image.is_relative_to(source) else item.source
+        folders = place.relative_to(source).parts[:-1]
         part = next((_PARTS[name.lower()] for name in folders if name.lower() in _PARTS), _ALL)
         parts.setdefault(part, []).append(item)
     return parts
@@ -289,10 +278,7 @@ def _reader_of(file: Path) -> _Reader | None:
 
 def _voc(file: Path, usage: Usage) -> Iterator[Annotated]:
     """VOC counts pixels from 1."""
-    try:
-        root = ElementTree.parse(file).getroot()
-    except (ElementTree.ParseError, ValueError, LookupError) as error:
-        raise HypvisionError(f"'{file}' is damaged: it is not valid XML ({error}).") from error
+    root = read_xml(file)
     shapes = []
     for number, item in enumerate(root.findall("object"), start=1):
         where = f"In '{file}', object {number}"
@@ -413,10 +399,10 @@ def _labelme(file: Path, usage: Usage) -> Iterator[Annotated]:
     for number, item in enumerate(content["shapes"], start=1):
         where = f"In '{file}', shape {number}"
         item = item if isinstance(item, dict) else {}
-        kind = item.get("shape_type") or "polygon"
+        kind = str(item.get("shape_type") or "polygon")
         name = _name(item.get("label"), where)
         if kind not in _OUTLINES:
-            usage.leave_out("objects", f"a {kind}, which has no area", where)
+            usage.leave_out("objects", f"a {kind:.40}, which has no area", where)
             continue
         shape = Shape(where, name, *_OUTLINES[kind](item, _points(item, where), where, content))
         group = item.get("group_id")
@@ -431,7 +417,7 @@ def _points(item: dict[str, Any], where: str) -> np.ndarray:
     points = item.get("points")
     try:
         found = np.asarray(points, dtype=np.float64).reshape(-1, 2)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         found = np.zeros((0, 2))
     least = dict(rectangle=2, circle=2, mask=2).get(str(item.get("shape_type")), 3)
     if len(found) < least or not np.isfinite(found).all():
@@ -467,13 +453,13 @@ def _mask(
 ) -> tuple[list[float], Any]:
     """A PNG, in Base64, of the part of the image whose first pixel ``points`` has."""
     try:
-        data = io.BytesIO(base64.b64decode(item["mask"], validate=True))
-        part = np.asarray(Image.open(data, formats=("PNG",)).convert("L")) > 0
+        data = base64.b64decode(item["mask"], validate=True)
+        part = read_labels("mask", "mask", "L", data) > 0
         height, width = content["imageHeight"], content["imageWidth"]
         if height * width > MAX_PIXELS:
             raise ValueError(f"the image would have {height * width:,} pixels")
         whole = np.zeros((height, width), dtype=bool)
-    except (KeyError, TypeError, ValueError, OSError, Image.DecompressionBombError) as error:
+    except (HypvisionError, KeyError, TypeError, ValueError) as error:
         raise HypvisionError(
             f"{where} has a mask that cannot be read ({error}). Draw it again."
         ) from error

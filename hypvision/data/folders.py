@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from hypvision.data.usage import Usage
+from hypvision.io.checks import whole_number
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import name_of, on_disk
 from hypvision.io.images import is_hidden, why_no_image
@@ -20,7 +21,8 @@ _PARTS = {"train", "training", "val", "valid", "validation", "dev", "test", "tes
 def natural(name: str) -> list[tuple[int, str]]:
     """Return a sort key for a name, in which numbers are compared as numbers: ``a2`` before
     ``a10``."""
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
+    numbers = ((whole_number(part), part) for part in re.split(r"(\d+)", name))
+    return [(0, part) if number is None else (number, "") for number, part in numbers]
 
 
 def composed(name: str) -> str:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hypvision.data.chains import Chain
-from hypvision.io.checks import ensure
+from hypvision.io.checks import ensure, whole_number
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_lines
 from hypvision.io.records import read_table
@@ -150,7 +150,8 @@ def _nouns(path: Path) -> tuple[dict[str, str], dict[str, str]]:
             # The synset bank.n.02 is the second sense of "bank"; which sense it is of its other
             # lemmas is unknown, so it ranks last for them.
             own, _, sense = synset.partition(".n.")
-            rank = int(sense) if own == word.lower().replace(" ", "_") and sense.isdigit() else 99
+            number = whole_number(sense) if own == word.lower().replace(" ", "_") else None
+            rank = 99 if number is None else number
             if rank < senses.get(word.lower(), (100, ""))[0]:
                 senses[word.lower()] = (rank, node)
     return names, {word: node for word, (_, node) in senses.items()}

@@ -7,7 +7,6 @@ Every data set gives samples ``dict(inputs=(3, H, W) float tensor, label=int, in
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,11 +21,11 @@ from torchvision import datasets as tv_datasets
 from torchvision import transforms as tv_transforms
 
 from hypvision.data.annotations import some
-from hypvision.data.classes import check_classes
+from hypvision.data.classes import MAX_CLASSES, check_classes
 from hypvision.data.depth import find_white
 from hypvision.data.folders import Listing, check_depth, class_images, class_names, natural
 from hypvision.data.usage import Usage
-from hypvision.io.checks import ensure, one_of, refuse
+from hypvision.io.checks import ensure, one_of, refuse, whole_number
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import inside, on_disk, read_lines, why_no_file
 from hypvision.io.images import WHITE, check_normalisation, open_channels, open_image
@@ -360,21 +359,20 @@ class ImageFolderDataset(_ImageDataset):
             f"image, the path relative to '{self.root}'. Correct 'ann_file' in the config, or "
             "leave it out to use folders.",
         )
-        most = math.inf if classes is None else len(classes)
-        limit = "" if classes is None else f" from 0 to {len(classes) - 1}"
+        most = MAX_CLASSES if classes is None else len(classes)
         first: dict[str, tuple[int, int]] = {}  # from an image's path to its first line and label
         for number, line in enumerate(read_lines(path, "the list of images", blank=True), start=1):
             if not line:
                 continue
             name, _, text = line.rpartition(" ")
-            label = int(text) if text.isdecimal() else math.inf
-            if not name or label >= most:
+            label = whole_number(text)
+            if not name or label is None or label >= most:
                 raise HypvisionError(
                     f"'{path}', line {number}: '{line}' is not 'path label' with a whole "
-                    f"number{limit} as label. Correct it."
+                    f"number from 0 to {most - 1} as label. Correct it."
                 )
             place = str(self.root / on_disk(name))
-            before, other = first.setdefault(place, (number, int(label)))
+            before, other = first.setdefault(place, (number, label))
             ensure(
                 other == label,
                 f"'{path}' gives '{name}' the label {other} in line {before} and {label} in line "

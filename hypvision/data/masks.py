@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from hypvision.data.annotations import MASK_FORMAT, mask_fault, whole_size
+from hypvision.io.checks import ensure
 from hypvision.io.errors import require
 
 
@@ -29,6 +31,11 @@ def decode(segmentation: Any, height: int, width: int) -> np.ndarray:
     ``height`` x ``width``, or run lengths, which carry their own size, which may differ from these
     two."""
     masks: Any = require("pycocotools.mask", "mm")
+    if not isinstance(segmentation, list):
+        # pycocotools reads beyond the end of run lengths, and takes memory for any size
+        own = segmentation["size"]
+        fault = mask_fault(segmentation, *own) if whole_size(*own) else f"has the size {own}"
+        ensure(not fault, f"A mask {fault}. {MASK_FORMAT}")
     if isinstance(segmentation, list):
         segmentation = masks.merge(masks.frPyObjects(segmentation, height, width))
     elif isinstance(segmentation["counts"], list):

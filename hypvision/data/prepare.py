@@ -36,6 +36,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from hypvision.data import archives
+from hypvision.data.annotations import whole_size
 from hypvision.data.archives import Picture
 from hypvision.data.classes import official_ids
 from hypvision.data.image_folder import CIFARDataset
@@ -48,10 +49,11 @@ from hypvision.io.files import (
     below,
     check_output_folder,
     inside,
+    json_text,
     read_json,
     read_lines,
     replacing,
-    write_json,
+    write_same,
 )
 from hypvision.io.images import image_kind, open_image, read_labels, shown_size, write_image
 from hypvision.io.types import StrPath
@@ -149,17 +151,20 @@ def _pc59(source: Path) -> Iterator[Item]:
         wanted = [(Path(item["file_name"]).stem, item) for item in images]
 
     def labels(item: dict) -> np.ndarray:
-        painted = np.zeros((item["height"], item["width"]), dtype=np.int64)
-        for annotation in by_image.get(item["image_id" if "image_id" in item else "id"], ()):
-            mask = decode(annotation["segmentation"], item["height"], item["width"])
-            if mask.shape != painted.shape:
-                raise HypvisionError(
-                    f"'{file}' has a mask of {mask.shape[1]} x {mask.shape[0]} pixels for "
-                    f"'{item['file_name']}', which has {item['width']} x {item['height']}. Replace "
-                    "the file by an intact copy."
-                )
-            painted[mask] = annotation["category_id"]
-        return table[np.where(painted < len(table), painted, 0)]
+        with _reading(file):
+            size = (item["height"], item["width"])
+            ensure(whole_size(*size), f"'{file}' has an image of the size {size}.")
+            painted = np.zeros(size, dtype=np.int64)
+            for annotation in by_image.get(item["image_id" if "image_id" in item else "id"], ()):
+                mask = decode(annotation["segmentation"], *size)
+                if mask.shape != painted.shape:
+                    raise HypvisionError(
+                        f"'{file}' has a mask of {mask.shape[1]} x {mask.shape[0]} pixels for "
+                        f"'{item['file_name']}', which has {size[1]} x {size[0]}. Replace the file "
+                        "by an intact copy."
+                    )
+                painted[mask] = annotation["category_id"]
+            return table[np.where(painted < len(table), painted, 0)]
 
     for name, item in wanted:
         yield name, _need(source / "JPEGImages" / f"{name}.jpg"), file, partial(labels, item)
@@ -267,7 +272,8 @@ def _prepare_ade_panoptic(source: Path, out: Path) -> int:
     segments: list[dict[str, Any]] = []
     pictures = archives.ade_panoptic(source, segments)
     written = _write_all("ade-panoptic", pictures, source, out) // 2
-    write_json(out / "ade20k_panoptic_val.json", archives.panoptic_json(segments), indent=None)
+    content = archives.panoptic_json(segments)
+    write_same(out / "ade20k_panoptic_val.json", json_text(content, indent=None))
     return written
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from hypvision.data.classes import whole_label
 from hypvision.io.errors import HypvisionError, require
-from hypvision.io.files import read_lines
+from hypvision.io.files import check_regular, read_lines
 
 
 def read_rows(
@@ -46,7 +46,7 @@ def read_matlab(path: Path, key: str, **options: Any) -> Any:
     ``loadmat``."""
     loadmat = require("scipy.io", "metric").loadmat
     try:
-        content = loadmat(path, **options)
+        content = loadmat(check_regular(path), **options)
     except FileNotFoundError:
         raise HypvisionError(
             f"There is no '{path}', a file that the data set's authors publish. Put it there."

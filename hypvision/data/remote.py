@@ -10,17 +10,26 @@ from __future__ import annotations
 import io
 import re
 import time
-import urllib.error
-import urllib.request
 import zlib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from hypvision.io.errors import HypvisionError, one_line
+from hypvision.io.checks import whole_number
+from hypvision.io.errors import HypvisionError, one_line, without_secrets
+from hypvision.io.web import (
+    BUSY,
+    SourceError,
+    StatusError,
+    WrongContentError,
+    ask,
+    check_time,
+    deadline,
+)
 
 _TRIES = 4
+WAIT = 0.25  # seconds before the first repetition; more before each further one
 _TEXT = 2**26  # bytes of a text
-_TIMEOUT = 60  # seconds without an answer
 _SKIP = 2**20  # bytes that are read rather than asked for anew
 
 
@@ -37,13 +46,14 @@ class Status(NamedTuple):
 
 
 class RemoteFile:
-    """An address with the part of pathlib's names that readers of shards use."""
+    """An address with the part of pathlib's names that readers of shards use. As text it is without
+    secrets."""
 
     def __init__(self, url: str):
         self.url = url.rstrip("/")
 
     def __str__(self) -> str:
-        return self.url
+        return without_secrets(self.url)
 
     __fspath__ = __repr__ = __str__
 
@@ -83,23 +93,24 @@ class RemoteFile:
             HypvisionError: the machine does not answer.
         """
         if self._is_http:
-            with _asked(self.url, method="HEAD") as answer:
-                said = answer.headers
-                return Status(
-                    int(said.get("Content-Length") or -1),
-                    zlib.crc32(str(said.get("ETag") or said.get("Last-Modified")).encode()),
-                )
-        system, path = self._system()
-        about = system.info(path)
-        marks = [about.get(key) for key in ("ETag", "mtime", "LastModified", "created", "blob_id")]
-        return Status(int(about["size"]), zlib.crc32(str(marks).encode()))
+            said = _head(self.url)
+            length = whole_number(said.get("Content-Length", ""))
+            return Status(
+                -1 if length is None else length,
+                zlib.crc32(str(said.get("ETag") or said.get("Last-Modified")).encode()),
+            )
+        with self._system() as (system, path):
+            about = system.info(path)
+            keys = ("ETag", "mtime", "LastModified", "created", "blob_id")
+            marks = [about.get(key) for key in keys]
+            return Status(int(about["size"]), zlib.crc32(str(marks).encode()))
 
     def open(self, mode: str = "rb") -> Any:
         """The content, to read and to seek in."""
         if self._is_http:
             return io.BufferedReader(_HttpFile(self.url, self.stat().st_size), 2**18)
-        system, path = self._system()
-        return system.open(path, "rb")
+        with self._system() as (system, path):
+            return system.open(path, "rb")
 
     def read_text(self) -> str:
         with self.open() as file:
@@ -112,60 +123,81 @@ class RemoteFile:
         """The files of a folder with an ending, sorted; a web server has no lists."""
         if self._is_http:
             raise HypvisionError(
-                f"'{self.url}' is a folder of a web server, which has no list of its files. Give a "
+                f"'{self}' is a folder of a web server, which has no list of its files. Give a "
                 "pattern, such as '.../{000000..000099}.tar', or a list."
             )
-        system, path = self._system()
+        with self._system() as (system, path):
+            names = sorted(str(name) for name in system.ls(path, detail=False))
         protocol = self.url.partition("://")[0]
-        names = sorted(str(name) for name in system.ls(path, detail=False))
         return [
             RemoteFile(f"{protocol}://{name.lstrip('/') if protocol != 'memory' else name}")
             for name in names
             if name.endswith(ending)
         ]
 
-    def _system(self) -> tuple[Any, str]:
+    @contextmanager
+    def _system(self) -> Iterator[tuple[Any, str]]:
+        """fsspec's system of files and the path in it; its errors are explained."""
         import fsspec
 
         try:
-            return fsspec.core.url_to_fs(self.url)
-        except (ImportError, ValueError) as error:
+            yield fsspec.core.url_to_fs(self.url)
+        except (FileNotFoundError, HypvisionError):
+            raise
+        except Exception as error:  # each store has errors of its own
             raise HypvisionError(
-                f"'{self.url}' cannot be read: {one_line(error)}. fsspec needs a package for this "
-                "kind of address: s3fs for s3://, gcsfs for gs://."
+                f"'{self}' cannot be read: {one_line(error)}. Check the address and your rights. "
+                "fsspec needs a package for this kind of address: s3fs for s3://, gcsfs for gs://."
             ) from error
 
 
-def _asked(url: str, start: int = 0, method: str = "GET") -> Any:
-    """The answer of a web server, from a byte on; asked again where the machine is busy."""
-    headers = {"User-Agent": "hypvision", **({"Range": f"bytes={start}-"} if start else {})}
+def _head(url: str) -> Any:
+    """The headers of a file of a web server; asked again where the machine is busy, or answers the
+    whole question alone, as it does where an address is signed for it."""
     reason = ""
+    method = "HEAD"
+    end = time.monotonic() + deadline(0)
     for number in range(_TRIES):
-        time.sleep(min(number, 1) * 2 ** (number - 1) / 4)
+        time.sleep(number * WAIT)
         try:
-            request = urllib.request.Request(url, headers=headers, method=method)
-            return urllib.request.urlopen(request, timeout=_TIMEOUT)
-        except urllib.error.HTTPError as error:
-            if error.code in (404, 410):
-                raise FileNotFoundError(f"there is no '{url}'") from None
-            reason = f"{error.code} {error.reason}"
-            if error.code < 500 and error.code != 429:
+            answer = ask(url, end - time.monotonic(), method=method)
+            answer.close()
+            return answer.headers
+        except StatusError as error:
+            if error.status in (404, 410):
+                raise FileNotFoundError(f"there is no '{without_secrets(url)}'") from None
+            reason = str(error)
+            refused = error.status not in BUSY
+            if refused and method == "GET":
                 break
-        except OSError as error:
+            if refused:
+                method = "GET"
+        except SourceError as error:
+            reason = str(error)
+            break
+        except HypvisionError:
+            raise
+        except Exception as error:  # the HTTP library raises errors of its own
             reason = one_line(error)
     raise HypvisionError(f"'{url}' cannot be read: {reason}. Check the address and the network.")
 
 
 class _HttpFile(io.RawIOBase):
     """A file of a web server. One answer is read on until a place further away is asked for; a
-    broken connection is opened again."""
+    broken connection is opened again. All answers must be of one version of the file, and the
+    waiting for them has an end (:func:`~hypvision.io.web.deadline`), however slowly they drip."""
 
     def __init__(self, url: str, size: int):
         self.url = url
         self.size = size
         self.place = 0
-        self.answer: Any = None
         self.at = 0  # the place in the answer
+        self._answer: Any = None
+        self._pieces: Iterator[bytes] = iter(())
+        self._rest = b""  # of the last piece
+        self._seen = {} if size < 0 else {"size": str(size)}
+        self._waited = 0.0  # seconds, for so many bytes:
+        self._received = 0
 
     def readable(self) -> bool:
         return True
@@ -184,37 +216,62 @@ class _HttpFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         if 0 <= self.size <= self.place:
             return 0
+        begun = time.monotonic()
+        waited = self._waited
+        reason = "the answer ended"
         for number in range(_TRIES):
-            with suppress(OSError):
-                self._go_to_place()
-                data = self.answer.read(len(buffer))
+            left = deadline(self._received) - waited - (time.monotonic() - begun)
+            try:
+                self._go_to_place(left)
+                data = self._next(len(buffer))
                 if data or self.size < 0:
                     buffer[: len(data)] = data
                     self.place += len(data)
-                    self.at = self.place
+                    self._waited = waited + time.monotonic() - begun
                     return len(data)
+            except WrongContentError as error:
+                raise HypvisionError(f"'{self.url}': {error}. Begin again.") from error
+            except (SourceError, HypvisionError) as error:
+                raise HypvisionError(f"'{self.url}' cannot be read: {error}.") from error
+            except Exception as error:  # the HTTP library raises errors of its own
+                reason = one_line(error)
             self._hang_up()
-            time.sleep(number / 4)
+            time.sleep(number * WAIT)
         raise HypvisionError(
-            f"'{self.url}' ended at byte {self.place:,} of {self.size:,}. Check the network."
+            f"'{self.url}' ended at byte {self.place:,} of {self.size:,}: {reason}. Check the "
+            "network."
         )
 
-    def _go_to_place(self) -> None:
-        if self.answer is not None and not 0 <= self.place - self.at <= _SKIP:
+    def _go_to_place(self, seconds: float) -> None:
+        """Open an answer, or read the one that is open on, until the place."""
+        check_time(time.monotonic() + seconds)
+        if self._answer is not None and not 0 <= self.place - self.at <= _SKIP:
             self._hang_up()
-        if self.answer is None:
-            self.answer = _asked(self.url, self.place)
-            self.at = self.place if self.answer.status == 206 else 0
+        if self._answer is None:
+            self._answer = ask(self.url, seconds, self.place, self._seen)
+            self._pieces = self._answer.iter_raw()
+            self.at = self.place if self._answer.status_code == 206 else 0
+        end = time.monotonic() + seconds
         while self.at < self.place:
-            skipped = len(self.answer.read(min(self.place - self.at, _SKIP)))
-            if not skipped:
+            if not self._next(self.place - self.at):
                 raise OSError("the answer ended")
-            self.at += skipped
+            check_time(end)
+
+    def _next(self, most: int) -> bytes:
+        """The next bytes of the answer, at most so many; none: it has ended."""
+        if not self._rest:
+            self._rest = next(self._pieces, b"")
+            self._received += len(self._rest)
+        data = self._rest[:most]
+        self._rest = self._rest[most:]
+        self.at += len(data)
+        return data
 
     def _hang_up(self) -> None:
-        if self.answer is not None:
-            self.answer.close()
-        self.answer = None
+        if self._answer is not None:
+            self._answer.close()
+        self._answer = None
+        self._rest = b""
 
     def close(self) -> None:
         self._hang_up()

@@ -36,7 +36,6 @@ from .folders import Listing, class_names
 from .image_folder import ImageFolderDataset, _ImageDataset
 from .published import read_label, read_matlab, read_rows
 from .samplers import members_of
-from .taxonomy import KIND_OF, TAXONOMY
 from .usage import Usage
 
 
@@ -312,26 +311,14 @@ def _in_file(name: str, kind: Any) -> Any:
     return parse(kind, content[key], f"'{name}'", advice=advice)
 
 
-def _taxonomy(name: str) -> dict[str, tuple[str, ...]]:
-    """Return the groups above each class, from a JSON file or for ``"shapes"``, the procedural data
-    set."""
-    if ".json" in name:
-        return _in_file(name, dict[str, list[str]])
-    ensure(
-        name == "shapes",
-        f"There are no ancestors by the name of '{name}'. Give a dict, a .json file or 'shapes'.",
-    )
-    return {" ".join(words): (KIND_OF[words[-1]], words[-1]) for words in TAXONOMY.instances}
-
-
 def _above(
     names: Sequence[str], ancestors: Mapping[str, Sequence[str]] | str | None
 ) -> tuple[tuple[str, ...], ...]:
     """Return for each class a tuple of the groups above it, all tuples equally long."""
-    if isinstance(ancestors, str):
-        ancestors = _taxonomy(ancestors)
     if ancestors is None:
         return ((),) * len(names)
+    if isinstance(ancestors, str):
+        return _above(names, _in_file(ancestors, dict[str, list[str]]))
     absent = [name for name in names if name not in ancestors]
     entry = f"'ancestors' has no entry for the class {some(absent, 1)}. Add it to the config."
     ensure(not absent, entry)
@@ -352,8 +339,7 @@ class RetrievalFolder(ImageFolderDataset):
             ``"FILE.json:KEY"``, a list of names in a file; None: all folders.
         ancestors: for each class the groups above it, from general to specific, e.g.
             ``dict(cat=("animal",))``; or a JSON file with such a dict, ``"FILE.json"`` or
-            ``"FILE.json:KEY"``; or ``"shapes"``: the kind and the shape of each instance of the
-            procedural data set.
+            ``"FILE.json:KEY"``.
         per_class: largest number of images to take of each class, evenly spread over its sorted
             files; None: all.
         gallery: folder with images of the same classes, among which the images of ``root``, the

@@ -2,12 +2,15 @@
 
 One process counts for all processes of a run. Counts are kept when the counting is interrupted, and
 shared by everybody who reads the folder. If the folder of the shards cannot be written, the file is
-kept in ``HYPVISION_HOME``.
+kept in ``HYPVISION_HOME``. Counts that others have made, as those of a server, are used only where
+the shard has the size that they say, and are never copied; whoever reads such a shard to its end
+counts its samples again, and corrects the number (:func:`correct`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +25,8 @@ from hypvision.data.remote import RemoteFile
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import parse_json, read_json, write_json
 from hypvision.io.records import parse
+
+_logger = logging.getLogger(__name__)
 
 INDEX = "shards.json"  # name of the file beside the shards with the counts of their samples
 _LARGEST = 10**9  # a larger number of samples in one shard is taken for damage of the index
@@ -42,7 +47,7 @@ def count_shards(
     paths: Sequence[Any], kind: str, count: Callable[[Any], tuple[int, list[list[str]]]]
 ) -> list[Counted]:
     """Return the counts of shards: from the index where a shard's size and time of modification are
-    unchanged, else by counting. A remote shard that is in the index is not asked for again.
+    unchanged, else by counting.
 
     Args:
         paths: the shards' paths, local or remote.
@@ -64,34 +69,54 @@ def count_shards(
     return found[0]
 
 
+def correct(path: Any, kind: str, samples: int, left_out: list[list[str]]) -> None:
+    """Keep what a shard has, after the index said something else."""
+    status = path.stat()
+    own = _read(_own_place(path.parent)).get(kind, {})
+    own[path.name] = Counted(status.st_size, status.st_mtime_ns, samples, left_out)
+    _write(kind, {path.parent: own}, {path.parent})
+
+
 def _counted(
     paths: Sequence[Any], kind: str, count: Callable[[Any], tuple[int, list[list[str]]]]
 ) -> list[Counted]:
-    tables = {folder: _read(folder).get(kind, {}) for folder in {path.parent for path in paths}}
+    folders = {path.parent for path in paths}
+    own = {folder: _read(_own_place(folder)).get(kind, {}) for folder in folders}
+    lent = {folder: _lent(folder).get(kind, {}) for folder in folders}
+    found = []
     new: set[Any] = set()
     written = time.monotonic()
     try:
         for path in tqdm(paths, unit="shard", disable=None if len(paths) > 1 else True):
-            table = tables[path.parent]
-            if _is_known(path, table.get(path.name)):
-                continue
             status = path.stat()
-            samples, left_out = count(path)
-            table[path.name] = Counted(status.st_size, status.st_mtime_ns, samples, left_out)
-            new.add(path.parent)
+            table = own[path.parent]
+            known = table.get(path.name)
+            if not _is_same(known, status):
+                known = lent[path.parent].get(path.name)
+                # the server's owner had the file elsewhere, with another time
+                remote = isinstance(path, RemoteFile)
+                if not _is_same(known, status, timeless=remote):
+                    known = None
+            if known is None:
+                samples, left_out = count(path)
+                known = Counted(status.st_size, status.st_mtime_ns, samples, left_out)
+                table[path.name] = known
+                new.add(path.parent)
+            found.append(known)
             if time.monotonic() - written > _SECONDS:
-                _write(kind, tables, new)
+                _write(kind, own, new)
                 written = time.monotonic()
     finally:
-        _write(kind, tables, new)
-    return [tables[path.parent][path.name] for path in paths]
+        _write(kind, own, new)
+    return found
 
 
-def _is_known(path: Any, known: Counted | None) -> bool:
-    if known is None or isinstance(path, RemoteFile):
-        return known is not None
-    status = path.stat()
-    return (known.bytes, known.modified) == (status.st_size, status.st_mtime_ns)
+def _is_same(known: Counted | None, status: Any, timeless: bool = False) -> bool:
+    """Whether a count is that of the file as it is now."""
+    if known is None:
+        return False
+    same_time = timeless or known.modified == status.st_mtime_ns
+    return bool(same_time and known.bytes == status.st_size)
 
 
 def _places(folder: Any) -> list[Any]:
@@ -101,27 +126,40 @@ def _places(folder: Any) -> list[Any]:
     return [folder / INDEX, home() / "shards" / f"{name}.json"]
 
 
-def _read(folder: Any) -> dict[str, dict[str, Counted]]:
-    found: dict[str, dict[str, Counted]] = {}
-    for place in _places(folder):
-        if not place.is_file():
-            continue
-        if isinstance(place, RemoteFile):
-            try:
-                content = parse_json(place.read_text())
-            except ValueError as error:
-                raise HypvisionError(f"'{place}' is damaged ({error}). Replace it.") from error
-        else:
-            content = read_json(place)
-        tables = parse(dict[str, dict[str, Counted]], content, f"'{place}'", advice="Remove it.")
-        counted = [one for table in tables.values() for one in table.values()]
-        if not all(map(_is_possible, counted)):
-            raise HypvisionError(
-                f"'{place}' has numbers of samples that are impossible. Remove this file."
-            )
-        for kind, table in tables.items():
-            found.setdefault(kind, {}).update(table)
-    return found
+def _own_place(folder: Any) -> Path:
+    """Where the counts that are made here are kept."""
+    beside, own = _places(folder)
+    return beside if isinstance(beside, Path) and os.access(folder, os.W_OK) else own
+
+
+def _lent(folder: Any) -> dict[str, dict[str, Counted]]:
+    """The counts that others have made; those of a server are left out if they cannot be read."""
+    own = _own_place(folder)
+    [place] = [place for place in _places(folder) if place != own]
+    try:
+        return _read(place)
+    except HypvisionError as error:
+        if isinstance(place, Path):
+            raise
+        _logger.warning("The counts of the shards are not used: %s", error)
+        return {}
+
+
+def _read(place: Any) -> dict[str, dict[str, Counted]]:
+    """The counts in a file, by their kind; none where there is no file."""
+    if not place.is_file():
+        return {}
+    try:
+        content = (
+            parse_json(place.read_text()) if isinstance(place, RemoteFile) else read_json(place)
+        )
+    except ValueError as error:
+        raise HypvisionError(f"'{place}' is damaged ({error}). Replace it.") from error
+    tables = parse(dict[str, dict[str, Counted]], content, f"'{place}'", advice="Remove it.")
+    counted = [one for table in tables.values() for one in table.values()]
+    if not all(map(_is_possible, counted)):
+        raise HypvisionError(f"'{place}' has counts that cannot be. Remove it.")
+    return tables
 
 
 def _is_possible(found: Counted) -> bool:
@@ -131,8 +169,7 @@ def _is_possible(found: Counted) -> bool:
 def _write(kind: str, tables: dict[Any, dict[str, Counted]], folders: set[Any]) -> None:
     """Write the index files of ``folders``, those with new counts."""
     for folder in folders:
-        beside, own = _places(folder)
-        place = beside if isinstance(beside, Path) and os.access(folder, os.W_OK) else own
-        others = read_json(place) if place.is_file() else {}
+        place = _own_place(folder)
         plain = {name: found._asdict() for name, found in tables[folder].items()}
-        write_json(place, {**others, kind: plain})
+        others = read_json(place) if place.is_file() else {}
+        write_json(place, {**others, kind: {**others.get(kind, {}), **plain}})

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import tarfile
 import zlib
 from collections import Counter
@@ -41,12 +40,12 @@ from hypvision.data.annotations import some
 from hypvision.data.caption_folder import box_fields
 from hypvision.data.image_folder import build_transform
 from hypvision.data.remote import RemoteFile, is_remote
-from hypvision.data.shard_index import count_shards
+from hypvision.data.shard_index import INDEX, correct, count_shards
 from hypvision.data.usage import Usage
 from hypvision.data.words import split_words
-from hypvision.io.checks import at_least, between, ensure
+from hypvision.io.checks import at_least, between, ensure, whole_number
 from hypvision.io.errors import HypvisionError, require
-from hypvision.io.files import read_lines, why_no_file
+from hypvision.io.files import parse_json, read_lines, why_no_file
 from hypvision.io.images import FORMATS, MAX_PIXELS, to_rgb
 from hypvision.io.types import Plain, StrPath
 
@@ -148,11 +147,15 @@ class _Shards(IterableDataset):
     def _sample(self, sample: Plain, rng: np.random.Generator) -> Plain:
         raise NotImplementedError
 
+    @property
+    def _kind(self) -> str:
+        """What counts as a sample, for the index."""
+        return f"{type(self).__name__}{self._needs()}"
+
     def _count(self) -> list[int]:
         """Return the number of samples in each shard, see :mod:`hypvision.data.shard_index`."""
         counts = []
-        kind = f"{type(self).__name__}{self._needs()}"
-        for path, found in zip(self.paths, count_shards(self.paths, kind, self._count_one)):
+        for path, found in zip(self.paths, count_shards(self.paths, self._kind, self._count_one)):
             counts.append(found.samples)
             self.usage.use("samples", found.samples)
             for reason, key in found.left_out:
@@ -239,12 +242,22 @@ class _Shards(IterableDataset):
 
     def _shard(self, number: int, epoch: int, skip: int) -> Iterator[Plain]:
         rng = np.random.default_rng([self.seed, epoch, number])
-        samples = self._read(self.paths[number], [])
+        left_out: list[list[str]] = []
         path = self.paths[number]
+        samples = self._read(path, left_out)
+        seen = 0
         for place, sample in enumerate(_mixed(samples, self.shuffle, rng)):
             own = np.random.default_rng([self.seed, epoch, number, place])
+            seen += 1
             if place >= skip:
                 yield self._decoded(path, sample, own)
+        if seen != self.counts[number]:
+            correct(path, self._kind, seen, left_out)
+            raise HypvisionError(
+                f"The shard '{path}' has {seen:,} samples, but {self.counts[number]:,} by "
+                f"'{INDEX}'. This is corrected now: repeat the command (a training without "
+                "--resume: it began with the wrong count)."
+            )
 
     def _decoded(self, path: Path, sample: Plain, rng: np.random.Generator) -> Plain:
         try:
@@ -382,7 +395,8 @@ class ImageShards(_Shards):
         else:
             about = _json(sample)
             text = str(next((about[key] for key in _LABELS if key in about), "")).strip()
-        return int(text) if text.isdecimal() else self._numbers.get(text, text)
+        number = whole_number(text)
+        return self._numbers.get(text, text) if number is None else number
 
     def _problem(self, sample: Plain) -> str | None:
         label = self._label(sample)
@@ -438,7 +452,7 @@ def _files(path: Path, ended: list[list[str]], images: bool) -> Iterator[Plain]:
                     raise tarfile.ReadError("unexpected end of data")
                 wanted = images or packed or not name.lower().endswith(_IMAGES)
                 content: Any = tar.extractfile(member)
-                data = content.read() if wanted else b"x"
+                data = content.read() if wanted else b"x"[: member.size]
                 yield dict(fname=name, data=data, __url__=str(path))
                 tar.members = []  # type: ignore[attr-defined] # an iterated archive keeps all of its members
             if tar.fileobj.last != tarfile.NUL * tarfile.BLOCKSIZE:
@@ -478,5 +492,5 @@ def _caption(sample: Plain, prefix: str = "") -> str:
 
 
 def _json(sample: Plain) -> Plain:
-    content = json.loads(sample["json"].decode("utf-8")) if "json" in sample else {}
+    content = parse_json(sample["json"].decode("utf-8")) if "json" in sample else {}
     return content if isinstance(content, dict) else {}

@@ -15,7 +15,6 @@ from hypvision.data.chains import (
     emoji_chains,
     find_image_files,
     read_chains,
-    shape_chains,
     with_negatives,
 )
 from hypvision.data.preprocessing import default_preprocessing
@@ -32,11 +31,9 @@ class TextChains(Dataset):
 
     Args:
         source: a csv or csv.gz file that :func:`~hypvision.data.chains.read_chains` reads;
-            ``"shapes"``: chains of captions of drawn scenes; ``"emoji"``: chains from a folder of
-            emoji.
+            ``"emoji"``: chains from a folder of emoji.
         root: the folder of emoji, for ``"emoji"``.
-        split: name of the split, for ``"emoji"`` and ``"shapes"``.
-        length: number of chains, for ``"shapes"``.
+        split: name of the split, for ``"emoji"``.
         seed: seed of the choice of negatives, which are drawn from siblings in the tree of texts
             for chains that have no negatives of their own.
         images: folder with one image for each chain, see
@@ -52,7 +49,6 @@ class TextChains(Dataset):
     source: StrPath
     root: StrPath = "data/emoji"
     split: str = "train"
-    length: int = 1000
     seed: int = 0
     images: StrPath | None = None
     size: int | None = None
@@ -83,8 +79,6 @@ class TextChains(Dataset):
             self.files = [files[owner] for owner in owners]
 
     def _read(self) -> list[Chain]:
-        if self.source == "shapes":
-            return shape_chains(self.length, self.split)
         if self.source == "emoji":
             return emoji_chains(self.root, self.split, seed=self.seed)
         return read_chains(self.source)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from hypvision.data.usage import Usage
+from hypvision.io.checks import whole_number
 from hypvision.io.errors import HypvisionError, one_line
 from hypvision.io.files import inside, read_lines, read_text
 from hypvision.io.images import images_in, is_image, shown_size
@@ -104,9 +105,13 @@ def read_yolo(path: str | Path, only: str | None = None) -> YoloData:
 def _points(content: dict[str, Any], path: Path) -> tuple[int, ...]:
     """The number of key points and of their numbers; empty: there are none."""
     shape = content.get("kpt_shape") or []
-    if not isinstance(shape, list) or not all(str(number).isdecimal() for number in shape):
-        raise HypvisionError(f"'{path}' has kpt_shape: {shape}. Expected: two whole numbers.")
-    return tuple(map(int, shape))
+    numbers = [whole_number(str(number)) for number in shape] if isinstance(shape, list) else [None]
+    found = tuple(number for number in numbers if number is not None and number < 1000)
+    if len(found) != len(numbers):
+        raise HypvisionError(
+            f"'{path}' has kpt_shape: {str(shape):.100}. Expected: two whole numbers."
+        )
+    return found
 
 
 def _names(content: dict[str, Any], path: Path) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -208,25 +209,33 @@ def _fed(
 ) -> Iterator[_Fed]:
     """The samples of a batch, behind the model's preprocessor and mixup."""
     if "data_samples" in samples[0]:
-        data = model.data_preprocessor(pseudo_collate(samples), training)
-        for image, truth in zip(data["inputs"], data["data_samples"]):
-            yield _Fed(image, Path(str(truth.get("img_path") or "")).name, truth)
+        yield from _of_library(model.data_preprocessor(pseudo_collate(samples), training))
         return
     titles = [_title(sample, names) for sample in samples]
-    images = [sample["inputs"] for sample in samples]
+    images = list(map(itemgetter("inputs"), samples))
     if training and getattr(model, "mixup", None) is not None and len(samples) > 1:
-        labels = torch.stack([torch.as_tensor(sample["label"]) for sample in samples])
+        labels = torch.stack(list(map(torch.as_tensor, map(itemgetter("label"), samples))))
         images, shares = model.mix(torch.stack(images), labels)
         titles = [_mixed(share, names) for share in shares]
     for sample, views, title in zip(samples, images, titles):
-        views = views.flatten(0, -4) if views.ndim > 3 else views[None]
-        yield from (_Fed(view, title) for view in views)
-        boxes = sample.get("box_inputs")
-        if isinstance(boxes, Tensor):
-            words = sample.get("box_caption", "")
-            words = [words] if isinstance(words, str) else words[: sample["box_count"]]
-            pairs = zip(boxes.reshape(-1, *boxes.shape[-3:]), words)
-            yield from (_Fed(pixels, f"a box of it: {text}") for pixels, text in pairs)
+        yield from (_Fed(view, title) for view in views.reshape(-1, *views.shape[-3:]))
+        if isinstance(sample.get("box_inputs"), Tensor):
+            yield from _boxes(sample)
+
+
+def _of_library(data: dict[str, Any]) -> Iterator[_Fed]:
+    """The images of a batch of mmseg or mmdet."""
+    for image, truth in zip(data["inputs"], data["data_samples"]):
+        yield _Fed(image, Path(str(truth.get("img_path") or "")).name, truth)
+
+
+def _boxes(sample: dict[str, Any]) -> Iterator[_Fed]:
+    """The boxes of an image with captions of their own."""
+    boxes = sample["box_inputs"]
+    words = sample.get("box_caption", "")
+    words = [words] if isinstance(words, str) else words[: sample["box_count"]]
+    for pixels, text in zip(boxes.reshape(-1, *boxes.shape[-3:]), words):
+        yield _Fed(pixels, f"a box of it: {text}")
 
 
 def _title(sample: dict[str, Any], names: Sequence[str]) -> str:

@@ -109,15 +109,16 @@ def check(
     report = Report([], [], [], 0, [])
     with DefaultScope.overwrite_default_scope(config.get("default_scope") or "mmengine"):
         _, parts = open_parts(config, PHASES, report)
-        for phase, dataset in parts.items():
-            if dataset is not None and everything:
+        there = {phase: dataset for phase, dataset in parts.items() if dataset is not None}
+        for phase, dataset in there.items():
+            if everything:
                 report = report._replace(samples=report.samples + len(dataset))
                 report.faults.extend(
                     f"{phase}: {fault}" for fault in _read_all(dataset, phase, workers)
                 )
-            if dataset is not None and out is not None:
+            if out is not None:
                 _draw(dataset, phase, Path(out), report)
-        files = {phase: [*paths_of(dataset)] for phase, dataset in parts.items() if dataset}
+        files = {phase: [*paths_of(dataset)] for phase, dataset in there.items()}
         equal = twins(files, math.inf if everything else MOST_COMPARED)
         report.notes.extend(note_of(*phases, pairs) for phases, pairs in equal.items())
     return report._replace(

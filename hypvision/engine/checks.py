@@ -148,7 +148,7 @@ def _check_dataset(dataset: dict, phase: str) -> None:
     gone = [str(place) for place in places.values() if not place.exists()]
     if not Path(root).expanduser().exists():
         gone = [root]
-    empty = [str(place) for place in places.values() if _is_empty(place)]
+    empty = list(map(str, filter(_is_empty, places.values())))
     layout = "; ".join(f"'{place}': {LAYOUT.get(key, key)}" for key, place in places.items())
     data = f"the {phase} data ({dataset.get('type')})"
     advice = where_data_come_from(root)

@@ -35,8 +35,14 @@ from hypvision.engine.extensions import (
     RUN_HOOKS,
     import_extensions,
 )
-from hypvision.io.errors import HypvisionError, did_you_mean, explain_machine, one_line
-from hypvision.io.files import check_regular, why_no_file
+from hypvision.io.errors import (
+    HypvisionError,
+    did_you_mean,
+    explain_machine,
+    one_line,
+    without_secrets,
+)
+from hypvision.io.files import check_regular, replacing, why_no_file
 from hypvision.io.shipped import Recipe, config_folder, find_config, recipe_of
 
 _logger = logging.getLogger(__name__)
@@ -108,9 +114,18 @@ class Run(Config):
     @property
     def pretty_text(self) -> str:
         """The config as a file to read again. mmengine replaces ``{{NAME:VALUE}}`` in the text of a
-        file, so such a text in a string, as a class of the data may have, is written otherwise."""
+        file, so such a text in a string, as a class of the data may have, is written otherwise.
+        Addresses are without their secrets, as the text goes into files, checkpoints and logs."""
         text: str = super().pretty_text
-        return text.replace("{{", "{\\x7b")
+        return without_secrets(text.replace("{{", "{\\x7b"))
+
+    def dump(self, file: str | Path | None = None) -> str | None:
+        """As of mmengine, which writes the record of a training by this, but a kill leaves the old
+        file."""
+        if file is None:
+            return super().dump()
+        with replacing(file) as temporary:
+            return super().dump(temporary)
 
     @classmethod
     def of(cls, config: Config) -> Run:

@@ -82,5 +82,5 @@ def trained_model(
         model.words = () if "model.classes" in given else language_of(checkpoint).words
     about = (checkpoint.get("meta") or {}).get("dataset_meta") or {}
     model.dataset_meta = about if about.get("classes") else None
-    model.familiar = familiar_of(checkpoint)
+    model.familiar = familiar_of(checkpoint, weights)
     return model.eval()

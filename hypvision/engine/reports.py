@@ -17,6 +17,7 @@ from mmengine.runner import Runner
 from hypvision.engine.config import Run
 from hypvision.engine.extensions import REPORTS
 from hypvision.engine.hooks import network_of
+from hypvision.io.errors import without_secrets
 from hypvision.viz.report import Part, write_report
 
 _logger = logging.getLogger(__name__)
@@ -63,7 +64,8 @@ def add_report(config: Run, folder: Path, weights: str) -> None:
             REPORTS[found[0]]({**found[1], "evaluators": evaluators}),
         ]
     source = str(config.filename)
-    config.add_hook(type="ReportHook", folder=str(folder), config=source, weights=weights)
+    shown = without_secrets(weights)
+    config.add_hook(type="ReportHook", folder=str(folder), config=source, weights=shown)
 
 
 @HOOKS.register_module()

@@ -99,14 +99,28 @@ def _protect_inputs(config: Run, of_training: bool) -> None:
     ``last_checkpoint``."""
     given = Path(config.filename or "config.py")
     written = Path(config.work_dir, given.name)
-    # the file is the given config itself, or the copy from the training
-    if not of_training or (given.is_file() and written.is_file() and written.samefile(given)):
+    if not of_training or _is_kept(written, given):
         # mmengine then writes the config only into its time-stamped folder
         object.__setattr__(config, "_filename", None)
     else:
         with protecting(*config.inputs()):
             check_output(written)
     check_output(Path(config.work_dir, "last_checkpoint"))
+
+
+def _is_kept(written: Path, given: Path) -> bool:
+    """Whether a config in a work dir stays: it is the given one, or was edited, and so is none of
+    those that mmengine wrote into the folder of each training."""
+    if not written.is_file():
+        return False
+    if given.is_file() and written.samefile(given):
+        return True
+    copies = written.parent.glob("*/vis_data/config.py")
+    others = written.is_symlink() or written.suffix != ".py"
+    known = others or written.read_bytes() in [copy.read_bytes() for copy in copies]
+    if not known and is_main_process():
+        say(f"'{written}' was edited, and stays. What is trained is in its time-stamped folder.")
+    return not known
 
 
 def train(
@@ -347,10 +361,7 @@ def test(
         if show_dir is not None:
             _show(config, Path(show_dir))
         console = None if verbose else ConsoleHook()
-        metrics = _measure(config, str(weights), console, allow_nonfinite)
-        if out is not None and is_main_process():
-            say(f"report  {Path(out, 'report.html')}")
-        return metrics
+        return _measure(config, str(weights), console, allow_nonfinite)
 
 
 def _check_test(config: Run, weights: str | Path) -> None:

@@ -15,6 +15,7 @@ from mmengine.dist import is_main_process
 
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import write_text
 from hypvision.io.records import read_record
@@ -62,15 +63,7 @@ def train_seeds(
     known = load_config(config)
     folder = Path(work_dir or known.get("work_dir") or Path("work_dirs", known.stem))
     file = folder / "seeds.json"
-    found = _Found(_training(config, options, bool(arguments.get("amp"))), {})
-    if file.is_file():
-        advice = "Give another folder with --work-dir, or delete the file."
-        earlier = read_record(_Found, file, advice)
-        if earlier.training != found.training:
-            raise HypvisionError(
-                f"'{file}' is of a training with another config or other options. {advice}"
-            )
-        found = earlier
+    found = _earlier(file, _training(config, options, bool(arguments.get("amp"))))
     for seed in map(str, range(seeds)):
         if seed in found.seeds:
             continue
@@ -80,6 +73,19 @@ def train_seeds(
         if is_main_process():
             write_text(file, json.dumps(asdict(found), indent=1))
     return {seed: found.seeds[seed] for seed in map(str, range(seeds))}
+
+
+def _earlier(file: Path, training: str) -> _Found:
+    """What earlier calls of this training have found."""
+    if not file.is_file():
+        return _Found(training, {})
+    advice = "Give another folder with --work-dir, or delete the file."
+    found = read_record(_Found, file, advice)
+    ensure(
+        found.training == training,
+        f"'{file}' is of a training with another config or other options. {advice}",
+    )
+    return found
 
 
 def _training(config: str | Path | Config, options: dict[str, Any], amp: bool) -> str:

@@ -3,7 +3,8 @@ Needs torch alone."""
 
 from . import lorentz, maps, numerics, poincare
 from .euclidean import Euclidean
-from .manifolds import CurvatureParameter, Lorentz, Manifold, PoincareBall
+from .manifold import CurvatureParameter, Manifold
+from .manifolds import Lorentz, PoincareBall
 from .parameters import ManifoldParameter, named_manifold_parameters
 from .product import Product
 

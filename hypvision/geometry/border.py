@@ -123,22 +123,28 @@ def _inside(
         for name in brought
         if name in given
     }
-    twice = given.get("y") is given.get("x")  # a set of points that is given twice stays one
+    twice = "y" in given and given["y"] is given.get("x")
     for name, value in given.items():
-        if not isinstance(value, Tensor):
-            continue
-        # its root and inverse need all digits
-        if name in curvatures and (wide or dtype == torch.float64):
-            given[name] = widen(value, STEEPEST)
-        elif name == "y" and twice:
-            given[name] = given["x"]
-        elif wide:
-            given[name] = widen(value)
-        elif value.dtype in HALF:
-            given[name] = value.float()
+        if isinstance(value, Tensor) and not (twice and name == "y"):
+            given[name] = _entering(value, wide, dtype, name in curvatures)
+    if twice:  # a set of points that is given twice stays one
+        given["y"] = given["x"]
     for name, own in dtypes.items():
         given[name] = brought[name](given[name], given["c"], own)
-    out = call(**given)
+    return _leaving(call(**given), dtype, small)
+
+
+def _entering(value: Tensor, wide: bool, dtype: torch.dtype, curvature: bool) -> Tensor:
+    """An argument as the call gets it."""
+    if curvature and (wide or dtype == torch.float64):
+        return widen(value, STEEPEST)
+    if wide:
+        return widen(value)
+    return value.float() if value.dtype in HALF else value
+
+
+def _leaving(out: Any, dtype: torch.dtype, small: bool) -> Any:
+    """Results of the call as the caller gets them."""
     if isinstance(out, (tuple, list)):
         return type(out)(narrow(part, dtype) for part in out)
     return out.to(dtype) if small and dtype == torch.float32 else narrow(out, dtype)
@@ -153,41 +159,25 @@ def _check_vectors(
         function: name for the errors.
         ranks: least number of dimensions of the vectors, by their names.
         fewer: by how much other arguments are shorter than the vectors, by their names.
-        given: the arguments by name.
+        given: the arguments by name. The call itself raises Python's error about missing ones.
     """
-    dtype = None
-    device = _NOWHERE
-    size = 0
-    first = ""
-    for argument, rank in ranks.items():
+    vectors = {name: given[name] for name in ranks if given.get(name) is not None}
+    if not vectors:
+        return None, _NOWHERE
+    first, x = next(iter(vectors.items()))
+    for argument in (*vectors, *fewer):
         value = given.get(argument)
-        if value is None:
-            continue  # the call itself raises Python's error about missing or unknown arguments
+        rank = ranks.get(argument, 1)
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < rank:
             _refuse(function, argument, value, rank)
-        if dtype is None:
-            dtype = value.dtype
-            device = value.device
-            size = value.shape[-1]
-            first = argument
-            continue
+        size = x.shape[-1] - fewer.get(argument, 0)
         if value.shape[-1] != size:
             raise ValueError(
-                f"{function}: {first} and {argument} must have the same last dimension, "
-                f"got {size} and {value.shape[-1]}."
+                f"{function}: the last dimension of {argument} must be {size} to fit {first}, "
+                f"which ends in {x.shape[-1]}; got {value.shape[-1]}."
             )
-        if value.dtype != dtype:
-            dtype = torch.promote_types(dtype, value.dtype)
-    for argument, less in fewer.items():
-        value = given.get(argument)
-        if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() == 0:
-            _refuse(function, argument, value)
-        if value.shape[-1] != size - less:
-            raise ValueError(
-                f"{function}: the last dimension of {argument} must be {size - less} to fit "
-                f"{first}, which ends in {size}; got {value.shape[-1]}."
-            )
-    return dtype, device
+    dtypes = (value.dtype for value in vectors.values())
+    return functools.reduce(torch.promote_types, dtypes), x.device
 
 
 def _check_curvature(function: str, argument: str, c: object) -> None:

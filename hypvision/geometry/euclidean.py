@@ -7,14 +7,13 @@ from torch import Tensor
 
 from . import lorentz
 from .border import check_factor, one_each
-from .geoopt_names import GeooptNames
 from .lorentz.means import normalised
 from .lorentz.normal import _check_std, gauss_log_prob
-from .manifolds import Manifold, check_numbers
-from .numerics import angle, dot, heading, length, square_norm, widen
+from .manifold import Manifold, check_numbers
+from .numerics import angle, dot, heading, length, widen
 
 
-class Euclidean(GeooptNames, Manifold):
+class Euclidean(Manifold):
     """Flat space with points ``(..., n)``: lets code written for a manifold run without one."""
 
     name = "Euclidean"
@@ -32,8 +31,7 @@ class Euclidean(GeooptNames, Manifold):
 
     def dist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
         """Euclidean distance ``(...)``."""
-        out: Tensor = torch.linalg.vector_norm(x - y, dim=-1, keepdim=keepdim)
-        return out
+        return self.dist0(x - y, keepdim=keepdim)
 
     def dist0(self, x: Tensor, *, keepdim: bool = False) -> Tensor:
         """Euclidean norm ``(...)``."""
@@ -59,13 +57,11 @@ class Euclidean(GeooptNames, Manifold):
         """``u``."""
         return u
 
-    from_tangent0 = expmap0
-
     def logmap0(self, x: Tensor) -> Tensor:
         """``x``."""
         return x
 
-    to_tangent0 = projx = logmap0
+    projx = logmap0
 
     def proju(self, x: Tensor, v: Tensor) -> Tensor:
         """``v``."""
@@ -89,8 +85,7 @@ class Euclidean(GeooptNames, Manifold):
 
     def norm(self, x: Tensor, u: Tensor, *, keepdim: bool = False) -> Tensor:
         """``|u|``, shape ``(...)``."""
-        out: Tensor = torch.linalg.vector_norm(u, dim=-1, keepdim=keepdim)
-        return out
+        return self.dist0(u, keepdim=keepdim)
 
     def geodesic(self, t: float | Tensor, x: Tensor, y: Tensor) -> Tensor:
         """``x + t (y - x)``."""
@@ -104,28 +99,24 @@ class Euclidean(GeooptNames, Manifold):
             u, dim=-1, eps=torch.finfo(u.dtype).tiny ** 0.5
         )
 
-    def mobius_add(self, x: Tensor, y: Tensor) -> Tensor:
+    def boost(self, x: Tensor, y: Tensor) -> Tensor:
         """``x + y``."""
         return x + y
 
-    def mobius_sub(self, x: Tensor, y: Tensor) -> Tensor:
+    def unboost(self, x: Tensor, y: Tensor) -> Tensor:
         """``y - x``: ``y`` as seen from ``x``."""
         return y - x
 
-    boost = mobius_add
-    unboost = mobius_sub
-
-    def mobius_scalar_mul(self, r: float | Tensor, x: Tensor) -> Tensor:
+    def scalar_mul(self, r: float | Tensor, x: Tensor) -> Tensor:
         """``r x``."""
-        check_factor(r, "mobius_scalar_mul: r")
+        check_factor(r, "scalar_mul: r")
         return r * x
 
-    def mobius_matvec(self, matrix: Tensor, x: Tensor) -> Tensor:
+    def matvec(self, matrix: Tensor, x: Tensor) -> Tensor:
         """``M x``; ``matrix`` ``(m, n)``, ``x`` ``(..., n)``."""
         return torch.matmul(x, matrix.transpose(-1, -2))
 
-    scalar_mul = mobius_scalar_mul
-    matvec = mobius_matvec
+    mobius_matvec = matvec
 
     def rotate(self, x: Tensor, matrix: Tensor) -> Tensor:
         """``R x``; ``x`` ``(..., n)``, ``matrix`` ``(m, n)``."""
@@ -133,8 +124,7 @@ class Euclidean(GeooptNames, Manifold):
 
     def sqdist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
         """``|x - y|^2``, shape ``(...)``."""
-        square = square_norm(x - y)
-        return square if keepdim else square.squeeze(-1)
+        return self.inner(x, x - y, keepdim=keepdim)
 
     def centroid(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """Weighted mean ``(..., n)`` of ``x`` ``(..., N, n)``; the origin if all weights are 0."""
@@ -145,8 +135,6 @@ class Euclidean(GeooptNames, Manifold):
             check_numbers(weights)
         weights = normalised(weights)
         return (weights.unsqueeze(-1) * x).sum(-2)
-
-    midpoint = centroid
 
     def frechet_mean(self, x: Tensor, weights: Tensor | None = None, steps: int = 30) -> Tensor:
         """The centroid; ``steps`` is not needed."""

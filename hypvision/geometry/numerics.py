@@ -171,7 +171,8 @@ def _cut_to(x: Tensor, most: float | None, dtype: torch.dtype) -> Tensor:
 
 
 def _back(ctx: Any, grad: Tensor) -> Tensor:
-    return (grad if ctx.steepest is None else grad.clamp(-ctx.steepest, ctx.steepest)).to(ctx.dtype)
+    grad = grad.to(ctx.dtype)  # what this dtype does not hold is infinite, and cut
+    return grad if ctx.steepest is None else grad.clamp(-ctx.steepest, ctx.steepest)
 
 
 def _convert(x: Tensor, dtype: torch.dtype, most: float | None, steepest: float | None) -> Tensor:

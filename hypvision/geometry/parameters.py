@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-import math
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from torch.nn.modules.module import (
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from .euclidean import Euclidean
-from .manifolds import Manifold, whose
+from .manifold import Manifold, whose
 from .product import Product
 
 
@@ -68,17 +67,7 @@ class ManifoldParameter(nn.Parameter):
         if not isinstance(data, Tensor) or not data.is_floating_point():
             found = data.dtype if isinstance(data, Tensor) else type(data).__name__
             raise TypeError(f"data must be a tensor of floating point numbers, got {found}.")
-        least = 1 + manifold.extra
-        most = math.inf
-        if isinstance(manifold, Product):
-            least = sum(manifold.sizes)
-            most = least
-        if data.dim() == 0 or not least <= data.shape[-1] <= most:
-            some = "" if most == least else "at least "
-            raise ValueError(
-                f"data must end in the {some}{least} coordinates of a point of {manifold}, got "
-                f"the shape {tuple(data.shape)}."
-            )
+        _check_coordinates(data, manifold)
         if manifold.check and not data.is_meta:
             manifold.check_point(data.detach(), "data")
         return _rebuild(data, manifold, requires_grad)
@@ -99,6 +88,18 @@ class ManifoldParameter(nn.Parameter):
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         return f"ManifoldParameter on {self.manifold} containing:\n{self.data!r}"
+
+
+def _check_coordinates(data: Tensor, manifold: Manifold) -> None:
+    """Refuse data whose last dimension does not hold points of the manifold."""
+    product = isinstance(manifold, Product)
+    least = sum(manifold.sizes) if isinstance(manifold, Product) else 1 + manifold.extra
+    size = data.shape[-1] if data.dim() else 0
+    if size < least or (product and size > least):
+        raise ValueError(
+            f"data must end in the {'' if product else 'at least '}{least} coordinates of a "
+            f"point of {manifold}, got the shape {tuple(data.shape)}."
+        )
 
 
 def _rebuild(data: Tensor, manifold: Manifold, requires_grad: bool = True) -> ManifoldParameter:
@@ -242,19 +243,9 @@ def _stepping(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any
     looks_ahead = any("lookahead_alpha" in group for group in optimizer.param_groups)
     if getattr(optimizer, "keeps_points", False) and not looks_ahead:
         return
-    found = []
-    for group in optimizer.param_groups:
-        names = group.get("param_names") or itertools.repeat("one")
-        for name, parameter in zip(names, group["params"]):
-            manifold = getattr(parameter, "manifold", None)
-            if (
-                parameter.requires_grad
-                and isinstance(manifold, Manifold)
-                and not isinstance(manifold, Euclidean)
-            ):
-                found.append(f"{name} of shape {tuple(parameter.shape)} on {_described(manifold)}")
+    found = [place for group in optimizer.param_groups for place in _points_of(group)]
     if found:
-        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+        more = f" and {len(found) - 5} more" * (len(found) > 5)
         warnings.warn(
             f"{'Lookahead' if looks_ahead else whose(optimizer)} steps through flat space, so that "
             f"these parameters leave their manifolds: {', '.join(found[:5])}{more}. Take "
@@ -264,6 +255,17 @@ def _stepping(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any
             "after every step: parameter.data = manifold.projx(parameter.data).",
             stacklevel=4,
         )
+
+
+def _points_of(group: dict[str, Any]) -> Iterator[str]:
+    """Descriptions of the parameters of a group that hold points and are trained."""
+    names = group.get("param_names") or itertools.repeat("one")
+    for name, parameter in zip(names, group["params"]):
+        manifold = getattr(parameter, "manifold", None)
+        if not isinstance(manifold, Manifold) or isinstance(manifold, Euclidean):
+            continue
+        if parameter.requires_grad:
+            yield f"{name} of shape {tuple(parameter.shape)} on {_described(manifold)}"
 
 
 def mark(parameter: nn.Parameter, manifold: Manifold) -> None:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from ._typing import Curvature
 from .border import check_factor, one_each
-from .manifolds import Common, Hyperbolic, Manifold, whose
+from .manifold import Manifold, whose
+from .manifolds import Hyperbolic
 from .numerics import safe_sqrt
 
 # methods that give a length, and numbers that are added up; the others give coordinates
@@ -18,7 +19,20 @@ _LENGTHS = ("dist", "dist0", "cdist")
 _SUMS = ("inner", "sqdist", "wrapped_normal_log_prob")
 
 
-class Product(Common):
+def _check_pair(factor: Any) -> None:
+    """Refuse what is no pair of a manifold and a dimension, and products of products."""
+    pair = isinstance(factor, (tuple, list)) and len(factor) == 2
+    if not pair or not isinstance(factor[0], Manifold):
+        found = whose(factor[0]) if pair else repr(factor)
+        raise TypeError(
+            "Product takes pairs of a manifold and its dimension, such as "
+            f"(hypvision.geometry.Lorentz(1.0), 3), got {found}."
+        )
+    if isinstance(factor[0], Product):
+        raise ValueError("A factor of a Product cannot be a Product: give its factors instead.")
+
+
+class Product(Manifold):
     """The product of manifolds: points are the factors' points side by side,
     ``(..., sum of their coordinates)``. Squared lengths and distances, inner products and log
     densities are sums of the factors'.
@@ -40,15 +54,7 @@ class Product(Common):
         if not factors:
             raise ValueError("Product needs at least one pair of a manifold and its dimension.")
         for factor in factors:
-            pair = isinstance(factor, (tuple, list)) and len(factor) == 2
-            if not pair or not isinstance(factor[0], Manifold):
-                found = whose(factor[0]) if pair else repr(factor)
-                raise TypeError(
-                    "Product takes pairs of a manifold and its dimension, such as "
-                    f"(hypvision.geometry.Lorentz(1.0), 3), got {found}."
-                )
-        if any(isinstance(manifold, Product) for manifold, _ in factors):
-            raise ValueError("A factor of a Product cannot be a Product: give its factors instead.")
+            _check_pair(factor)
         self.manifolds = nn.ModuleList(manifold for manifold, _ in factors)  # type: ignore[assignment]
         self.dims = [int(n) for _, n in factors]
         self.sizes = [n + manifold.extra for manifold, n in factors]

@@ -88,16 +88,21 @@ def _each_block(
         results = function(*(rows[part] for rows in flat), *tensors[count:])
         found = found or [_room(result, len(flat[0])) for result in results]
         for whole, result in zip(found, results):
-            if whole is None or result is None:
-                continue
-            if result.dim():
-                whole[part] = result
-            else:
-                whole += result
+            _put(whole, part, result)
     return [
         whole.reshape(*lead, *whole.shape[1:]) if whole is not None and whole.dim() else whole
         for whole in found
     ]
+
+
+def _put(whole: Tensor | None, part: slice, result: Tensor | None) -> None:
+    """Write the result of a block of rows, or add a number that all rows share."""
+    if whole is None or result is None:
+        return
+    if result.dim():
+        whole[part] = result
+    else:
+        whole += result
 
 
 def _room(result: Tensor | None, rows: int) -> Tensor | None:

@@ -143,16 +143,16 @@ class _Heads(Function):
     """Computes the heads of full attention in place from one product: rotated, with times."""
 
     @staticmethod
-    def forward(ctx, product, f, cos, sin, heads, size, n):
+    def forward(ctx, product, cos, sin, heads, size, n):
         b, length, _ = product.shape
         packed = product.detach()[..., : 3 * heads * size].view(b, length, 3, heads, size)
         if size % FUSED and product.device.type != "cpu":
             packed = F.pad(packed, (0, FUSED - size % FUSED))
-        rows.turn_(packed[:, :, :2, :, : 2 * cos.shape[-1]], cos, sin)
+        rows.turn_(packed[:, :, :2, :, : cos.shape[-1]], cos, sin)
         if n is not None:
             rows.lift_(packed, n)
             packed[:, :, 0, :, n:].neg_()
-        ctx.save_for_backward(packed, f, cos, sin)
+        ctx.save_for_backward(packed, cos, sin)
         ctx.n = n
         ctx.size = size
         ctx.width = product.shape[-1]
@@ -161,16 +161,15 @@ class _Heads(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, *grads):
-        packed, f, cos, sin = ctx.saved_tensors
+        packed, cos, sin = ctx.saved_tensors
         b, length, _, heads, _ = packed.shape
         size = ctx.size
         whole = packed.new_empty(b, length, ctx.width)
         whole[..., 3 * heads * size :].zero_()
         found = whole[..., : 3 * heads * size].view(b, length, 3, heads, size)
         _through_time(torch.stack(grads, 2)[..., :size], packed[..., :size], ctx.n, found)
-        rows.turn_(found[:, :, :2, :, : 2 * cos.shape[-1]], cos, sin, -1)
-        by_f = _by_temperature(grads[0], packed[:, :, 0], f) if ctx.needs_input_grad[1] else None
-        return whole, by_f, None, None, None, None, None
+        rows.turn_(found[:, :, :2, :, : cos.shape[-1]], cos, sin, -1)
+        return whole, None, None, None, None, None
 
 
 def _through_time(grad: Tensor, x: Tensor, slot: int | None, out: Tensor) -> None:
@@ -182,9 +181,10 @@ def _through_time(grad: Tensor, x: Tensor, slot: int | None, out: Tensor) -> Non
         out[..., slot].zero_()
 
 
-def _by_temperature(grad: Tensor, q: Tensor, f: Tensor) -> Tensor:
-    """The gradient of the temperature ``f``, by which the logits of queries ``q`` are divided."""
-    return (-(grad * q).sum() / f).view_as(f)
+def _interleaved(d: int, first: int = 0) -> list[int]:
+    """Places of ``d`` coordinates whose pairs are side by side in published weights; in rows the
+    second of all follow the first of all."""
+    return [first + i // 2 + i % 2 * (d // 2) for i in range(d)]
 
 
 class _Attention(nn.Module):
@@ -227,18 +227,12 @@ class _Attention(nn.Module):
         if self.lorentz:
             nn.init.constant_(self.scale, self.temperature)
 
-    def scales(self, q: Tensor) -> tuple[float, Tensor | None]:
-        """The factor of the logits, and a factor of Q or None.
-
-        The temperature is in the second if reading its value would wait for a GPU or break a
-        compiled graph, or if plain operations differentiate the logits.
-        """
+    def scales(self) -> tuple[float, Tensor | None]:
+        """The factor of the logits, and what queries are divided by or None."""
         factor = self.rotary.attention_factor
         if not self.lorentz:
             return factor * self.head**-0.5, None
-        if self._by_hand(q) and q.device.type == "cpu":
-            return factor * 2 / self.scale.item(), None
-        return factor, 2 / rows.upcast(self.scale)
+        return 2 * factor, rows.upcast(self.scale)
 
     def _by_hand(self, x: Tensor) -> bool:
         return rows.by_hand(self.config.fused, x)
@@ -287,9 +281,7 @@ class FullAttention(_Attention):
         super().__init__(config, layer, size, size, config.dim**0.5, self.d)
         outer = Layout(config.dim, config)
         space = size - 1 if self.lorentz else size
-        turned = [i // 2 + i % 2 * (self.d // 2) for i in range(self.d)] + list(
-            range(self.d, space)
-        )
+        turned = [*_interleaved(self.d), *range(self.d, space)]
         live = [
             (part * h + head) * size + i
             for part in range(3)
@@ -304,11 +296,10 @@ class FullAttention(_Attention):
         logits."""
         product = rows.upcast(apply_linear(self.qkv, x))
         cos, sin = (t[:, None, None] for t in self.rotary(start, x.shape[1], x.device))
-        scale, factor = self.scales(product)
+        scale, divisor = self.scales()
         n = self.head - 1 if self.lorentz else None
         if self._by_hand(product):
-            f = self.scale if self.lorentz and factor is None else None
-            q, k, v = _Heads.apply(product, f, cos, sin, self.heads, self.head, n)
+            q, k, v = _Heads.apply(product, cos, sin, self.heads, self.head, n)
         else:
             packed = product[..., : 3 * self.heads * self.head].unflatten(
                 -1, (3, self.heads, self.head)
@@ -320,7 +311,7 @@ class FullAttention(_Attention):
             q, k, v = (rows.lift(part, n) for part in packed.unbind(2))
             if n is not None:
                 q = torch.cat([q[..., :n], -q[..., n:]], -1)
-        return (q if factor is None else q * factor), k, v, scale
+        return (q if divisor is None else q / divisor), k, v, scale
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Points ``(B, L, width)`` to rows without time."""
@@ -358,7 +349,7 @@ class _LatentHeads(Function):
     product."""
 
     @staticmethod
-    def forward(ctx, query, pair, k_pe, f, cos, sin, heads, nope, value, timed):
+    def forward(ctx, query, pair, k_pe, cos, sin, heads, nope, value, timed):
         b, length, _ = query.shape
         d = k_pe.shape[-1]
         size = nope + d + timed
@@ -374,7 +365,7 @@ class _LatentHeads(Function):
             q[..., n].neg_()
             rows.lift_(k, n)
             rows.lift_(v[..., :value], value - 1)
-        ctx.save_for_backward(q, k, v, f, cos, sin)
+        ctx.save_for_backward(q, k, v, cos, sin)
         ctx.sizes = (nope, n, value, timed)
         ctx.widths = (query.shape[-1], pair.shape[-1])
         return q, k, v
@@ -382,7 +373,7 @@ class _LatentHeads(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, by_q, by_k, by_v):
-        q, k, v, f, cos, sin = ctx.saved_tensors
+        q, k, v, cos, sin = ctx.saved_tensors
         nope, n, value, timed = ctx.sizes
         b, length, heads, size = q.shape
         by_query, by_pair = (q.new_empty(b, length, width) for width in ctx.widths)
@@ -401,8 +392,7 @@ class _LatentHeads(Function):
         to_rotated = to_k[..., nope:n]
         by_pe = rows.turn(to_rotated.sum(2), cos[:, 0], -sin[:, 0])
         to_rotated.zero_()
-        by_f = _by_temperature(by_q, q, f) if ctx.needs_input_grad[3] else None
-        return by_query, by_pair, by_pe, by_f, None, None, None, None, None, None
+        return by_query, by_pair, by_pe, None, None, None, None, None, None
 
 
 class LatentAttention(_Attention):
@@ -425,22 +415,15 @@ class LatentAttention(_Attention):
         self.q_latent = (
             Layout(config.q_lora_rank + self.timed, config) if config.q_lora_rank else None
         )
-        turned = [i // 2 + i % 2 * (d // 2) for i in range(d)]
         queries = [
-            i * self.head + j
-            for i in range(h)
-            for j in (*range(nope), *(nope + place for place in turned))
+            i * self.head + j for i in range(h) for j in (*range(nope), *_interleaved(d, nope))
         ]
         self.query_width = rounded_up(h * self.head, pad)
         # wq (or its first half) and wkv_a as one matrix: queries, latent row, rotated key
         asked = queries if self.q_latent is None else self.q_latent.space
         first = self.query_width if self.q_latent is None else self.q_latent.width
         begin = first + self.latent.width
-        down = [
-            *asked,
-            *(first + i for i in self.latent.space),
-            *(begin + place for place in turned),
-        ]
+        down = [*asked, *range(first, first + self.latent.size), *_interleaved(d, begin)]
         width = rounded_up(begin + d, pad)
         self.splits = (first, self.latent.width, d, width - begin - d)
         joined = [len(asked), len(down) - len(asked)]
@@ -449,12 +432,10 @@ class LatentAttention(_Attention):
         )
         self.kv_norm = RowNorm(self.latent, config.rms_eps)
         # published order: keys and values of one head, then those of the next
-        pairs = [
-            (part * h + i) * self.head + j
-            for i in range(h)
-            for part, count in enumerate((nope, config.v_head_dim - self.timed))
-            for j in range(count)
-        ]
+        pairs: list[int] = []
+        for key in range(0, h * self.head, self.head):
+            value = h * self.head + key
+            pairs += [*range(key, key + nope), *range(value, value + self.value - self.timed)]
         self.up = RowLinear(
             self.latent.width,
             rounded_up(2 * h * self.head, pad),
@@ -484,14 +465,13 @@ class LatentAttention(_Attention):
         """Points ``(B, L, width)`` to rows without time."""
         query, latent, k_pe = self.project(x)
         cos, sin = (t[:, None] for t in self.rotary(context.start, x.shape[1], x.device))
-        scale, factor = self.scales(query)
+        scale, divisor = self.scales()
         if context.cache is not None and context.start:
             with exact(x.device):  # autocast would sum in half precision
-                heads = self._absorbed(query, latent, k_pe, cos, sin, scale, factor, context)
+                heads = self._absorbed(query, latent, k_pe, cos, sin, scale, divisor, context)
             return self.finish(heads)
-        f = self.scale if self.lorentz and factor is None else None
-        q, k, v = self.expand(query, latent, k_pe, cos, sin, f)
-        q = q if factor is None else q * factor
+        q, k, v = self.expand(query, latent, k_pe, cos, sin)
+        q = q if divisor is None else q / divisor
         if context.cache is not None:
             rotated = rows.turn(k_pe, cos[:, 0], sin[:, 0])
             times = [k[..., self.nope + self.d], v[..., self.value - 1]] if self.timed else []
@@ -510,7 +490,6 @@ class LatentAttention(_Attention):
         k_pe: Tensor,
         cos: Tensor,
         sin: Tensor,
-        f: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values ``(B, L, H, head)``, rotated and with times."""
         pair = rows.upcast(apply_linear(self.up, latent))
@@ -518,7 +497,7 @@ class LatentAttention(_Attention):
             # a copy, because each head overwrites its part
             query = query.clone(memory_format=torch.contiguous_format)
             return _LatentHeads.apply(
-                query, pair, k_pe, f, cos, sin, self.heads, self.nope, self.value, self.timed
+                query, pair, k_pe, cos, sin, self.heads, self.nope, self.value, self.timed
             )
         n = self.nope + self.d
         q = self._rotated(query, cos, sin)
@@ -576,7 +555,7 @@ class LatentAttention(_Attention):
         cos: Tensor,
         sin: Tensor,
         scale: float,
-        factor: Tensor | None,
+        divisor: Tensor | None,
         context: Context,
     ) -> Tensor:
         """Means ``(B, L, H, value)`` without building keys and values: their maps are applied to
@@ -605,9 +584,9 @@ class LatentAttention(_Attention):
         all_times = context.weighed(values[..., self.d :])
         q = q.transpose(1, 2)
         q_time = _time(q[..., :n])
-        if factor is not None:
-            q = q * factor
-            q_time = q_time * factor
+        if divisor is not None:
+            q = q / divisor
+            q_time = q_time / divisor
         key_map, value_map = weight[: 2 * self.heads * self.head].view(2, self.heads, self.head, -1)
         to_latent = torch.einsum("bhln,hnr->bhlr", q[..., :nope], key_map[:, :nope])
         logits = _shared(to_latent[..., :rank], keys) + _shared(

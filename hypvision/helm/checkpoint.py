@@ -201,18 +201,10 @@ def _clean(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         elif name.rpartition(".")[2] not in _BUFFERS and ".add_pos." not in name:
             weights[name] = value
     for name, value in manifolds.items():
-        expected = [torch.ones(())]
-        expert = _EXPERT.match(name)
-        own = manifolds.get(f"{expert[1]}.expert_manifold.k") if expert else None
-        # projections into and out of an expert may use the model's manifold
-        if expert and own is not None:
-            expected = [own] if expert[2] else [own, *expected]
         # the same curvature is stored under the names c and k
         alias = manifolds.get(f"{name[:-1]}{'ck'[name[-1] == 'c']}", value)
-        if not (
-            any(bool((value == number).all()) for number in expected)
-            and bool((value == alias).all())
-        ):
+        same = bool((value == alias).all())
+        if not same or not any(bool((value == one).all()) for one in _allowed(name, manifolds)):
             raise HypvisionError(
                 f"The manifold '{name}' of the checkpoint has c = {value.flatten()[0].item():g}, "
                 "but the manifolds of an expert must share one number, and all others have 1, as "
@@ -221,6 +213,16 @@ def _clean(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if name.endswith(".expert_manifold.k"):
             weights[name] = value
     return weights
+
+
+def _allowed(name: str, manifolds: Mapping[str, Tensor]) -> list[Tensor]:
+    """The numbers that a manifold may have."""
+    expert = _EXPERT.match(name)
+    own = manifolds.get(f"{expert[1]}.expert_manifold.k") if expert else None
+    if expert is None or own is None:
+        return [torch.ones(())]
+    # projections into and out of an expert may use the model's manifold
+    return [own] if expert[2] else [own, torch.ones(())]
 
 
 def official_architecture(state_dict: Mapping[str, Tensor], **changes: Any) -> Architecture:

@@ -29,11 +29,8 @@ class _CrossEntropy(Function):
         total = hidden.new_zeros((), dtype=torch.promote_types(dtype, torch.float32))
         to_hidden, to_weight = (differentiate and need for need in ctx.needs_input_grad[:2])
         by_hidden = torch.empty_like(hidden) if to_hidden else None
-        by_weight = None
-        if to_weight:
-            by_weight = torch.zeros_like(
-                weight, dtype=torch.promote_types(weight.dtype, torch.float32)
-            )
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        by_weight = torch.zeros_like(weight, dtype=wide) if to_weight else None
         for begin in range(0, hidden.shape[0], block):
             skipped = without[begin : begin + block, None]
             part = hidden[begin : begin + block].to(dtype).masked_fill(skipped, 0.0)
@@ -44,7 +41,7 @@ class _CrossEntropy(Function):
             p = logits.sub_(highest).exp_()
             mass = p.sum(-1, keepdim=True)
             total += (mass.log() - chosen).masked_fill(skipped, 0.0).sum()
-            if by_hidden is None and by_weight is None:
+            if not differentiate:
                 continue
             # Do not divide by the count here: gradients of tokens that do not occur would underflow
             # in float16.
@@ -53,10 +50,8 @@ class _CrossEntropy(Function):
             p = p.to(dtype)
             if by_hidden is not None:
                 by_hidden[begin : begin + block] = (p @ w).masked_fill(skipped, 0.0)
-            if by_weight is not None and p.dtype == by_weight.dtype:
-                by_weight.addmm_(p.T, part)
-            elif by_weight is not None:
-                by_weight += p.T @ part
+            if by_weight is not None:
+                _add_product_(by_weight, p.T, part)
         ctx.save_for_backward(by_hidden, by_weight)
         ctx.dtype = weight.dtype
         ctx.count = (~without).sum().clamp(min=1)
@@ -75,6 +70,13 @@ class _CrossEntropy(Function):
             None,
             None,
         )
+
+
+def _add_product_(total: Tensor, x: Tensor, y: Tensor) -> None:
+    if x.dtype == total.dtype:
+        total.addmm_(x, y)
+    else:
+        total += x @ y
 
 
 def token_losses(head: nn.Module, hidden: Tensor, target: Tensor, block: int = BLOCK) -> Tensor:

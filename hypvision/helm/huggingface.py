@@ -38,7 +38,7 @@ from .checkpoint import (
     official_architecture,
 )
 from .config import ALIASES, Architecture, architecture, preset
-from .model import Helm
+from .model import Helm, Output
 
 require("transformers", "lm")
 from transformers import (  # noqa: E402
@@ -92,6 +92,72 @@ class HelmConfig(PretrainedConfig):
         """The configuration of an architecture, or of a preset by its name."""
         config = preset(config) if isinstance(config, str) else config
         return cls(**config.to_dict(), **options)
+
+
+def _one_cache(cache: Cache | None, past: Cache | None, keep: bool) -> Cache | None:
+    """The cache that is given under one of its names, or a new one to keep."""
+    if cache is not None and past is not None and cache is not past:
+        raise HypvisionError("cache and past_key_values are two names of one argument. Give one.")
+    given = past if cache is None else cache
+    return DynamicCache() if given is None and keep else given
+
+
+def _check_columns(columns: Tensor | None, cache: Cache | None, length: int) -> None:
+    start = 0 if cache is None or columns is None else int(cache.get_seq_length())
+    if columns is not None and columns.tolist() != list(range(start, start + length)):
+        raise HypvisionError(
+            f"cache_position must number the tokens one by one from {start}, got "
+            f"{columns.tolist()}."
+        )
+
+
+def _of_items(found: Output, count: Tensor | int | None) -> Tensor | None:
+    """The loss, a sum divided by a count of labels if there is one."""
+    if found.loss is None or found.labelled is None or count is None:
+        return found.loss
+    return found.loss * (found.labelled / count)
+
+
+def _first(names: list[str]) -> str:
+    return ", ".join([*names[:5], *["..."] * (len(names) > 5)])
+
+
+def _check_file(path: Path) -> None:
+    """A file of weights is whole, and holds real numbers: transformers makes such of any others."""
+    check_bounds(path)
+    with safe_open(path, "pt") as file:
+        kinds = {name: file.get_slice(name).get_dtype() for name in tuple(file.keys())}
+    wrong = [name for name, kind in kinds.items() if kind not in _REAL]
+    if wrong:
+        raise HypvisionError(
+            f"The weights in '{path}' are not real numbers ({kinds[wrong[0]]}: {_first(wrong)}). "
+            "Copy the whole folder again."
+        )
+
+
+def _check_weights(model: torch.nn.Module, report: Mapping[str, Any], source: object) -> None:
+    """Every weight of a model was there and is finite, and no other was."""
+    own = model.state_dict()
+    lost = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
+    if lost:
+        raise HypvisionError(
+            f"The weights in '{source}' do not fit the model of its config.json: {len(lost)} of "
+            f"{len(own)} are missing or of another shape ({_first(lost)}). Copy the whole folder "
+            "again."
+        )
+    unknown = sorted(map(str, report["unexpected_keys"]))
+    if unknown:
+        raise HypvisionError(
+            f"The weights in '{source}' have {len(unknown)} that the model of its config.json does "
+            f"not know: {_first(unknown)}. Without them it would compute something else."
+        )
+    wrong = nonfinite_names({name: value for name, value in own.items() if not value.is_meta})
+    if wrong:
+        raise HypvisionError(
+            f"The weights in '{source}' have NaN or infinite values in {len(wrong)} tensors "
+            f"({_first(wrong)}): the files are damaged, or the training that gave them has "
+            "diverged. Take other weights."
+        )
 
 
 class HelmForCausalLM(PreTrainedModel, GenerationMixin):
@@ -187,41 +253,23 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
                 "HELM models take input_ids; inputs_embeds would have to be points of the "
                 "hyperboloid."
             )
-        if self.config.output_attentions if output_attentions is None else output_attentions:
+        if self._asked("output_attentions", output_attentions):
             raise HypvisionError(
                 "HELM's attention keeps no weights: output_attentions must be False."
             )
-        if cache is not None and past_key_values is not None and cache is not past_key_values:
-            raise HypvisionError(
-                "cache and past_key_values are two names of one argument. Give one."
-            )
-        cache = past_key_values if cache is None else cache
         if use_cache is None:
-            use_cache = self.config.use_cache and labels is None and not self.training
-        if use_cache and cache is None:
-            cache = DynamicCache()
-        if cache_position is not None:
-            start = 0 if cache is None else int(cache.get_seq_length())
-            if cache_position.tolist() != list(range(start, start + input_ids.shape[1])):
-                raise HypvisionError(
-                    f"cache_position must number the tokens one by one from {start}, got "
-                    f"{cache_position.tolist()}."
-                )
+            use_cache = self._remembers(labels)
+        cache = _one_cache(cache, past_key_values, use_cache)
+        _check_columns(cache_position, cache, input_ids.shape[1])
         found = self.model(
             input_ids, labels, attention_mask, sequence_id, cache, logits_to_keep, position_ids
         )
         logits = found.logits
-        loss = found.loss
-        if loss is not None and num_items_in_batch is not None:
-            loss = loss * (found.labelled / num_items_in_batch)
+        loss = _of_items(found, num_items_in_batch)
         if logits is None and not self.training:
             with torch.no_grad():
                 logits = self.model.logits(found.hidden, logits_to_keep).float()
-        hidden = (
-            self.config.output_hidden_states
-            if output_hidden_states is None
-            else output_hidden_states
-        )
+        hidden = self._asked("output_hidden_states", output_hidden_states)
         remembered: dict[str, Any] = {_CACHE: cache}
         output = CausalLMOutputWithPast(
             loss=loss,
@@ -229,11 +277,14 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
             hidden_states=(found.hidden,) if hidden else None,
             **remembered,
         )
-        return (
-            output
-            if (self.config.return_dict if return_dict is None else return_dict)
-            else output.to_tuple()
-        )
+        return output if self._asked("return_dict", return_dict) else output.to_tuple()
+
+    def _remembers(self, labels: Tensor | None) -> bool:
+        return self.config.use_cache and labels is None and not self.training
+
+    def _asked(self, option: str, given: bool | None) -> bool:
+        """What is given, or what the configuration says."""
+        return bool(getattr(self.config, option) if given is None else given)
 
     @classmethod
     def from_pretrained(cls, *args: Any, **options: Any) -> Any:
@@ -241,55 +292,18 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         replaces parameters by its own; points are marked as such again, which the optimisers of
         :mod:`hypvision.optim` go by."""
         source = options.get("pretrained_model_name_or_path", args[0] if args else None)
-        for table in Path(str(source)).glob("*.index.json"):
+        folder = Path(str(source))
+        for table in folder.glob("*.index.json"):
             read_record(ShardTable, table, "Copy it again.", extra=True)
-        for weights in Path(str(source)).glob("*.safetensors"):
-            check_bounds(weights)
-        for weights in Path(str(source)).glob("pytorch_model*.bin"):
+        for weights in folder.glob("*.safetensors"):
+            _check_file(weights)
+        for weights in folder.glob("pytorch_model*.bin"):
             read_file(weights, mapped=True)  # transformers would read it by torch.load
         reported = options.pop("output_loading_info", False)
         with bounded_functions():
             loaded: Any = super().from_pretrained(*args, output_loading_info=True, **options)
         model, report = loaded
-        lost = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
-        if lost:
-            raise HypvisionError(
-                f"The weights in '{source}' do not fit the model of its config.json: {len(lost)} "
-                f"of {len(model.state_dict())} are missing or of another shape "
-                f"({', '.join(lost[:5])}{', ...' if len(lost) > 5 else ''}). Copy the whole folder "
-                "again."
-            )
-        unknown = sorted(map(str, report["unexpected_keys"]))
-        if unknown:
-            raise HypvisionError(
-                f"The weights in '{source}' have {len(unknown)} that the model of its config.json "
-                f"does not know: {', '.join(unknown[:5])}{', ...' if len(unknown) > 5 else ''}. "
-                "Without them it would compute something else."
-            )
-        # transformers makes real numbers of any others
-        for path in Path(str(source)).glob("*.safetensors"):
-            with safe_open(path, "pt") as file:
-                wrong = [
-                    name
-                    for name in tuple(file.keys())
-                    if file.get_slice(name).get_dtype() not in _REAL
-                ]
-                if wrong:
-                    raise HypvisionError(
-                        f"The weights in '{path}' are not real numbers "
-                        f"({file.get_slice(wrong[0]).get_dtype()}: "
-                        f"{', '.join(wrong[:5])}{', ...' if len(wrong) > 5 else ''}). Copy the "
-                        "whole folder again."
-                    )
-        wrong = nonfinite_names(
-            {name: value for name, value in model.state_dict().items() if not value.is_meta}
-        )
-        if wrong:
-            raise HypvisionError(
-                f"The weights in '{source}' have NaN or infinite values in {len(wrong)} tensors "
-                f"({', '.join(wrong[:5])}{', ...' if len(wrong) > 5 else ''}): the files are "
-                "damaged, or the training that gave them has diverged. Take other weights."
-            )
+        _check_weights(model, report, source)
         for _, parameter, manifold in named_manifold_parameters(model):
             # skip sharded parameters and those offloaded to disk
             if type(parameter) is torch.nn.Parameter and not parameter.is_meta:

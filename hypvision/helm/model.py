@@ -191,17 +191,13 @@ class Helm(nn.Module):
         x = self.points(input_ids, context.places)
         broken = ~x.detach().sum(-1).isfinite()
         # on a GPU skip any(), which would make the CPU wait
-        if x.device.type != "cpu" or torch.compiler.is_compiling() or bool(broken.any()):
+        if not _on_host(x) or bool(broken.any()):
             x = x.masked_fill(broken[..., None], 0.0)
             context = context._replace(broken=broken)
         h = self.first_norm(x)
         routing = []
         for block in self.layers:
-            # with a cache, recomputation would add its tokens twice
-            if self.gradient_checkpointing and self.training and context.cache is None:
-                x, h, way = self._checkpointed(block, x, h, context)
-            else:
-                x, h, way = block(x, h, context)
+            x, h, way = self._run(block, x, h, context)
             if way is not None:
                 routing.append(way)
         if self.final_proj is not None:
@@ -211,7 +207,10 @@ class Helm(nn.Module):
             x = x.masked_fill(context.seeing(context.broken)[..., None], float("nan"))
         return x, tuple(routing)
 
-    def _checkpointed(self, block: nn.Module, *args: Any) -> Any:
+    def _run(self, block: nn.Module, *args: Any) -> Any:
+        # with a cache, recomputation would add its tokens twice
+        if not (self.gradient_checkpointing and self.training and args[-1].cache is None):
+            return block(*args)
         if self._gradient_checkpointing_func is not None:
             return self._gradient_checkpointing_func(block.__call__, *args)
         return checkpoint(block, *args, use_reentrant=False)
@@ -225,26 +224,48 @@ class Helm(nn.Module):
         position_ids: Tensor | None = None,
     ) -> Context:
         """The attention context of the tokens."""
-        b, length = input_ids.shape
-        if cache is not None:
-            _check_cache(cache, b)
-        start = 0 if cache is None else int(cache.get_seq_length())
+        start = 0 if cache is None else _filled(cache, len(input_ids))
         # On a GPU check only prompts, because the CPU waits for the result; while compiling there
         # are no values to check.
         prompt = cache is not None and not start
-        if (prompt or input_ids.device.type == "cpu") and not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and (prompt or input_ids.device.type == "cpu"):
             check_tokens(input_ids, self.config.vocab_size)
-        if start + length > self.config.max_seq_len:
+        self._check_shapes(input_ids, start, attention_mask, sequence_id)
+        if position_ids is not None:
+            sequence_id = _documents(position_ids, attention_mask, sequence_id, start, input_ids)
+        sequence_id = _without_padding(sequence_id, attention_mask)
+        places = None
+        if self.positions is not None:
+            places = self._places(input_ids, start, attention_mask, sequence_id, position_ids)
+        if sequence_id is None:
+            mask = _mask(attention_mask, start, input_ids)
+            return Context(start, mask, None, cache, places=places)
+        if _on_host(input_ids):
+            lengths = document_lengths(sequence_id)
+            return Context(0, None, lengths, cache, sequence_id, places=places)
+        # their lengths would make the CPU wait for a GPU
+        return Context(0, document_mask(sequence_id), None, cache, sequence_id, places=places)
+
+    def _check_shapes(
+        self,
+        input_ids: Tensor,
+        start: int,
+        attention_mask: Tensor | None,
+        sequence_id: Tensor | None,
+    ) -> None:
+        b, length = input_ids.shape
+        total = start + length
+        if total > self.config.max_seq_len:
             raise HypvisionError(
-                f"{start + length} tokens are more than the context of {self.config.max_seq_len} "
-                "that this model has. Shorten the prompt, ask for fewer new tokens, or build the "
-                "model with a longer max_seq_len."
+                f"{total} tokens are more than the context of {self.config.max_seq_len} that this "
+                "model has. Shorten the prompt, ask for fewer new tokens, or build the model with "
+                "a longer max_seq_len."
             )
-        if attention_mask is not None and attention_mask.shape != (b, start + length):
+        if attention_mask is not None and attention_mask.shape != (b, total):
             raise HypvisionError(
-                f"attention_mask must be (batch, tokens) = ({b}, {start + length}), with the "
-                f"tokens in the cache, got {tuple(attention_mask.shape)}. Packed documents are "
-                "told apart by sequence_id."
+                f"attention_mask must be (batch, tokens) = ({b}, {total}), with the tokens in the "
+                f"cache, got {tuple(attention_mask.shape)}. Packed documents are told apart by "
+                "sequence_id."
             )
         if sequence_id is not None and (start or sequence_id.shape != input_ids.shape):
             raise HypvisionError(
@@ -252,28 +273,6 @@ class Helm(nn.Module):
                 f"in the cache; got {tuple(sequence_id.shape)} for {tuple(input_ids.shape)} and "
                 f"{start} tokens in the cache."
             )
-        if position_ids is not None:
-            sequence_id = _documents(position_ids, attention_mask, sequence_id, start, input_ids)
-        if sequence_id is not None and attention_mask is not None:
-            sequence_id = sequence_id.masked_fill(~attention_mask.bool(), -1)
-        places = None
-        if self.positions is not None:
-            places = self._places(input_ids, start, attention_mask, sequence_id, position_ids)
-        if sequence_id is not None:
-            mask = lengths = None
-            if input_ids.device.type == "cpu" and not torch.compiler.is_compiling():
-                lengths = document_lengths(sequence_id)
-            else:  # their lengths would make the CPU wait for a GPU
-                mask = document_mask(sequence_id)
-            return Context(0, mask, lengths, cache, sequence_id, places=places)
-        mask = None
-        if attention_mask is not None and not bool(attention_mask.all()):
-            mask = _padding_mask(attention_mask.bool(), start)
-        if mask is None and start and length > 1:
-            mask = _padding_mask(
-                torch.ones(b, start + length, dtype=torch.bool, device=input_ids.device), start
-            )
-        return Context(start, mask, None, cache, places=places)
 
     def _places(
         self,
@@ -358,13 +357,18 @@ class Helm(nn.Module):
                 f"tokens may be in a cache; got {tuple(labels.shape)} for "
                 f"{tuple(input_ids.shape)}, with {context.start} in the cache."
             )
-        if labels.device.type == "cpu" and not torch.compiler.is_compiling():
+        if _on_host(labels):
             check_tokens(labels[labels != -100], self.config.vocab_size)
 
     def logits(self, hidden: Tensor, logits_to_keep: int | Tensor = 0) -> Tensor:
         """Logits ``(B, kept, V)`` of points ``(B, L, width)``."""
         which = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         return rows.upcast(apply_linear(self.head, hidden[:, which]))
+
+
+def _on_host(x: Tensor) -> bool:
+    """Whether the values of a tensor can be read without waiting."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def check_tokens(ids: Tensor, vocab_size: int) -> None:
@@ -426,12 +430,13 @@ def _documents(
     offset = (
         position_ids - torch.arange(start, start + length, device=position_ids.device)
     ).expand(b, -1)
-    there = None if attention_mask is None else attention_mask.bool()
     if sequence_id is not None:
         inside = (sequence_id[:, 1:] == sequence_id[:, :-1]) & (sequence_id[:, 1:] >= 0)
-        inside = inside if there is None else inside & there[:, 1:] & there[:, :-1]
+        if attention_mask is not None:
+            inside = inside & attention_mask[:, 1:].bool() & attention_mask[:, :-1].bool()
         wrong = (offset[:, 1:] != offset[:, :-1]) & inside
-    elif there is not None:
+    elif attention_mask is not None:
+        there = attention_mask.bool()
         # as in transformers, positions start at the first token after the padding
         first = there.int().argmax(1, keepdim=True)
         wrong = (offset != (-first if start else offset.gather(1, first))) & there[:, start:]
@@ -450,6 +455,23 @@ def _documents(
     return sequence_id
 
 
+def _without_padding(sequence_id: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
+    """Numbers of documents, -1 for padding."""
+    if sequence_id is None or attention_mask is None:
+        return sequence_id
+    return sequence_id.masked_fill(~attention_mask.bool(), -1)
+
+
+def _mask(attention_mask: Tensor | None, start: int, input_ids: Tensor) -> Tensor | None:
+    """A mask of padding or of several tokens behind those of a cache; None for a causal one."""
+    if attention_mask is not None and not bool(attention_mask.all()):
+        return _padding_mask(attention_mask.bool(), start)
+    b, length = input_ids.shape
+    if not start or length <= 1:
+        return None
+    return _padding_mask(input_ids.new_ones(b, start + length, dtype=torch.bool), start)
+
+
 def _padding_mask(there: Tensor, start: int) -> Tensor:
     """Causal mask ``(B, 1, L, all)`` of ``(B, all)`` without padding, which sees itself so that no
     row is empty."""
@@ -459,7 +481,8 @@ def _padding_mask(there: Tensor, start: int) -> Tensor:
     return ((place <= query) & there[:, None, :] | (place == query))[:, None]
 
 
-def _check_cache(cache: Cache, batch: int) -> None:
+def _filled(cache: Cache, batch: int) -> int:
+    """How many tokens a cache holds, if it is one that HELM can use."""
     # such a cache is allocated in advance, filled with zeros, which attention would take for points
     if getattr(cache, "is_compileable", False):
         raise HypvisionError(
@@ -474,3 +497,4 @@ def _check_cache(cache: Cache, batch: int) -> None:
             f"The cache holds {keys.shape[0]} sequences, but {batch} are given. Give the cache of "
             "these prompts."
         )
+    return int(cache.get_seq_length())

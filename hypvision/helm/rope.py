@@ -73,7 +73,8 @@ class Rotary:
         return (0.1 * config.mscale * math.log(config.rope_factor) + 1.0) ** 2
 
     def __call__(self, start: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Cosines and sines ``(length, d/2)`` of the positions from ``start``."""
+        """Cosines and sines ``(length, d)`` of the positions from ``start``, those of the first of
+        a pair negated: what :func:`hypvision.helm.rows.turn` multiplies by."""
         if torch.compiler.is_compiling():  # the graph owns its tensors, so they must not be cached
             return self._table(
                 torch.arange(start, start + length, device=device, dtype=torch.float32)
@@ -89,7 +90,9 @@ class Rotary:
     @torch.no_grad()
     def _table(self, position: Tensor) -> tuple[Tensor, Tensor]:
         angle = torch.outer(position, angles(self.config, self.d, position.device))
-        return angle.cos(), angle.sin()
+        cos = angle.cos()
+        sin = angle.sin()
+        return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
 
     def __deepcopy__(self, memo: dict) -> Rotary:
         return Rotary(self.config, self.d)

@@ -1,9 +1,9 @@
-"""Any model on any images: the parts of :func:`hypvision.predict` and of the commands that look at
-images.
+"""Prediction by any model on any images: the parts of :func:`hypvision.predict` and of the commands
+that look at images.
 
 :mod:`~hypvision.inference.sources` reads images, folders, lists and videos;
 :mod:`~hypvision.inference.predictors` loads models for them; :mod:`~hypvision.inference.results`
-holds what they find, and :mod:`~hypvision.inference.writers` writes it to disk.
+has a class for each kind of result, and :mod:`~hypvision.inference.writers` writes results to disk.
 """
 
 from hypvision.inference.knowledge import Known

@@ -1,5 +1,5 @@
-"""Images and boxes of images, which a walk may pass and whose distances from the root are
-measured."""
+"""Images and boxes cut from images, which serve as points of a walk and whose distances from the
+root of the space are measured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hypvision.io.images import open_image
 
 
 class Picture(NamedTuple):
-    """An image, or a box of it."""
+    """An image file, or a box cut from it."""
 
     path: Path
     box: Box | None = None
@@ -31,13 +31,13 @@ class Picture(NamedTuple):
         return str(self.path) if self.box is None else f"{self.path}, {self.box.words.strip()}"
 
     def open(self, read: Callable[[Path], Image.Image] = open_image) -> Image.Image:
-        """The image, which ``read`` opens, cut to the box."""
+        """Return the image, opened by ``read`` and cut to the box if there is one."""
         image = read(self.path)
         return image if self.box is None else cut_box(image, self.box)
 
 
 def pictures_of(folder: str | Path, rows: Iterable[Captioned]) -> list[Picture]:
-    """The images of a folder with captions, and their boxes, each once."""
+    """Return each image of a captioned folder, and each of its boxes, once."""
     found: dict[tuple[str, str], Picture] = {}
     for row in rows:
         path = Path(folder).expanduser() / "images" / row.image
@@ -47,8 +47,9 @@ def pictures_of(folder: str | Path, rows: Iterable[Captioned]) -> list[Picture]:
 
 
 def find_pictures(names: Iterable[str | Path]) -> list[Picture]:
-    """The images of paths, folders and patterns (:func:`~hypvision.io.images.find_images`); images
-    and boxes of a folder with captions (:mod:`hypvision.data.caption_folder`).
+    """Return the images that paths, folders and patterns mean
+    (:func:`~hypvision.io.images.find_images`); from a folder with captions
+    (:mod:`hypvision.data.caption_folder`) its images and their boxes.
     """
     found: list[Picture] = []
     for name in names:
@@ -64,9 +65,10 @@ def find_pictures(names: Iterable[str | Path]) -> list[Picture]:
 def embed_pictures(
     clip: CLIPBundle, pictures: Sequence[Picture], batch: int = 64, failed: list[str] | None = None
 ) -> tuple[list[Picture], Tensor]:
-    """The pictures that can be read, and their points ``(m, d)`` in the model's space; the messages
-    of the others go into ``failed``. None: one raises, as all of them do."""
-    # the boxes of an image follow it in the list, so keep the last image open
+    """Return the pictures that can be read, and their points ``(m, d)`` in the model's space.
+    Messages about unreadable ones go into ``failed``; with ``failed=None``, or if all are
+    unreadable, an error is raised."""
+    # The boxes of an image follow it in the list, so keeping one image open reads each file once.
     read = lru_cache(maxsize=1)(open_image)
     return embed_readable(clip, pictures, failed, batch, lambda picture: picture.open(read))
 
@@ -75,9 +77,9 @@ def embed_pictures(
 def caption_radii(
     clip: CLIPBundle, folder: str | Path, space: Space, batch: int = 64
 ) -> dict[str, Tensor]:
-    """Distances from the root of the images and captions of a folder
-    (:mod:`hypvision.data.caption_folder`), and of its boxes and their words, if it has any: the
-    histogram of MERU and HyCoCLIP."""
+    """Return the distances from the root of the space of a captioned folder
+    (:mod:`hypvision.data.caption_folder`), by group: its images and captions and, if it has boxes,
+    the boxes and their words. MERU and HyCoCLIP draw histograms of them."""
     rows = read_captions(folder)
     pictures = pictures_of(folder, rows)
     points = embed_pictures(clip, pictures, batch)[1]

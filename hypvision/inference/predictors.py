@@ -1,8 +1,8 @@
-"""Predictors, which :func:`hypvision.predict` makes from models: a function that prepares an image,
-and one that processes a batch.
+"""Predictors for :func:`hypvision.predict`: a predictor has a function that prepares an image and
+one that computes the results of a batch.
 
-This module does so for timm's models, CLIP and the zoo. Models that are built from configs of
-mmengine come from :mod:`hypvision.engine.predicting` and from the tasks.
+This module makes predictors from timm's models, CLIP models and records of the zoo. Models built
+from configs of mmengine come from :mod:`hypvision.engine.predicting` and from the tasks.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from hypvision.checkpoints.sources import find, is_address, resolve
 from hypvision.checkpoints.storage import read_header
 from hypvision.inference.knowledge import Known
 from hypvision.inference.results import Classes, PlacedClasses, Result, Tags
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, did_you_mean, one_line
 from hypvision.io.images import check_normalisation
 from hypvision.io.plugins import plugin
@@ -45,18 +46,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Predictor:
-    """A model ready for images.
+    """A model with functions that prepare images and compute results.
 
     Attributes:
-        prepare: turns an image, RGB or of other channels, into what the model takes; runs in
+        prepare: turns an image, with ``channels`` channels, into the model's input; it is called in
             threads.
-        find: gives a result for each of a list of these.
-        batch: whether the model looks at several images at a time; detectors and segmenters, whose
+        find: returns the results for a list of prepared images.
+        batch: whether the model processes several images at a time; detectors and segmenters, whose
             images differ in size, do not.
-        channels: of the images that ``prepare`` takes.
-        known: what the model knows.
-        network: of a classifier, to look into; None of other models.
-        maps: whether the results tell how sure each pixel is.
+        channels: number of channels of the images that ``prepare`` takes.
+        known: the classes and the image size that the model was trained on.
+        network: the network of a classifier, to inspect it; None for other models.
+        maps: whether the results contain the model's uncertainty for each pixel.
     """
 
     prepare: Callable[[Image.Image], Any]
@@ -70,22 +71,23 @@ class Predictor:
 
 @dataclass(frozen=True)
 class Request:
-    """Which model, and what to look for.
+    """A request for a predictor: the model, its weights, and what to look for.
 
     Attributes:
-        model: see :func:`hypvision.predict`; a CLIP by the arguments of
+        model: see :func:`hypvision.predict`; or, for a CLIP, the arguments of
             :func:`hypvision.clip.create_clip`.
-        weights: checkpoint file, or an address.
-        arguments: of a timm model.
-        classes: what an open-vocabulary model looks for.
-        things: those of the classes whose objects a panoptic model counts one by one.
-        score: boxes and labels of lower scores are left out; None: 0.3 of boxes, 0.5 of labels.
-        device: where to compute.
-        max_boxes: of an image, the best ones; None: as many as the model gives.
+        weights: checkpoint file, or address of weights.
+        arguments: arguments of the constructor of a timm model.
+        classes: the classes that an open-vocabulary model looks for.
+        things: those of ``classes`` whose objects a panoptic model counts one by one.
+        score: boxes and labels with lower scores are left out; None: 0.3 for boxes, 0.5 for labels.
+        device: the device that computes.
+        max_boxes: keep at most this many boxes an image, the best ones; None: all that the model
+            gives.
         options: changes of the config, see :func:`hypvision.engine.config.load_config`.
 
     Raises:
-        HypvisionError: there are things without classes.
+        HypvisionError: ``things`` are given without ``classes``.
     """
 
     model: str | Path | Mapping[str, Any]
@@ -101,18 +103,18 @@ class Request:
     def __post_init__(self) -> None:
         if self.things is not None and self.classes is None:
             raise HypvisionError(
-                "--things are those of --classes that a panoptic model counts: give both, or leave "
-                "out --things."
+                "--things are those of --classes whose objects a panoptic model counts: give both, "
+                "or leave out --things."
             )
 
 
 def means_config(name: str) -> bool:
-    """Whether a name is that of a config, and not of a timm model."""
+    """Return whether ``name`` is the name or file of a config, and not the name of a timm model."""
     return not timm.is_model(name) and is_config(name)
 
 
 def load_predictor(request: Request) -> Predictor:
-    """The predictor that a request asks for."""
+    """Return the predictor for a request, for any kind of model."""
     if isinstance(request.model, Mapping):
         return _clip(request, request.model)
     name = str(request.model)
@@ -137,7 +139,8 @@ def load_predictor(request: Request) -> Predictor:
 
 
 def _timm_network(name: str, request: Request) -> TimmModel:
-    """A timm model with the weights of a training, or with published ones."""
+    """Return a timm model with the weights of a training of one's own, or with published
+    weights."""
     if request.weights is not None and not is_address(request.weights):
         return load_trained(request.weights, name, request.arguments)
     network = _published(name, {**request.arguments, **_overlay(request)})
@@ -160,7 +163,7 @@ def _refuse_new_head(network: TimmModel, request: Request, known: int | None) ->
 
 
 def _overlay(request: Request) -> dict[str, Any]:
-    """The arguments of a timm model that make it load the zoo's weights, if some are given."""
+    """Return the arguments that make timm load weights of the zoo; none if no weights are given."""
     if request.weights is None:
         return {}
     index, record = find(str(request.weights))
@@ -177,7 +180,7 @@ def _published(name: str, arguments: Mapping[str, Any]) -> TimmModel:
         return timm_model(name, pretrained=True, **arguments)
     except HypvisionError:
         raise
-    except Exception as error:  # download clients and wrong arguments raise errors of any type
+    except Exception as error:  # Download clients and wrong arguments raise errors of any type.
         raise HypvisionError(
             f"No weights of the model '{name}' can be loaded ({one_line(error).rstrip('.')}). Give "
             "a checkpoint with --weights FILE, or a name of `hypvision zoo list`."
@@ -210,7 +213,7 @@ def _of_the_zoo(request: Request) -> Predictor:
         return _clip(
             request, dict(name=record.model, pretrained=name if is_address(name) else f"zoo:{name}")
         )
-    if record.task in ("classification", "retrieval"):  # segmenters and detectors may take words
+    if record.task in ("classification", "retrieval"):  # Segmenters and detectors may take words.
         _refuse_classes(request)
     if record.task == "classification":
         network = classifier_of(index, record, request.arguments)
@@ -228,7 +231,8 @@ def _of_the_zoo(request: Request) -> Predictor:
 
 
 def _clip(request: Request, options: Mapping[str, Any]) -> Predictor:
-    """Of a CLIP by the arguments of :func:`hypvision.clip.create_clip`."""
+    """Return the predictor of a CLIP, whose ``options`` are arguments of
+    :func:`hypvision.clip.create_clip`."""
     from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 
     unused = [
@@ -243,7 +247,7 @@ def _clip(request: Request, options: Mapping[str, Any]) -> Predictor:
     return zero_shot(model.to(request.device).eval(), request)
 
 
-# Parts of predictors
+# Predictors of classifiers
 
 
 def _timm_predictor(network: TimmModel, request: Request, names: Sequence[str] = ()) -> Predictor:
@@ -272,19 +276,20 @@ def _timm_predictor(network: TimmModel, request: Request, names: Sequence[str] =
 
 
 def _recorded_familiar(file: str | None) -> Familiar | None:
-    """What a weight file of the zoo says of familiar images."""
+    """Return where the features of familiar images lie, from the header of a weight file of the
+    zoo; None if the header says nothing."""
     if not str(file).endswith(".safetensors"):
         return None
-    return of_header(read_header(str(file)))
+    return of_header(read_header(str(file)), file)
 
 
 def label_score(request: Request) -> float:
-    """The lowest score at which one of several labels is shown."""
+    """Return the lowest score at which a model of several labels an image shows a label."""
     return 0.5 if request.score is None else request.score
 
 
 def _imagenet(network: TimmModel) -> list[str]:
-    """ImageNet's class names for a head of ImageNet's classes; numbers for any other."""
+    """Return ImageNet's class names for a head of ImageNet's classes, and numbers for any other."""
     subset = infer_imagenet_subset(network)
     if not subset:
         return [str(i) for i in range(network.num_classes)]
@@ -294,7 +299,7 @@ def _imagenet(network: TimmModel) -> list[str]:
 
 @contextmanager
 def _inputs_of(layer: nn.Module | None) -> Iterator[list[Tensor]]:
-    """A list to which each call of a layer adds its input."""
+    """Give a list to which each call of ``layer`` appends its input; it stays empty for None."""
     kept: list[Tensor] = []
     if layer is None:
         yield kept
@@ -315,10 +320,26 @@ def classifier(
     channels: int = 3,
     head: nn.Module | None = None,
 ) -> Predictor:
-    """A predictor of classes, from a function of images ``(B, C, H, W)`` to logits and one from an
-    image to ``(C, H, W)``; with ``score`` an image has any number of labels, those of at least this
-    score. Where it is known how far familiar images lie from the classes, ``head`` is the layer
-    that gets the features."""
+    """Return a predictor of classes.
+
+    Args:
+        logits: a function from images ``(B, C, H, W)`` to logits.
+        transform: a function from an image to a tensor ``(C, H, W)``.
+        known: the classes, and where the features of familiar images lie, if this is recorded.
+        device: the device that computes.
+        score: lowest score of a label, for images with any number of labels; None: one class an
+            image.
+        channels: number of channels of the images.
+        head: the layer whose input is the features, to measure how familiar an image is.
+    """
+    if known.familiar is not None:
+        width = known.familiar.means.shape[1]
+        features = getattr(head, "in_features", width)
+        ensure(
+            features == width,
+            f"The model has {features} features, but the images that it knows were recorded with "
+            f"{width} ({known.source}). Give the weights of this model.",
+        )
 
     def find(images: list[Tensor]) -> list[Classes]:
         with _inputs_of(head) as kept:
@@ -343,7 +364,7 @@ def classifier(
 
 
 def zero_shot(model: OpenVocabularyCLIP, request: Request) -> Predictor:
-    """A predictor of classes by their names."""
+    """Return a predictor that compares images with the names of classes, for a CLIP."""
     from hypvision.clip.spaces import space_of
     from hypvision.clip.towers import encode_image, logit_scale_of
     from hypvision.data.preprocessing import preprocessing_of

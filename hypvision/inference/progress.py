@@ -1,4 +1,4 @@
-"""How far a command has come: one live line on a terminal, a plain line now and then elsewhere."""
+"""Progress of a command: one live line on a terminal, and a plain line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import TypeVar
 from tqdm import tqdm
 
 _Item = TypeVar("_Item")
-_SECONDS = 30.0  # between two lines where there is no terminal
+_SECONDS = 30.0  # time between two lines where standard error is no terminal
 
 
 class Progress:
-    """A bar on a terminal: how much is done, how fast, and how long it still takes; elsewhere a
-    line every half minute, and with ``closing`` one at the end."""
+    """A progress bar on a terminal, with the number of items done, the rate and the time left;
+    elsewhere a line every half minute, and with ``closing`` a last one at the end."""
 
     def __init__(
         self, what: str, total: int, done: int = 0, unit: str = "it", closing: bool = True
@@ -36,7 +36,7 @@ class Progress:
             )
 
     def update(self, done: int, facts: str = "") -> None:
-        """Show ``done`` of the total, followed by ``facts``."""
+        """Show that ``done`` items of the total are finished, followed by the text ``facts``."""
         if self.bar is not None:
             self.bar.set_postfix_str(facts, refresh=False)
             self.bar.update(done - self.done)
@@ -60,7 +60,7 @@ class Progress:
             say(", ".join(filter(None, parts)))
 
     def close(self) -> None:
-        """Leave the bar as it ended."""
+        """Close the bar, and leave its last state on the terminal."""
         if self.bar is not None:
             self.bar.close()
 
@@ -72,7 +72,7 @@ def say(text: str) -> None:
 
 
 def duration(seconds: float) -> str:
-    """A time in words."""
+    """Return a time in words, such as ``"1 h 05 min"``."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return (
@@ -85,7 +85,7 @@ def duration(seconds: float) -> str:
 
 
 def progress(items: Iterable[_Item], total: int, unit: str) -> Iterator[_Item]:
-    """The items, with :class:`Progress` on standard error; a single item gets no bar."""
+    """Yield the items, and show a :class:`Progress` on standard error if ``total`` is not 1."""
     if total == 1:
         yield from items
         return
@@ -100,10 +100,10 @@ def progress(items: Iterable[_Item], total: int, unit: str) -> Iterator[_Item]:
 
 @contextmanager
 def stages() -> Iterator[Callable[[str], None]]:
-    """A function to call with the name of each step of a long work.
+    """Give a function to call with the name of each step of a long command.
 
-    A terminal shows the present step and the time since the beginning in one line; elsewhere each
-    step gets a line.
+    On a terminal, one line shows the current step and the time since the beginning; elsewhere each
+    step prints a line.
     """
     if not sys.stderr.isatty():
         yield lambda text: print(f"{text} ...", file=sys.stderr, flush=True)

@@ -1,5 +1,5 @@
-"""Results of models: a class for each task, with methods for its drawing, its COCO annotations and
-its rows of a table.
+"""Results of models: a class for each task, whose methods draw a result and return its COCO
+annotations and the rows of its table.
 
 Boxes are ``(x1, y1, x2, y2)`` in pixels of the image as it is shown; annotations have COCO's
 ``[x, y, width, height]`` and run-length masks. Classes are numbered from 0 in the order of their
@@ -26,19 +26,20 @@ _OPACITY = 0.5
 
 
 class Result(ABC):
-    """The result of a model for one image: what the model does, in a word, and the names of its
-    classes."""
+    """The result of a model for one image. ``task`` names the task of the model in a word or two,
+    and ``names`` its classes."""
 
     task: ClassVar[str]
     names: tuple[str, ...]
 
     @abstractmethod
     def annotations(self) -> list[dict[str, Any]]:
-        """Each thing found as a dict that JSON can write; the file adds ``id`` and ``image_id``."""
+        """Return each thing found as a dict for JSON; the file's writer adds ``id`` and
+        ``image_id``."""
 
     def rows(self) -> list[dict[str, Any]]:
-        """The annotations for a table: without masks, a box as ``x``, ``y``, ``width`` and
-        ``height``."""
+        """Return the annotations as rows of a table: without masks, and with a box as ``x``, ``y``,
+        ``width`` and ``height``."""
         found = []
         for item in self.annotations():
             row = {
@@ -49,20 +50,22 @@ class Result(ABC):
 
     @abstractmethod
     def draw(self, image: Image.Image, legend: bool = True) -> Image.Image | None:
-        """The image, RGB, with what was found painted in; None where there is nothing to paint.
+        """Return the image, in RGB, with the result painted in; None where there is nothing to
+        paint.
 
-        With ``legend`` names may stand outside of the image, and the size of the drawing depends on
-        how much was found; frames of a video need one size.
+        With ``legend`` names may stand outside the image, so that the size of the drawing depends
+        on how much was found; frames of a video need one size, so they are drawn without.
         """
 
     def label_image(self) -> Image.Image | None:
-        """A map of numbers to write beside the JSON file; None for tasks without one."""
+        """Return the result as an image of numbers, one a pixel; None for tasks without such a
+        map."""
         return None
 
 
 @dataclass(frozen=True)
 class Classes(Result):
-    """A classification; ``scores`` is float (C,), a probability for each class."""
+    """A classification; ``scores`` is float ``(C,)``, the probability of each class."""
 
     task = "classification"
     scores: NDArray[Any]
@@ -70,11 +73,12 @@ class Classes(Result):
 
     @property
     def best(self) -> int:
-        """Number of the most probable class."""
+        """The number of the most probable class."""
         return int(self.scores.argmax())
 
     def annotations(self) -> list[dict[str, Any]]:
-        """The five most probable classes, the best first."""
+        """Return the most probable classes (five, unless a subclass shows others), the best
+        first."""
         order = np.argsort(-self.scores, kind="stable")[: self._shown()]
         return [
             dict(category_id=int(i), name=self.names[i], score=_rounded(self.scores[i]))
@@ -85,7 +89,7 @@ class Classes(Result):
         return _TOP
 
     def draw(self, image: Image.Image, legend: bool = True) -> Image.Image:
-        """The image above a line for each of the best classes."""
+        """Return the image with a line of text below it for each of the best classes."""
         lines = [f"{100 * item['score']:5.1f} %  {item['name']}" for item in self.annotations()]
         return add_legend(
             to_rgb(image),
@@ -97,13 +101,13 @@ class Classes(Result):
 
 @dataclass(frozen=True)
 class PlacedClasses(Classes):
-    """A classification by a model that knows how far its own images lie from its classes, in the
-    space of features.
+    """A classification by a model that records how far, in its feature space, training images lie
+    from its classes.
 
     Attributes:
-        distance: of the image from the nearest class, see
+        distance: distance of the image's features from the nearest class, see
             :class:`~hypvision.zoo.familiar.Familiar`.
-        limit: 95 % of images like those of the training are nearer.
+        limit: the distance below which 95 % of images like the training images lie.
     """
 
     distance: float
@@ -111,7 +115,7 @@ class PlacedClasses(Classes):
 
     @property
     def foreign(self) -> bool:
-        """Whether the image is unlike anything that the model was trained on."""
+        """Whether the image lies farther from every class than the limit for familiar images."""
         return self.distance > self.limit
 
     def annotations(self) -> list[dict[str, Any]]:
@@ -127,8 +131,8 @@ class PlacedClasses(Classes):
 
 @dataclass(frozen=True)
 class Tags(Classes):
-    """The labels of an image that has any number of them: those whose score, a probability by
-    itself, is at least ``threshold``."""
+    """The labels of an image that may have any number of them: those with a score of at least
+    ``threshold``. Scores are independent probabilities, which need not sum to 1."""
 
     task = "multi-label classification"
     threshold: float
@@ -137,8 +141,8 @@ class Tags(Classes):
         return int((self.scores >= self.threshold).sum())
 
     def draw(self, image: Image.Image, legend: bool = True) -> Image.Image:
-        """The image above a line for each label; of a video, whose frames are of one size, for the
-        best classes."""
+        """Return the image with a line of text for each label; without ``legend``, for a frame of a
+        video, with a fixed number of lines for the best classes."""
         return (
             super().draw(image) if legend else Classes(self.scores, self.names).draw(image, legend)
         )
@@ -146,13 +150,13 @@ class Tags(Classes):
 
 @dataclass(frozen=True)
 class Boxes(Result):
-    """A detection.
+    """The boxes that a detector finds in an image.
 
     Attributes:
-        boxes: float (N, 4), the best first.
-        scores: float (N,).
-        labels: int (N,), classes.
-        masks: bool (N, H, W); None of a detector without masks.
+        boxes: float ``(N, 4)``, the best first.
+        scores: float ``(N,)``, the score of each box.
+        labels: int ``(N,)``, the class of each box.
+        masks: bool ``(N, H, W)``, the mask of each box; None for a detector without masks.
     """
 
     task = "detection"
@@ -163,7 +167,7 @@ class Boxes(Result):
     masks: NDArray[Any] | None = None
 
     def annotations(self) -> list[dict[str, Any]]:
-        """One a box, as COCO's files of instances have them, with ``score``."""
+        """Return one annotation a box, as in COCO's instance files, with its ``score``."""
         found = []
         for i, (x1, y1, x2, y2) in enumerate(self.boxes.tolist()):
             item = _entry(int(self.labels[i]), self.names)
@@ -175,8 +179,8 @@ class Boxes(Result):
         return found
 
     def draw(self, image: Image.Image, legend: bool = True) -> Image.Image:
-        """Boxes with names and scores, above their masks; where masks overlap, the better one is
-        seen."""
+        """Draw the boxes with names and scores over their masks; where masks overlap, that of the
+        better box is seen."""
         colours = label_colours(len(self.names))[self.labels]
         image = to_rgb(image)
         if self.masks is not None and len(self.masks):
@@ -190,10 +194,10 @@ class Boxes(Result):
 
 @dataclass(frozen=True)
 class Labels(Result):
-    """A semantic segmentation; ``labels`` is int (H, W), a class for each pixel.
+    """A semantic segmentation; ``labels`` is int ``(H, W)``, the class of each pixel.
 
-    Of a model with hyperbolic pixels also float (H, W) their distance from the origin, ``radius``,
-    and ``uncertainty``, 0 to 1; else None.
+    A model with hyperbolic pixels also gives, as float ``(H, W)``, each pixel's distance from the
+    origin, ``radius``, and its ``uncertainty`` from 0 to 1; both are None for other models.
     """
 
     task = "segmentation"
@@ -203,16 +207,17 @@ class Labels(Result):
     uncertainty: NDArray[Any] | None = None
 
     def annotations(self) -> list[dict[str, Any]]:
-        """One a class that occurs, as COCO's files of stuff have them."""
+        """Return one annotation for each class that occurs, as in COCO's stuff files."""
         present = [number for number in np.unique(self.labels).tolist() if number < len(self.names)]
         return [_entry(number, self.names) | _coded(self.labels == number) for number in present]
 
     def draw(self, image: Image.Image, legend: bool = True) -> Image.Image:
-        """The classes painted in, and a legend."""
+        """Return the image with the classes painted in, and a legend if ``legend``."""
         return draw_segmentation(image, self.labels, self.names, _OPACITY, legend)
 
     def label_image(self) -> Image.Image:
-        """The class numbers as an image of 8 bits, or 16 with more than 255 classes."""
+        """Return the class numbers as an image of 8 bits, or of 16 bits for more than 255
+        classes."""
         return Image.fromarray(
             self.labels.astype(np.uint8 if len(self.names) <= 255 else np.uint16)
         )
@@ -220,8 +225,8 @@ class Labels(Result):
 
 @dataclass(frozen=True)
 class Segments(Result):
-    """A panoptic segmentation; ``segments`` is int (H, W), the number of the segment of each pixel,
-    from 1, or 0 for none, and ``labels`` is int (S,), the class of each segment."""
+    """A panoptic segmentation; ``segments`` is int ``(H, W)``, the number of each pixel's segment,
+    from 1, or 0 for no segment, and ``labels`` is int ``(S,)``, the class of each segment."""
 
     task = "panoptic"
     segments: NDArray[Any]
@@ -229,15 +234,16 @@ class Segments(Result):
     names: tuple[str, ...]
 
     def annotations(self) -> list[dict[str, Any]]:
-        """One a segment; ``segment`` is its number in the map."""
+        """Return one annotation a segment, whose ``segment`` is its number in the map
+        ``segments``."""
         return [
             _entry(label, self.names) | _coded(self.segments == number) | dict(segment=number)
             for number, label in enumerate(self.labels.tolist(), 1)
         ]
 
     def draw(self, image: Image.Image, legend: bool = True) -> Image.Image:
-        """Each segment in a colour of its own, with its name: in the legend, or else on the
-        segment."""
+        """Return the image with each segment in a colour of its own; names stand in the legend, or
+        without a legend on the segments."""
         colours = label_colours(len(self.labels))
         painted = paint(image, self.segments - 1, colours, _OPACITY)
         names = [self.names[label] for label in self.labels]
@@ -250,7 +256,8 @@ class Segments(Result):
         return painted
 
     def label_image(self) -> Image.Image:
-        """COCO's panoptic PNG: the number of a segment is ``R + 256 G + 256^2 B``."""
+        """Return the map in the form of COCO's panoptic PNG: segment number ``R + 256 G + 256^2
+        B``."""
         numbers = self.segments.astype(np.uint32)
         return Image.fromarray(
             np.stack([numbers >> shift & 255 for shift in (0, 8, 16)], -1).astype(np.uint8)
@@ -259,7 +266,7 @@ class Segments(Result):
 
 @dataclass(frozen=True)
 class Embedding(Result):
-    """A point in the space of a metric learner; ``vector`` is float (D,)."""
+    """A point in the embedding space of a metric learner; ``vector`` is float ``(D,)``."""
 
     task = "embedding"
     vector: NDArray[Any]
@@ -269,11 +276,11 @@ class Embedding(Result):
         return [dict(embedding=[float(value) for value in self.vector])]
 
     def rows(self) -> list[dict[str, Any]]:
-        """A column a coordinate."""
+        """Return one row, with a column for each coordinate."""
         return [{f"e{i}": float(value) for i, value in enumerate(self.vector)}]
 
     def draw(self, image: Image.Image, legend: bool = True) -> None:
-        """None: the point of one image alone shows nothing."""
+        """Draw nothing: the point of a single image cannot be shown."""
 
 
 def _rounded(value: float, digits: int = 5) -> float:
@@ -285,7 +292,7 @@ def _entry(label: int, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _coded(mask: NDArray[Any]) -> dict[str, Any]:
-    """COCO's area, box and compressed run lengths of a mask (H, W)."""
+    """Return COCO's area, box and compressed run-length code of a mask ``(H, W)``."""
     coco = require("pycocotools.mask", "mm")
     code = coco.encode(np.asfortranarray(mask, dtype=np.uint8))
     return dict(

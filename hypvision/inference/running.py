@@ -1,5 +1,5 @@
-"""A predictor over all images of the sources, read and prepared by threads while the model
-computes."""
+"""Run a predictor over all images of the sources; threads read and prepare the next images while
+the model computes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _R = TypeVar("_R", bound=Result, default=Result)
 def results(
     predictor: Predictor, sources: Sources, batch: int = 8, failed: list[str] | None = None
 ) -> Iterator[tuple[Frame, Image.Image, Result]]:
-    """Each frame of the sources with its image, RGB, and what is found in it, ``batch`` images at a
-    time.
+    """Yield each frame of the sources with its image, in RGB, and its result; the model computes
+    ``batch`` images at a time.
 
-    Images and videos that cannot be read or that the model rejects are skipped, with a message in
-    ``failed``; None: an error.
+    Images and videos that cannot be read, or that the model rejects, are skipped, with a message in
+    ``failed``; with ``failed=None`` they are an error.
     """
     count = batch if predictor.batch else 1
 
@@ -59,7 +59,7 @@ def results(
         except HypvisionError:
             if failed is None or len(waiting) == 1:
                 raise
-            for one in waiting:  # one at a time, to find the image that failed
+            for one in waiting:  # Find the image that failed by giving the model one at a time.
                 yield from find([one])
         for (frame, image, _), result in zip(waiting, found):
             yield frame, image, result
@@ -91,38 +91,39 @@ def predict(
     cfg_options: Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> list[Prediction[_R]]:
-    """Predict with any model on any images: classes, boxes, masks, label maps, segments or
-    embeddings.
+    """Predict with any model on any images, and return classes, boxes, masks, label maps, segments
+    or embeddings.
 
     Args:
-        source: a path of an image, a folder, a pattern, a list of paths (``.txt``), a video; an
-            image itself (PIL, or RGB uint8 (H, W, 3)); or several of these.
-        model: a timm model, a record of the zoo (``"zoo:NAME"``, or its name), a release
-            (``"hf-hub:USER/REPO"``), the config of a training, by its path; or what
-            :func:`~hypvision.inference.load_predictor` gives, to use it again.
-        weights: the checkpoint of the training; without, a timm model has its published weights.
-        classes: what an open-vocabulary model looks for: names, or anything that
+        source: a path of an image, folder, video or list of paths (``.txt``), or a pattern; an
+            image itself (PIL, or RGB uint8 ``(H, W, 3)``); or several of these.
+        model: the name of a timm model; a record of the zoo (``"zoo:NAME"``, or its name); a
+            release (``"hf-hub:USER/REPO"``); the path of a training's config; or a predictor from
+            :func:`~hypvision.inference.load_predictor`, to use it again.
+        weights: the checkpoint of a training; without one, a timm model has its published weights.
+        classes: the classes that an open-vocabulary model looks for: names, or anything that
             :func:`hypvision.data.classes.load_classes` takes.
-        things: those of the classes whose objects a panoptic model counts one by one; None: all.
-        score: leave out boxes and labels of lower scores; default 0.3 for boxes, 0.5 for labels.
-        max_boxes: of an image at most, the best ones.
-        every: take every so-many-th frame of a video.
-        batch: images at a time, of a classifier.
-        device: where to compute.
-        expect: the kind of result that the model must give, e.g.
-            :class:`~hypvision.inference.Boxes`; a type checker then knows what ``result`` has.
-            None: any kind.
+        things: those of ``classes`` whose objects a panoptic model counts one by one; None: all.
+        score: leave out boxes and labels with lower scores; None: 0.3 for boxes, 0.5 for labels.
+        max_boxes: keep at most this many boxes an image, the best ones.
+        every: from a video take only every ``every``-th frame.
+        batch: number of images that a classifier processes at a time.
+        device: the device that computes.
+        expect: the class of results that the model must give, e.g.
+            :class:`~hypvision.inference.Boxes`, so that a type checker knows the attributes of
+            ``result``; None: any class.
         cfg_options: changes of the config, with dotted keys.
-        **arguments: of the timm model, as ``model.backbone`` of a config has them.
+        **arguments: arguments of the timm model, as in ``model.backbone`` of a config.
 
     Returns:
-        One :class:`~hypvision.inference.Prediction` an image, in their order, frames of videos
-        last; a file that is named twice has one. Each result also has the classes of the model and
-        the reasons why it is doubtful; a warning gives them in a sentence
-        (:mod:`hypvision.inference.knowledge`).
+        One :class:`~hypvision.inference.Prediction` for each image, in the order given, then one
+        for each frame of the videos; a file that is named twice has one. Each also has what the
+        model knows (``known``) and the reasons why its result is doubtful (``doubts``); a warning
+        states them in a sentence (:mod:`hypvision.inference.knowledge`).
 
-    >>> [found] = hypvision.predict("shapes.jpg", "mask-rcnn_hcformer_nano.shapes", expect=Boxes)
-    >>> found.result.draw(Image.open("shapes.jpg")).show()
+    >>> detector = "faster-rcnn_tf_efficientnet_lite0.emoji"
+    >>> [found] = hypvision.predict("scene.jpg", detector, expect=Boxes)
+    >>> found.result.draw(Image.open("scene.jpg")).show()
     """
     sources = find_sources(source, every)
     check_every(every, sources)

@@ -1,5 +1,5 @@
-"""The inputs of a command: images, folders, patterns, lists and videos, read one after another, and
-those from addresses and from the standard input, as files of a temporary folder."""
+"""The inputs of a command: images, folders, patterns, lists and videos, read one after another.
+Addresses and the standard input are first saved as files in a temporary folder."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from hypvision.checkpoints.download import SourceError, download
-from hypvision.checkpoints.index import without_password
+from hypvision.checkpoints.download import download
 from hypvision.data.depth import find_white
 from hypvision.data.usage import Usage
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import HypvisionError, without_secrets
 from hypvision.io.files import read_lines
 from hypvision.io.images import (
     SUFFIXES,
@@ -37,30 +36,32 @@ from hypvision.io.images import (
     output_names,
     require_all,
 )
+from hypvision.io.web import SourceError
 from hypvision.viz.video import VIDEO_SUFFIXES, frame_count, read_frames
 
 Source: TypeAlias = str | Path | Image.Image | NDArray[Any]
-"""The name of images, or one in memory."""
+"""A name that means images (a path, folder, list, pattern or video), or an image in memory."""
 
-LARGEST = 2**30  # bytes of one image or video
-STREAM = "-"  # the standard input
+LARGEST = 2**30  # largest number of bytes of a downloaded or piped image or video
+STREAM = "-"  # the name that stands for the standard input
 
 IN_MEMORY = "image"
-"""The name of an image that is in memory, and so of what is written about it."""
+"""The name of an image in memory, from which the names of its result files are made."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
 class Frame(NamedTuple):
-    """An image to look at.
+    """An image, or a frame of a video, to look at.
 
     Attributes:
-        file: where it is from; :data:`IN_MEMORY` of one that is in memory.
-        name: what its results are called.
-        number: of a frame in its video, from 0; None of an image.
-        source: path of the image, or the image itself.
+        file: the path or address of the image or video; :data:`IN_MEMORY` for an image in memory.
+        name: the name from which those of its result files are made.
+        number: the number of a frame in its video, from 0; None for an image.
+        source: the path of the image, or the image itself.
         white: the value of white in an image of 16 bits.
+        video: the file of its video; None of an image.
     """
 
     file: str
@@ -68,27 +69,28 @@ class Frame(NamedTuple):
     number: int | None
     source: Path | Image.Image | NDArray[Any]
     white: int = WHITE
+    video: Path | None = None
 
     @property
     def stem(self) -> str:
-        """The name of a file about it, without the suffix."""
+        """The name of a result file of this image or frame, without the suffix."""
         return self.name if self.number is None else f"{self.name}_{self.number:06d}"
 
     def open(self, channels: int = 3) -> Image.Image:
-        """The image, RGB or of other channels."""
+        """Return the image, in RGB for three channels, or with another number of channels."""
         return open_channels(self.source, channels, self.white)
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Everything that was named, each once.
+    """The images and videos that a command was given, each once.
 
     Attributes:
-        images: files, or images in memory.
-        videos: files.
-        every: take every so-many-th frame of a video.
+        images: image files, or images in memory.
+        videos: video files.
+        every: from a video take only every ``every``-th frame.
         white: the value of white in images of 16 bits.
-        called: the names of files that were fetched.
+        called: for files saved from an address or the standard input, the name that was given.
     """
 
     images: tuple[Path | Image.Image | NDArray[Any], ...]
@@ -99,11 +101,11 @@ class Sources:
 
     @property
     def files(self) -> list[Path]:
-        """What must not be overwritten."""
+        """The given files on disk, which results must not overwrite."""
         return [source for source in (*self.images, *self.videos) if isinstance(source, Path)]
 
     def __len__(self) -> int:
-        """How many frames there are, as far as the headers of videos say."""
+        """Return the number of images and frames, as far as the headers of videos tell it."""
         count = len(self.images)
         for video in self.videos:
             with suppress(HypvisionError):  # the error is raised when its frames are read
@@ -114,20 +116,21 @@ class Sources:
         return self.frames()
 
     def frames(self, failed: list[str] | None = None) -> Iterator[Frame]:
-        """The images, then the frames of the videos; the messages of unreadable ones go into
-        ``failed``. None: they raise."""
+        """Yield the images, then the frames of the videos. Messages about unreadable files go into
+        ``failed``; with ``failed=None`` an unreadable file is an error."""
         paths = [source if isinstance(source, Path) else Path(IN_MEMORY) for source in self.images]
         for image, path, name in zip(self.images, paths, output_names(paths)):
             yield Frame(self.called.get(path, str(path)), name, None, image, self.white)
         for video, name in zip(self.videos, output_names(self.videos)):
             with leaving_out(video, failed):
                 for number, pixels in read_frames(video, self.every):
-                    yield Frame(self.called.get(video, str(video)), name, number, pixels)
+                    shown = self.called.get(video, str(video))
+                    yield Frame(shown, name, number, pixels, video=video)
 
 
 def find_files(names: Sequence[str | Path], videos: Collection[str] = ()) -> list[Path]:
-    """The files that :func:`~hypvision.io.images.find_images` finds; a warning says what each
-    folder has that is left out."""
+    """Return the files that :func:`~hypvision.io.images.find_images` finds, and warn of the files
+    in each folder that are left out."""
     found = find_images(names, videos)
     for folder in (Path(name).expanduser() for name in names):
         if folder.is_dir():
@@ -136,8 +139,8 @@ def find_files(names: Sequence[str | Path], videos: Collection[str] = ()) -> lis
 
 
 def _tell_left_out(folder: Path, used: int, videos: Collection[str]) -> None:
-    """Warn of what a folder has that is left out (:func:`~hypvision.io.images.not_taken`); ``used``
-    files are not."""
+    """Warn of the files in a folder that are left out (:func:`~hypvision.io.images.not_taken`);
+    ``used`` is the number of files that are used."""
     usage = Usage(folder)
     usage.use("files", used)
     for reason, name in not_taken(folder, videos):
@@ -149,14 +152,14 @@ def _tell_left_out(folder: Path, used: int, videos: Collection[str]) -> None:
 def find_sources(
     given: Source | Sequence[Source], every: int = 1, white: int | str | None = WHITE
 ) -> Sources:
-    """The images and videos that names mean, each file once and in their order.
+    """Return the images and videos that names mean, each file once and in the order given.
 
     Args:
         given: the path of an image, folder, video or list, or a glob pattern; an image itself (PIL,
             or RGB uint8 (H, W, 3)); or several of these. A list is a ``.txt`` file with a path a
             line, relative to the list; lines that begin with ``#`` do not count. A path in the list
             without a file counts as an image that cannot be opened.
-        every: take every so-many-th frame of a video.
+        every: from a video take only every ``every``-th frame.
         white: the value of white in images of 16 bits, or ``"auto"``, see
             :func:`~hypvision.data.depth.find_white`.
     """
@@ -183,8 +186,8 @@ def find_sources(
 
 
 def _white_of(paths: list[Path], white: int | str | None) -> int:
-    """The value of white in images of 16 bits, where it is not the usual one; warns of what stands
-    out."""
+    """Return the value of white in images of 16 bits, where ``white`` is not the usual one, and
+    warn of what :func:`~hypvision.data.depth.find_white` notes about the images."""
     usage = Usage("images")
     value = find_white(paths, white, usage)
     for note in usage.notes:
@@ -193,7 +196,8 @@ def _white_of(paths: list[Path], white: int | str | None) -> int:
 
 
 def check_every(every: int, *found: Sources) -> None:
-    """Refuse to take every so-many-th frame where there is no video, and numbers below 1."""
+    """Raise an error if ``every`` is below 1, or above 1 without a video whose frames it could
+    skip."""
     if not isinstance(every, int) or every < 1:
         raise HypvisionError(f"every must be a whole number, at least 1, got {every!r}.")
     if every > 1 and not any(sources.videos for sources in found):
@@ -203,8 +207,8 @@ def check_every(every: int, *found: Sources) -> None:
 
 
 def _files_of(name: str | Path) -> list[Path]:
-    """The files that a name means, or the paths in a list. Paths without a file stay in the result,
-    unless no path has one."""
+    """Return the files that a name means, or the paths in a list. Paths in a list without a file
+    stay in the result, unless none of them has a file."""
     if Path(name).suffix.lower() != ".txt":
         return find_files([name], VIDEO_SUFFIXES)
     lines = [line for line in read_lines(name, "the list of images") if not line.startswith("#")]
@@ -218,7 +222,7 @@ def _files_of(name: str | Path) -> list[Path]:
         try:
             found += find_files([path], VIDEO_SUFFIXES)
         except HypvisionError as error:
-            found.append(path)  # opening it fails, but the other images are still read
+            found.append(path)  # Opening it fails later, but the other images are still read.
             failed.append(str(error))
     if len(failed) == len(lines):
         require_all(failed, done=0)
@@ -228,8 +232,8 @@ def _files_of(name: str | Path) -> list[Path]:
 def in_advance(
     function: Callable[[_Item], _Result], items: Iterable[_Item], ahead: int = 16
 ) -> Iterator[tuple[_Item, _Result]]:
-    """Each item with what a function makes of it; two threads compute up to ``ahead`` results in
-    advance."""
+    """Yield each item with the result of ``function`` for it; two threads compute up to ``ahead``
+    results in advance."""
     waiting: deque[tuple[_Item, Future[_Result]]] = deque()
     pool = ThreadPoolExecutor(2)
     try:
@@ -245,16 +249,16 @@ def in_advance(
         pool.shutdown(cancel_futures=True)
 
 
-# From addresses and from the standard input
+# Addresses and the standard input
 
 
 @contextmanager
 def fetched(names: Sequence[str]) -> Iterator[tuple[list[str], dict[Path, str]]]:
-    """The names, with a file in the place of each address and of ``-``, and what these files are
-    from.
+    """Return the names, with a temporary file in the place of each address and of ``-`` (the
+    standard input), and for each such file the name that was given.
 
     Raises:
-        HypvisionError: an address gives no image or video, or the standard input none.
+        HypvisionError: an address or the standard input gives no image or video.
     """
     with TemporaryDirectory(prefix="hypvision-", ignore_cleanup_errors=True) as folder:
         found = []
@@ -269,7 +273,7 @@ def fetched(names: Sequence[str]) -> Iterator[tuple[list[str], dict[Path, str]]]
                 found.append(name)
                 continue
             found.append(str(file))
-            called[file] = without_password(name)
+            called[file] = without_secrets(name)
         yield found, called
 
 
@@ -281,7 +285,9 @@ def _stream(folder: Path) -> Path:
         )
     data = sys.stdin.buffer.read(LARGEST + 1)
     if len(data) > LARGEST:
-        raise HypvisionError(f"The standard input has more than {LARGEST:,} bytes.")
+        raise HypvisionError(
+            f"The standard input has more than {LARGEST:,} bytes. Send a smaller file."
+        )
     folder.mkdir()
     file = folder / "stdin.img"
     file.write_bytes(data)
@@ -293,24 +299,26 @@ def _download(address: str, folder: Path) -> Path:
     try:
         name = _file_name(urlsplit(address).path)
         file = folder / name
-        download(address, file, lambda part: None, name=name, limit=LARGEST)
+        download(address, file, None, name=name, limit=LARGEST)
     except (SourceError, ValueError) as error:
         raise HypvisionError(f"'{address}': {error}. Check the address.") from error
     return _with_suffix(file, f"'{address}'")
 
 
 def _file_name(path: str) -> str:
-    """A name on this machine for the last part of an address, with its ending."""
+    """Return a safe file name, with its ending, for the last part of an address."""
     last = Path(unquote(path)).name
     return re.sub(r"[^\w. -]+", "_", last)[-100:].lstrip(".") or "image"
 
 
 def _with_suffix(file: Path, what: str) -> Path:
-    """The file, with the ending of its format where it has none."""
+    """Return the file, renamed to end with its image format where the name has no known ending."""
     if file.suffix.lower() in (*SUFFIXES, *VIDEO_SUFFIXES):
         return file
     try:
         kind, _ = image_kind(file)
     except HypvisionError as error:
-        raise HypvisionError(f"What {what} gives is no image that can be read.") from error
+        raise HypvisionError(
+            f"What {what} gives is no image that can be read. Give an image or a video."
+        ) from error
     return file.rename(file.with_name(f"{file.stem}.{dict(JPEG='jpg').get(kind, kind.lower())}"))

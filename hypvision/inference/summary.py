@@ -1,9 +1,10 @@
-"""How large a network is, and how fast: parameters, multiply-adds, activations and images a second,
-by module.
+"""The size and speed of a network: parameters, multiply-adds and activations of each module, and
+images a second.
 
-Counted are the operations that dominate networks, as published tables do: convolutions, linear and
-recurrent layers, other products of matrices, and attention. A multiply-add is two floating-point
-operations. Sums, activation functions, normalisations and interpolation are left out.
+The counts contain the operations that dominate networks, as in published tables: convolutions,
+linear and recurrent layers, other products of matrices, and attention. A multiply-add is two
+floating-point operations. Sums, activation functions, normalisations and interpolation are left
+out.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ _PRODUCTS = (_ATEN.convolution, _ATEN.mm, _ATEN.addmm, _ATEN.bmm, _ATEN.baddbmm)
 
 
 class Subject(NamedTuple):
-    """A network to summarise, with its input.
+    """A network to summarise, with an input.
 
     Attributes:
-        network: in evaluation mode.
-        inputs: a batch of one, (1, C, H, W) of images or (1, L) of texts.
-        run: calls the network on a batch of such inputs; None: the network itself.
-        unit: what an input is, ``"image"`` or ``"text"``.
-        about: what a reader must know of the network.
+        network: the network, in evaluation mode.
+        inputs: a batch of one input: ``(1, C, H, W)`` for images, ``(1, L)`` for texts.
+        run: a function that calls the network on such a batch; None: the network itself.
+        unit: what one input is: ``"image"`` or ``"text"``.
+        about: a note on the network for the reader of the summary.
     """
 
     network: nn.Module
@@ -55,15 +56,15 @@ class Subject(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A module of a network, with all that lies in it.
+    """The counts of a module of a network, with those of all modules inside it.
 
     Attributes:
-        module: its name; empty: the whole network.
-        kind: its class.
-        parameters: each counted once, also where it is used twice.
-        multiply_adds: of one image.
-        activations: numbers that its convolutions and products of matrices give, of one image;
-            fused attention keeps no such product.
+        module: name of the module; empty for the whole network.
+        kind: class of the module.
+        parameters: number of parameters; one that is used twice counts once.
+        multiply_adds: multiply-adds for one input.
+        activations: number of outputs of its convolutions and products of matrices for one input;
+            fused attention computes no such product.
     """
 
     module: str
@@ -77,10 +78,10 @@ class Summary(NamedTuple):
     """The size, cost and speed of a network.
 
     Attributes:
-        rows: the whole network, then its modules, in their order.
-        trained: how many of its parameters a training would change.
-        seconds: of each measured call; empty where none was asked for.
-        batch: inputs of such a call.
+        rows: the whole network, then its modules in their order.
+        trained: number of parameters that a training would change.
+        seconds: time of each measured call; empty if none was measured.
+        batch: number of inputs in a measured call.
     """
 
     rows: list[Row]
@@ -90,19 +91,19 @@ class Summary(NamedTuple):
 
     @property
     def rate(self) -> float | None:
-        """Inputs a second, by the median of the calls; None where none was measured."""
+        """Inputs a second, by the median time of the measured calls; None if none was measured."""
         return self.batch / statistics.median(self.seconds) if self.seconds else None
 
 
 def subject_of(name: str, arguments: Mapping[str, Any], size: int | None = None) -> Subject:
-    """A network by its name.
+    """Return the network that a name means, with an input, as a :class:`Subject`.
 
     Args:
-        name: of a timm model or of a config, whose weights are random then; or of trained weights:
-            a record of the zoo, or a release.
-        arguments: of the constructor of a timm model.
-        size: side of the images; default: that of the test data or of the weights, or the model's
-            own.
+        name: name of a timm model or of a config, which then has random weights; or of trained
+            weights: a record of the zoo, or a release.
+        arguments: arguments of the constructor of a timm model.
+        size: side of the images in pixels; None: that of the config's test data or of the weights,
+            or else the model's own.
     """
     if means_config(name):
         if arguments:
@@ -121,7 +122,7 @@ def subject_of(name: str, arguments: Mapping[str, Any], size: int | None = None)
 
 
 def _subject_of_record(name: str, arguments: Mapping[str, Any], size: int | None) -> Subject:
-    """Trained weights of the zoo."""
+    """Return the network of a record of the zoo, with its trained weights and an input."""
     record = find(name)[1]
     clip = record.task == "zero-shot"
     refuse(
@@ -149,13 +150,14 @@ def _plugin(role: str) -> Callable[..., Subject]:
 
 
 def _with_size(name: str, arguments: Mapping[str, Any], size: int | None) -> dict[str, Any]:
-    """The arguments, with the size for a model that must be built for it."""
+    """Return the arguments, with ``img_size`` added for a model that must be built for one size."""
     fixed = getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False)
     return {**({"img_size": size} if size and fixed else {}), **arguments}
 
 
 def subject_of_clip(clip: CLIPBundle, part: str) -> Subject:
-    """A tower of a CLIP, ``"image"`` or ``"text"``, with the lift of hyperbolic ones."""
+    """Return a tower of a CLIP, ``part`` ``"image"`` or ``"text"``; that of a hyperbolic CLIP
+    includes the lift onto the manifold."""
     from hypvision.zoo.export_clip import TextTower, clip_tower
 
     tower, shape, _ = clip_tower(clip, part)
@@ -171,15 +173,15 @@ def summarise(
     repeats: int = 5,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Summary:
-    """Count what a network has and does, and measure how fast it is where it lies.
+    """Count the parameters and operations of a network, and measure its speed on its own device.
 
     Args:
-        subject: the network and its input; they are on one device.
-        depth: of the modules, by the dots in their names: 1 for the parts of the network (of its
-            only part, where it has one), 0 for the whole alone.
-        batch: inputs of a measured call.
-        repeats: measured calls, after one that is not; 0: none.
-        tell: is given the name of each step.
+        subject: the network and its input, on one device.
+        depth: list modules with fewer than this many dots in their names: 1 for the parts of the
+            network (or the parts of its only part), 0 for the whole network alone.
+        batch: number of inputs in a measured call.
+        repeats: number of measured calls, after one that is not measured; 0: none.
+        tell: a function that gets the name of each step.
     """
     network = subject.network
     run = subject.run or network
@@ -212,9 +214,10 @@ def _size(parameters: Iterable[Tensor]) -> int:
 def _counts(
     network: nn.Module, run: Callable[[Tensor], Any], subject: Subject
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """The multiply-adds and the activations of each module, by its place in PyTorch's counter."""
+    """Return the multiply-adds and the activations of each module, by its name in PyTorch's
+    counter."""
     try:
-        # first fill caches such as embeddings of class names, whose cost counts once
+        # The first call fills caches, such as embeddings of class names, whose cost arises once.
         run(subject.inputs)
         products = _counted(network, run, subject.inputs, _LACKING)
     except torch.OutOfMemoryError:
@@ -236,14 +239,14 @@ def _counts(
 def _counted(
     network: nn.Module, run: Callable[[Tensor], Any], inputs: Tensor, formulas: dict[Any, Any]
 ) -> dict[str, dict[Any, int]]:
-    """The operations that PyTorch's counter finds in a call, by module and operation."""
+    """Return the operations that PyTorch's counter finds in a call, by module and operation."""
     counter = FlopCounterMode(display=False, custom_mapping=formulas)
     fast = mha.get_fastpath_enabled()
     trained = [value for value in network.parameters() if value.requires_grad]
     try:
-        # the fast path runs a transformer layer as one operation, which the counter ignores
+        # The fast path runs a transformer layer as one operation, which the counter ignores.
         mha.set_fastpath_enabled(False)
-        # or else the counter would wait for gradients of parameters that are a module's arguments
+        # The counter would wait for gradients of parameters that are arguments of a module.
         for value in trained:
             value.requires_grad_(False)
         with counter:
@@ -258,14 +261,14 @@ def _counted(
 def _attention(
     query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any
 ) -> int:
-    """Floating-point operations of attention from shapes (B, heads, L, E), (B, heads, S, E), (B,
-    heads, S, F)."""
+    """Return the floating-point operations of attention from the shapes of query ``(B, heads, L,
+    E)``, key ``(B, heads, S, E)`` and value ``(B, heads, S, F)``."""
     return 2 * math.prod(query[:-1]) * value[-2] * (query[-1] + value[-1])
 
 
 def _recurrent(inputs: Sequence[int], *weights: Any, **_: Any) -> int:
-    """Floating-point operations of a recurrent layer from the shapes of a sequence (L, B, C) and of
-    its weights."""
+    """Return the floating-point operations of a recurrent layer from the shapes of its sequence
+    ``(L, B, C)`` and of its weights."""
     given = weights[0] if isinstance(weights[0], list) else weights[:2]
     return 2 * math.prod(inputs[:2]) * sum(math.prod(shape) for shape in given if len(shape) == 2)
 
@@ -283,8 +286,8 @@ def _elements(*_: Any, out_shape: Sequence[int], **__: Any) -> int:
 
 
 def _within(module: nn.Module, place: str, counts: Mapping[str, int]) -> int:
-    """The count of a module; of one that is never called itself, such as a list, that of its
-    children."""
+    """Return a module's count; for a module that is never called itself, such as a list, the sum of
+    its children's counts."""
     if place in counts:
         return counts[place]
     return sum(_within(child, f"{place}.{name}", counts) for name, child in module.named_children())

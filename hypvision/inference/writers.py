@@ -1,4 +1,5 @@
-"""Results on disk: painted images and videos, JSON in COCO's form, a table, maps of numbers."""
+"""Writing results to disk: painted images and videos, JSON in COCO's form, a CSV table, and maps of
+class or segment numbers."""
 
 from __future__ import annotations
 
@@ -27,17 +28,16 @@ _R = TypeVar("_R", bound=Result, default=Result, covariant=True)
 
 
 class Prediction(NamedTuple, Generic[_R]):
-    """The result for an image.
+    """The result of a model for one image or frame.
 
     Attributes:
-        file: where the image is from.
-        frame: its number in a video; None of an image.
-        size: width and height.
-        result: :class:`~hypvision.inference.results.Classes`,
-            :class:`~hypvision.inference.results.Boxes`, ...
-        known: what the model knows: its classes, where they come from, the size of the pictures
-            that it learned from.
-        doubts: why the result is in doubt, see :func:`hypvision.inference.knowledge.doubts`.
+        file: the path or address of the image or video.
+        frame: number of the frame in its video; None for an image.
+        size: width and height in pixels.
+        result: the result, such as :class:`~hypvision.inference.results.Classes` or
+            :class:`~hypvision.inference.results.Boxes`.
+        known: the model's classes, where they come from, and the size of its training images.
+        doubts: reasons to doubt the result, see :func:`hypvision.inference.knowledge.doubts`.
     """
 
     file: str
@@ -49,19 +49,20 @@ class Prediction(NamedTuple, Generic[_R]):
 
 
 class Writer:
-    """Writes results into a folder. The files about all images (JSON, CSV) are written at the end;
+    """Writes results into a folder. The JSON and CSV files about all images are written at the end;
     after an error they contain the images that were finished.
 
     Args:
-        folder: where; made if missing.
-        kinds: some of :data:`KINDS`. ``json``: ``predictions.json`` with ``images``, ``categories``
-            and ``annotations`` as COCO has them. ``csv``: ``predictions.csv``, a row for each thing
-            found. ``overlay``: ``NAME_overlay.png``, or ``.mp4`` of a video. ``labels``:
-            ``NAME_labels.png`` of segmented images: class numbers, or COCO's panoptic segment
-            numbers; of frames of videos the JSON file alone has them.
-        info: goes into the JSON file.
-        every: the frames are every so-many-th of their video, which is then written with fewer
-            frames a second.
+        folder: the folder for the files; made if missing.
+        kinds: the files to write, some of :data:`KINDS`. ``json``: ``predictions.json`` with
+            ``images``, ``categories`` and ``annotations`` in COCO's form. ``csv``:
+            ``predictions.csv``, a row for each thing found. ``overlay``: ``NAME_overlay.png``, or
+            ``NAME_overlay.mp4`` for a video. ``labels``: ``NAME_labels.png`` with the class numbers
+            of a segmented image, or COCO's panoptic segment numbers; for frames of videos only the
+            JSON file has them.
+        info: facts for the entry ``info`` of the JSON file.
+        every: only every ``every``-th frame of a video is given, so the written video has as many
+            times fewer frames a second.
     """
 
     def __init__(
@@ -84,15 +85,15 @@ class Writer:
             info=dict(info or {}), images=[], categories=[], annotations=[]
         )
         self._rows: list[dict[str, Any]] = []
-        self._video = ExitStack()  # closing it finishes the video that is being written
+        self._video = ExitStack()  # closing it finishes the video file that is being written
         self._append: Callable[[Image.Image], None] | None = None
-        self._name = ""  # name of this video
+        self._name = ""  # name of the video that is being written
 
     def __enter__(self) -> Self:
         return self
 
     def add(self, frame: Frame, image: Image.Image, result: Result) -> None:
-        """Write the files of one image, and note what was found for the files of all images."""
+        """Write the files of one image, and record its result for the files about all images."""
         self._note(frame, image, result)
         still = frame.number is None
         if "labels" in self.kinds and still:
@@ -105,7 +106,7 @@ class Writer:
                 self._write_frame(drawing, frame)
 
     def _note(self, frame: Frame, image: Image.Image, result: Result) -> None:
-        """Note an image and what was found in it for the files of all images."""
+        """Record an image and its result for the JSON and CSV files, which are about all images."""
         at = {} if frame.number is None else dict(frame=frame.number)
         number = len(self._file["images"])
         about = dict(id=number, file_name=frame.file, width=image.width, height=image.height)
@@ -128,7 +129,7 @@ class Writer:
         if self._append is None or frame.name != self._name:
             self._video.close()
             target = below(self.folder, f"{frame.name}_overlay.mp4")
-            rate = frame_rate(Path(frame.file)) / self.every
+            rate = frame_rate(frame.video or Path(frame.file)) / self.every
             self._append = self._video.enter_context(writing_video(target, rate))
             self._name = frame.name
             self.written[target] = None

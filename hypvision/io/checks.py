@@ -95,3 +95,9 @@ def _check(
             or not inside(value)
         ):
             raise ArgumentError(f"{name} must be {text} {range_}, got {value!r}.")
+
+
+def whole_number(text: str) -> int | None:
+    """The number that a text of digits says; None: it is another text, or has more than 18 digits
+    (Python refuses those of some thousand)."""
+    return int(text) if text.isdecimal() and len(text) < 19 else None

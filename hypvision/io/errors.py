@@ -13,11 +13,13 @@ import importlib
 import io
 import os
 import re
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -47,8 +49,30 @@ except (KeyError, OSError):
     os.environ["LOGNAME"] = str(os.getuid())
 
 
+# A name and a password before the host, and what follows the path: signed addresses have their
+# signature there.
+_USER = re.compile(r"\b([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/?#'\"<>]*@")
+_QUERY = re.compile(
+    r"\b([a-zA-Z][a-zA-Z0-9+.-]*://[^\s?#'\"<>]*)\?[^\s#'\"<>]*?(?=[.:,;)\]]*(?:[\s#'\"<>]|$))"
+)
+
+
+def without_secrets(text: str) -> str:
+    """An address, or a text with addresses, to show or to keep: without ``NAME:PASSWORD@`` and
+    without the query, which may sign it.
+
+    >>> without_secrets("https://me:1234@example.org/a.png?sig=ab#part")
+    'https://example.org/a.png#part'
+    """
+    return _QUERY.sub(r"\1", _USER.sub(r"\1", text))
+
+
 class HypvisionError(Exception):
-    """A mistake that the user can correct; the message says how."""
+    """A mistake that the user can correct; the message says how. Addresses in it are shown without
+    secrets."""
+
+    def __str__(self) -> str:
+        return without_secrets(super().__str__())
 
 
 class ArgumentError(HypvisionError, ValueError):
@@ -140,7 +164,7 @@ def require_finite(values: Any, named: str | Callable[[int], str]) -> None:
 def one_line(error: BaseException, longest: int = 300) -> str:
     """The message of an error, usually one of another library, in one line; the name of its class
     if the message is empty."""
-    return " ".join(str(error).split())[:longest] or type(error).__name__
+    return " ".join(without_secrets(str(error)).split())[:longest] or type(error).__name__
 
 
 def printable(text: str) -> str:
@@ -241,6 +265,30 @@ def _of_file(error: BaseException, text: str) -> str | None:
     return None
 
 
+@contextmanager
+def ending_as_interrupted() -> Iterator[None]:
+    """Context in which SIGTERM, and SIGHUP of a terminal that closes, end the process as Ctrl-C
+    does: ``finally`` and ``with`` remove temporary files and end other processes.
+
+    A signal that the process ignores (``nohup``) stays ignored; only the main thread gets signals.
+    """
+
+    def end(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt(f"Ended by {signal.Signals(number).name}.")
+
+    mine = threading.current_thread() is threading.main_thread()
+    wanted = [signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)] if mine else []
+    before = {number: signal.getsignal(number) for number in wanted}
+    taken = {number: old for number, old in before.items() if old not in (None, signal.SIG_IGN)}
+    try:
+        for number in taken:
+            signal.signal(number, end)
+        yield
+    finally:
+        for number, old in taken.items():
+            signal.signal(number, old)
+
+
 def guard(function: Callable[..., Any], *args: Any) -> int:
     """Run the body of a command, and print mistakes of the user and errors of the machine without a
     traceback.
@@ -258,7 +306,8 @@ def guard(function: Callable[..., Any], *args: Any) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         try:
-            function(*args)
+            with ending_as_interrupted():
+                function(*args)
         finally:
             _flush_output()
     except KeyboardInterrupt as interruption:
@@ -291,13 +340,14 @@ def _tell(message: str) -> None:
 
 
 class Escaped:
-    """A stream of text whose control characters are escaped (:func:`printable`)."""
+    """A stream of text whose control characters are escaped (:func:`printable`), and whose
+    addresses have no secrets."""
 
     def __init__(self, stream: Any):
         self._stream = stream
 
     def write(self, text: str) -> int:
-        self._stream.write(printable(text))
+        self._stream.write(printable(without_secrets(text)))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:

@@ -163,7 +163,7 @@ def inside(paths: Iterable[StrPath], *roots: StrPath) -> list[str]:
         if folder not in fine:
             place = Path(os.path.abspath(folder))
             fine[folder] = any(place.is_relative_to(root) for root in allowed)
-        if not fine[folder]:
+        if not fine[folder] and os.path.abspath(path) not in allowed:
             raise HypvisionError(
                 f"The data name the file '{path}', which lies outside of '{roots[0]}', so it is "
                 "not read. Correct its name. If the file is meant, allow its folder: "
@@ -285,6 +285,25 @@ def write_text(path: StrPath, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
+def check_same(path: StrPath, text: str) -> None:
+    """Refuse to write a file that is there with another text.
+
+    For configs, annotations and the like under names that a command chose: people edit such files
+    or have them from others. What a command computes or draws is replaced.
+    """
+    path = check_output(path)
+    if path.exists() and path.read_bytes() != text.encode("utf-8", "backslashreplace"):
+        raise HypvisionError(
+            f"'{path}' exists and has other content. Give another folder, or delete it."
+        )
+
+
+def write_same(path: StrPath, text: str) -> None:
+    """Write a text file that is not there yet, or has this very text (:func:`check_same`)."""
+    check_same(path, text)
+    write_text(path, text)
+
+
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -350,6 +369,11 @@ def check_regular(path: StrPath, limit: int = MAX_BYTES) -> Path:
             f"'{path}' has {found.st_size:,} bytes, more than {limit:,}. Give a smaller file."
         )
     return path
+
+
+def read_bytes(path: StrPath, limit: int = MAX_BYTES) -> bytes:
+    """The content of a file, with the errors of :func:`check_regular`."""
+    return check_regular(path, limit).read_bytes()
 
 
 def read_pieces(stream: IO[bytes] | io.BufferedIOBase, limit: int, name: StrPath) -> bytearray:
@@ -476,9 +500,14 @@ def read_lines(path: StrPath, what: str, blank: bool = False) -> list[str]:
     ]
 
 
+def json_text(content: Any, indent: int | None = 1) -> str:
+    """The text of a JSON file."""
+    return json.dumps(content, indent=indent) + "\n"
+
+
 def write_json(path: StrPath, content: Any, indent: int | None = 1) -> None:
     """Write a JSON file."""
-    write_text(path, json.dumps(content, indent=indent) + "\n")
+    write_text(path, json_text(content, indent))
 
 
 def note_holder(path: StrPath) -> None:

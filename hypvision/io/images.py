@@ -289,15 +289,22 @@ def open_image(
     return Image.fromarray(source)
 
 
-def read_labels(path: StrPath, what: str = "label map", mode: str | None = None) -> np.ndarray:
+def read_labels(
+    path: StrPath, what: str = "label map", mode: str | None = None, data: bytes | None = None
+) -> np.ndarray:
     """The numbers in a label map as they are stored: (H, W), or (H, W, C) of a coloured one.
 
     Args:
         path: the file.
         what: what the messages call it.
         mode: Pillow's mode to convert to; None: no conversion.
+        data: the content of a file in an archive or a text, which ``path`` is a name for.
     """
-    return _read(path, what, lambda image: np.array(image if mode is None else image.convert(mode)))
+
+    def numbers(image: Image.Image) -> np.ndarray:
+        return np.array(image if mode is None else image.convert(mode))
+
+    return _read(path, what, numbers, data=data)
 
 
 def label_palette(path: StrPath) -> dict[int, tuple[int, int, int]]:
@@ -382,12 +389,15 @@ def _read(
     use: Callable[[Image.Image], _Result],
     pixels: bool = True,
     most: int = MAX_PIXELS,
+    data: bytes | None = None,
 ) -> _Result:
     try:
         # reading a pipe waits for its writer, and a device has no end
-        ensure(os.path.isfile(path), f"{why_no_file(path, what)} Check the path.")
+        there = data is not None or os.path.isfile(path)
+        ensure(there, f"{why_no_file(path, what)} Check the path.")
+        source = path if data is None else io.BytesIO(data)
         # Pillow warns about large images and about tags that do not matter
-        with _quiet, Image.open(path, formats=FORMATS) as image:
+        with _quiet, Image.open(source, formats=FORMATS) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
                 raise ValueError(f"{width} x {height} pixels, more than {MAX_PIXELS:,} in all")

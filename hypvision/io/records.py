@@ -263,12 +263,8 @@ def _conform(kind: Any, value: Any, place: tuple[str, ...], extra: bool = False)
     """The value, of that type; ValueError if it is not, with the place of it in what was read."""
     origin = typing.get_origin(kind)
     args = typing.get_args(kind)
-    if origin in (Union, types.UnionType):
-        return _one_of_several(args, value, place)
-    if origin is Annotated:
-        return _through(args, value, place)
-    if origin in (dict, Mapping):
-        return _dictionary(args, value, place)
+    if origin in _CHECKS:
+        return _CHECKS[origin](args, value, place)
     if origin in (list, tuple, Sequence):
         items = _items(args[0], value, place, extra)
         return items if origin is list else tuple(items)
@@ -345,6 +341,15 @@ def _one_of_several(kinds: Sequence[Any], value: Any, place: tuple[str, ...]) ->
     raise _wrong(place, f"must be {choices}, got {show(value)}")
 
 
+_CHECKS: dict[Any, Callable[[Any, Any, tuple[str, ...]], Any]] = {
+    Union: _one_of_several,
+    types.UnionType: _one_of_several,
+    Annotated: _through,
+    dict: _dictionary,
+    Mapping: _dictionary,
+}
+
+
 @cache
 def _fields(kind: Any) -> dict[str, tuple[tuple[Any, ...], bool]]:
     """The rules or types of each key, and whether the key is required."""
@@ -368,11 +373,15 @@ def _object(kind: Any, value: Any, place: tuple[str, ...], extra: bool) -> Any:
         name = unknown[0]
         hint = did_you_mean(str(name), known, 1, cutoff=0.6) or f" Known keys: {', '.join(known)}."
         raise ValueError(f"{where}: unknown key {show(name)}.{hint}")
-    given = {name: value[name] for name in known if value.get(name) is not None}
-    missing = [name for name, (_, needed) in known.items() if needed and name not in given]
+    unset = [name for name in known if value.get(name) is None]
+    missing = [name for name in unset if known[name][1]]
     if missing:
         raise ValueError(f"{where}: missing {', '.join(missing)}")
-    found = {name: _through(known[name][0], given[name], (*place, name)) for name in given}
+    found = {
+        name: _through(known[name][0], value[name], (*place, name))
+        for name in known
+        if name not in unset
+    }
     try:
         return kind(**found)
     except ValueError as error:

@@ -113,8 +113,19 @@ def _walk(tree: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
     while level:
         below: list[tuple[str | None, Any]] = []
         for parent, children in level:
+            _check_nodes(children)
             for name in children:
                 yield name, parent
                 if isinstance(children, Mapping) and children[name]:
                     below.append((name, children[name]))
         level = below
+
+
+def _check_nodes(children: Any) -> None:
+    """What stands below a node must be a mapping by names, or a list of names."""
+    several = isinstance(children, (Mapping, list, tuple, set))
+    if not several or not all(isinstance(name, str) for name in children):
+        raise HypvisionError(
+            f"The class tree has {children!r:.60}. Expected: a mapping of names to what is below "
+            "them, or a list of names."
+        )

@@ -27,7 +27,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, lorentz, poincare
-from hypvision.geometry.manifolds import whose
+from hypvision.geometry.manifold import whose
 from hypvision.geometry.numerics import Function, clip_norm, exact
 from hypvision.io.checks import at_least, more_than, one_of
 from hypvision.io.errors import ArgumentError

@@ -114,8 +114,7 @@ class MapNorm(GroupNorm1):
 
 
 class Mlp(nn.Module):
-    """Linear - GELU - Linear on the last dimension; ``scale`` ``(C,)`` multiplies the output
-    channels (layer scale)."""
+    """Linear - GELU - Linear on the last dimension."""
 
     def __init__(
         self,
@@ -130,7 +129,7 @@ class Mlp(nn.Module):
         self.fc2 = SharedLinear(hidden, dim, device=device, dtype=dtype)
         self.drop = nn.Dropout(drop)
 
-    def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         x = self.fc1(x)
         weight = self.fc2.weight
         bias = self.fc2.bias
@@ -143,7 +142,7 @@ class Mlp(nn.Module):
             out = self.drop(F.linear(self.drop(F.gelu(x)), weight, bias))
         else:
             out = F.linear(F.gelu(x), weight, bias)
-        return out * scale.to(out.dtype)
+        return out
 
 
 register_notrace_module(Mlp)
@@ -190,9 +189,14 @@ class HCFormerBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.local(x)
-        mixed: Tensor = x + self.drop_path1(self.mixer(self.norm1(x), self.layer_scale1))
-        out: Tensor = mixed + self.drop_path2(self.mlp(self.norm2(mixed), self.layer_scale2))
+        x = x + self.drop_path1(_scaled(self.mixer(self.norm1(x)), self.layer_scale1))
+        out: Tensor = x + self.drop_path2(_scaled(self.mlp(self.norm2(x)), self.layer_scale2))
         return out
+
+
+def _scaled(x: Tensor, scale: Tensor) -> Tensor:
+    """A map times a factor a channel, in the dtype of the map."""
+    return x * scale.to(x.dtype)
 
 
 class HCFormerStage(nn.Module):

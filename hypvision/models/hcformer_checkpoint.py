@@ -161,34 +161,46 @@ def hcformer_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, A
             "The file holds only a part of an HCFormer: the weights of its stem or of its first "
             "stage are missing. Give a checkpoint of the whole model."
         )
-    arguments: dict[str, Any] = {}
-    if stem.shape[1] != 3:
-        arguments["in_chans"] = stem.shape[1]
-    img_size = biases.shape[-1] * stem.shape[-1]
-    if img_size != 224:
-        arguments["img_size"] = img_size
     head = state_dict.get("head.weight")
     dense = "feature_norms.0.weight" in state_dict
-    if not dense and (head is None or head.shape[0] != 1000):
-        arguments["num_classes"] = 0 if head is None else head.shape[0]
+    found = dict(
+        in_chans=stem.shape[1],
+        img_size=biases.shape[-1] * stem.shape[-1],
+        num_classes=0 if head is None else head.shape[0],
+    )
+    usual = dict(in_chans=3, img_size=224, num_classes=found["num_classes"] if dense else 1000)
+    arguments: dict[str, Any] = {key: value for key, value in found.items() if value != usual[key]}
+    given = _shapes(state_dict, ())
+    unused = ("norm.", "head.") if dense else ()  # dense models have no classifier
     for name in timm.list_models("hcformer_*"):
-        own = timm.create_model(name, device="meta", feature_norms=dense, **arguments).state_dict()
-        if dense:  # dense models have no classifier
-            own = {
-                key: value for key, value in own.items() if not key.startswith(("norm.", "head."))
-            }
-        given = {key: value.shape for key, value in state_dict.items()}
-        if given == {key: value.shape for key, value in own.items()}:
+        own = timm.create_model(name, device="meta", feature_norms=dense, **arguments)
+        if given == _shapes(own.state_dict(), unused):
             return name, {"features_only": True, **arguments} if dense else arguments
-    blocks = [
-        len({key.split(".")[3] for key in state_dict if key.startswith(f"stages.{i}.blocks.")})
-        for i in range(4)
-    ]
     raise HypvisionError(
-        f"The shapes in the file are those of no known HCFormer: it has {blocks} blocks a stage "
-        f"and {stem.shape[0]} channels in the first. Known are "
+        f"The shapes in the file are those of no known HCFormer: it has {_depths(state_dict)} "
+        f"blocks a stage and {stem.shape[0]} channels in the first. Known are "
         f"{', '.join(timm.list_models('hcformer_*'))}."
     )
+
+
+def _shapes(weights: Mapping[str, Tensor], unused: tuple[str, ...]) -> dict[str, torch.Size]:
+    return {key: value.shape for key, value in weights.items() if not key.startswith(unused)}
+
+
+def _depths(weights: Mapping[str, Tensor]) -> list[int]:
+    """Blocks of each stage."""
+    found = re.findall(r"^stages\.(\d)\.blocks\.(\d+)\.", "\n".join(weights), re.MULTILINE)
+    stages = [stage for stage, _ in set(found)]
+    return [stages.count(str(stage)) for stage in range(4)]
+
+
+def _check_curvature(curvature: float, model: nn.Module) -> None:
+    for mixer in model.modules():
+        if isinstance(mixer, ClusterMixer) and mixer.curvature != curvature:
+            raise HypvisionError(
+                f"The official checkpoint was trained with curvature {curvature:g}, but the model "
+                f"has {mixer.curvature:g}. Create it with curvature={curvature:g}."
+            )
 
 
 def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
@@ -202,29 +214,19 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
     """
     weights = network_weights(state_dict)
     if is_official_hcformer(weights):
-        curvature = hcformer_arguments(weights).get("curvature", 1.0)
-        own_curvature = next(
-            (m.curvature for m in model.modules() if isinstance(m, ClusterMixer)), curvature
-        )
-        if own_curvature != curvature:
-            raise HypvisionError(
-                f"The official checkpoint was trained with curvature {curvature:g}, but the model "
-                f"has {own_curvature:g}. Create it with curvature={curvature:g}."
-            )
+        _check_curvature(hcformer_arguments(weights).get("curvature", 1.0), model)
         weights = hcformer_from_official(weights)
     own = model.state_dict()
-    for name, value in weights.items():
-        if name.endswith("mixer.bias") and name in own and own[name].shape[-2:] != value.shape[-2:]:
-            size = own[name].shape[-2:]
-            weights[name] = F.interpolate(
-                value.float(), size, mode="bilinear", align_corners=True
-            ).to(value.dtype)
+    for name in weights.keys() & own.keys():
+        value = weights[name]
+        size = own[name].shape[-2:]
+        if name.endswith("mixer.bias") and value.shape[-2:] != size:
+            resized = F.interpolate(value.float(), size, mode="bilinear", align_corners=True)
+            weights[name] = resized.to(value.dtype)
     # Dense models have a norm for each stage; that of the last stage corresponds to the norm before
     # the classifier.
-    last = max(
-        (name.split(".")[1] for name in weights if re.match(r"feature_norms\.\d\.", name)),
-        default=None,
-    )
-    for entry in ("weight", "bias") if last is not None and "norm.weight" in own else ():
-        weights.setdefault(f"norm.{entry}", weights[f"feature_norms.{last}.{entry}"])
+    norms = sorted(name for name in weights if name.startswith("feature_norms."))
+    if norms and "norm.weight" in own:
+        for name in norms[-2:]:
+            weights.setdefault(f"norm.{name[16:]}", weights[name])
     return weights

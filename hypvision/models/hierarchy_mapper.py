@@ -36,9 +36,10 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.geometry import Euclidean, Lorentz
-from hypvision.geometry.numerics import Function, exact
+from hypvision.geometry.numerics import exact
 from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError
+from hypvision.nn.functional import Attached
 from hypvision.nn.linear import SharedLinear
 
 # bounds of log-variances: standard deviations from 1e-3 to 1e3
@@ -704,24 +705,6 @@ class MapLayout(NamedTuple):
         return tokens[:, 1:] if self.kv == "official" and tokens.shape[-1] < 500 else tokens
 
 
-class _Attach(Function):
-    """Identity on ``x`` that puts ``parameters`` into its graph, with gradient 0."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.shapes = [parameter.shape for parameter in parameters]
-        ctx.like = [parameter.new_empty(0) for parameter in parameters[:1]]
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-        sizes = [shape.numel() for shape in ctx.shapes]
-        zeros = [like.new_zeros(sum(sizes)).split(sizes) for like in ctx.like]
-        return grad, *(
-            part.view(shape) for parts in zeros for part, shape in zip(parts, ctx.shapes)
-        )
-
-
 class HierarchyMapper(nn.Module):
     """The whole plug-in for maps of ``dim`` channels and image features of ``cls_dim``.
 
@@ -869,7 +852,7 @@ class HierarchyMapper(nn.Module):
         if self.training and torch.is_grad_enabled():
             unused = [] if self.encoder is None else self.encoder.unused()
             rest = [p for p in (*self.lift.parameters(), *unused) if p.requires_grad]
-            out: Tensor = _Attach.apply(x, *rest)
+            out: Tensor = Attached.apply(x, *rest)
             return out
         return x
 

@@ -650,20 +650,7 @@ def _create_himapper(
         or _says_where(kwargs.get("pretrained_cfg_overlay"))
     )
     if not kwargs.get("pretrained_cfg"):
-        if isinstance(backbone, str):
-            try:
-                cfg = _cfg(backbone)
-            except RuntimeError as error:  # timm's message about a tag that does not exist
-                raise HypvisionError(
-                    f"The backbone '{backbone}' has no such weights: {error}"
-                ) from error
-        else:
-            cfg = {
-                key: v
-                for key, v in getattr(backbone, "pretrained_cfg", {}).items()
-                if key not in ("url", "hf_hub_id")
-            }
-        kwargs["pretrained_cfg"] = cfg
+        kwargs["pretrained_cfg"] = _cfg_of(backbone)
     if kwargs.get("features_only"):
         kwargs.setdefault("dense", "fuse")
         kwargs.setdefault("feature_cls", _Levels)
@@ -675,6 +662,19 @@ def _create_himapper(
     return build_model(
         HiMapper, variant, whole, pretrained_filter_fn=checkpoint_filter_fn, **given, **kwargs
     )
+
+
+def _cfg_of(backbone: str | nn.Module) -> dict[str, Any]:
+    """The config of a backbone, without a place of weights if it is a module."""
+    if not isinstance(backbone, str):
+        cfg = dict(getattr(backbone, "pretrained_cfg", {}))
+        cfg.pop("url", None)
+        cfg.pop("hf_hub_id", None)
+        return cfg
+    try:
+        return _cfg(backbone)
+    except RuntimeError as error:  # timm's message about a tag that does not exist
+        raise HypvisionError(f"The backbone '{backbone}' has no such weights: {error}") from error
 
 
 @register_model

@@ -65,28 +65,33 @@ def himapper_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
     constant buffers.
     """
     out: dict[str, Tensor] = {}
-    old_swin = "layers.0.downsample.reduction.weight" in state_dict
+    trunk: dict[str, Tensor] = {}
     for name, value in state_dict.items():
-        if name == "last_l.Llinear.bias":
-            continue  # some checkpoints have this weight; no code uses it
         ours = translated(name, _NAMES)
-        downsample = re.fullmatch(r"layers\.(\d)\.downsample\.(.+)", name)
         if ours is not None:
             out[ours] = value
-        elif name.startswith(("last_l.", "mix_l.")):
+        elif not name.startswith(("last_l.", "mix_l.")):
+            trunk[name] = value
+        elif name != "last_l.Llinear.bias":  # some checkpoints have it; no code uses it
             raise HypvisionError(unknown_name(name, "Hi-Mapper"))
-        elif old_swin and name.endswith(("relative_position_index", "attn_mask")):
-            if not _is_of_swin(value):
-                raise HypvisionError(
-                    f"The checkpoint's '{name}' is not that of a Swin with square windows, which "
-                    "timm computes. Take an intact copy."
-                )
-        elif old_swin and downsample:
-            out[f"trunk.layers.{int(downsample[1]) + 1}.downsample.{downsample[2]}"] = value
-        elif old_swin and name in ("head.weight", "head.bias"):
-            out["trunk.head.fc." + name[5:]] = value
-        else:
-            out["trunk." + name] = value
+    if "layers.0.downsample.reduction.weight" in trunk:
+        trunk = _from_old_swin(trunk)
+    return out | {f"trunk.{name}": value for name, value in trunk.items()}
+
+
+def _from_old_swin(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    out: dict[str, Tensor] = {}
+    for name, value in weights.items():
+        downsample = re.fullmatch(r"layers\.(\d)\.(downsample\..+)", name)
+        if downsample:
+            out[f"layers.{int(downsample[1]) + 1}.{downsample[2]}"] = value
+        elif not name.endswith(("relative_position_index", "attn_mask")):
+            out[re.sub(r"^head\.(weight|bias)$", r"head.fc.\1", name)] = value
+        elif not _is_of_swin(value):
+            raise HypvisionError(
+                f"The checkpoint's '{name}' is not that of a Swin with square windows, which "
+                "timm computes. Take an intact copy."
+            )
     return out
 
 
@@ -153,10 +158,9 @@ def himapper_variant(
             than ``backbone``, or could be either of two.
     """
     mean = state_dict.get("mapper.tree.mean")
-    layers = {
-        name.split(".")[3] for name in state_dict if name.startswith("mapper.encoder.layers.")
-    }
-    if mean is None or not layers or not any(name.startswith("trunk.") for name in state_dict):
+    layers = set(re.findall(r"^mapper\.encoder\.layers\.\d+", "\n".join(state_dict), re.M))
+    given = {name[6:]: v.shape for name, v in state_dict.items() if name.startswith("trunk.")}
+    if mean is None or not layers or not given:
         raise HypvisionError(
             "The file holds only a part of a Hi-Mapper: its tree, its encoder or its backbone is "
             "missing. Give a checkpoint of the whole model."
@@ -164,46 +168,44 @@ def himapper_variant(
     arguments: dict[str, Any] = {} if "mapper.lift.scale" in state_dict else {"preset": "official"}
     if (len(mean), len(layers)) != (32, 4):
         arguments.update(leaves=len(mean), levels=len(layers))
-    given = {
-        name.removeprefix("trunk."): v.shape
-        for name, v in state_dict.items()
-        if name.startswith("trunk.")
-    }
-    head = next((name for name in _HEADS if name in given), None)
-    classes = 0 if head is None else given[head][0]
+    classes = next((given[name][0] for name in _HEADS if name in given), 0)
     if classes != 1000:
         arguments["num_classes"] = classes
     name = _backbone_of(given, classes, backbone)
-    return (
-        (f"himapper_{name}", arguments)
-        if name in BACKBONES
-        else ("himapper", {"backbone": name, **arguments})
-    )
+    if name in BACKBONES:
+        return f"himapper_{name}", arguments
+    return "himapper", {"backbone": name, **arguments}
 
 
 def _backbone_of(given: Mapping[str, torch.Size], classes: int, backbone: str | None) -> str:
     """The backbone with weights of these names and shapes; only ``backbone`` if it is given."""
-    if backbone is not None and not timm.is_model(backbone):
-        raise HypvisionError(f"timm has no backbone '{backbone}'.")
-    distilled = [f"deit_{size}_distilled_patch16_224" for size in ("tiny", "small", "base")]
-    for name in (*BACKBONES, *distilled) if backbone is None else (backbone,):
-        own = timm.create_model(name, device="meta", num_classes=classes).state_dict()
-        if given != {key: value.shape for key, value in own.items()}:
-            continue
-        if backbone is None and name in _SAME_SHAPES:
-            raise HypvisionError(
-                f"The weights of {name} and {_SAME_SHAPES[name]} have the same shapes and other "
-                f"results. Say which one the checkpoint was trained with: --backbone {name} or "
-                f"--backbone {_SAME_SHAPES[name]}."
-            )
-        return name
     if backbone is not None:
+        if not timm.is_model(backbone):
+            raise HypvisionError(f"timm has no backbone '{backbone}'.")
+        if given == _shapes(backbone, classes):
+            return backbone
         raise HypvisionError(f"The backbone in the file is not {backbone}: names or shapes differ.")
+    distilled = [f"deit_{size}_distilled_patch16_224" for size in ("tiny", "small", "base")]
+    for name in (*BACKBONES, *distilled):
+        if given != _shapes(name, classes):
+            continue
+        other = _SAME_SHAPES.get(name)
+        if other is None:
+            return name
+        raise HypvisionError(
+            f"The weights of {name} and {other} have the same shapes and other results. Say which "
+            f"one the checkpoint was trained with: --backbone {name} or --backbone {other}."
+        )
     raise HypvisionError(
         "The backbone in the file is none of those that Hi-Mapper was published with "
         f"({', '.join(BACKBONES)}); its weights begin with {', '.join(list(given)[:3])}. Create "
         "timm.create_model('himapper', backbone=NAME) and load them there."
     )
+
+
+def _shapes(name: str, classes: int) -> dict[str, torch.Size]:
+    own = timm.create_model(name, device="meta", num_classes=classes).state_dict()
+    return {key: value.shape for key, value in own.items()}
 
 
 def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:

@@ -94,20 +94,19 @@ def _published(name: str, config: Any, overlay: dict[str, Any]) -> dict[str, Any
     """The overlay with the weights that timm would otherwise download."""
     import timm
 
-    known = timm.is_model(name.partition(".")[0])
-    about = timm.get_pretrained_cfg(name) if known else None
-    if config is not None or about is None or _names_weights(overlay):
+    if config is not None or not timm.is_model(name.partition(".")[0]):
         return overlay
-    if any((about.state_dict, about.file, about.custom_load)):
+    about = timm.get_pretrained_cfg(name)
+    if about is None or any(
+        (_names_weights(overlay), about.state_dict, about.file, about.custom_load)
+    ):
         return overlay
-    installed = installed_weights(name)
-    if installed is not None:
-        return {**overlay, "state_dict": installed}
+    found = installed_weights(name)
     repository = about.hf_hub_id
-    if repository and "@" not in repository:
-        path = _on_hub(repository, about.hf_hub_filename)
-        if path is not None:
-            return {**overlay, "state_dict": read_file(path)}
+    if found is None:
+        found = _on_hub(repository, about.hf_hub_filename)
+    if found is not None:
+        return {**overlay, "state_dict": found}
     if offline() and (repository or not _here(about.url)):
         raise HypvisionError(
             f"The pretrained weights of '{name}' are not on this machine, and HYPVISION_OFFLINE or "
@@ -122,14 +121,17 @@ def _names_weights(overlay: dict[str, Any]) -> bool:
     return any(overlay.get(key) for key in keys)
 
 
-def _on_hub(repository: str, file: str | None) -> Path | None:
-    """The first file of a repository that timm would take, fetched; None if there is none."""
+def _on_hub(repository: str | None, file: str | None) -> dict[str, Any] | None:
+    """What the first file of a repository holds that timm would take; None if there is none, or for
+    a version of a repository."""
+    if not repository or "@" in repository:
+        return None
     if file:
         names = [f"{file.rpartition('.')[0]}.safetensors", file]
     else:
         names = ["model.safetensors", "pytorch_model.bin"]
     found = (fetch_from_hub(repository, each) for each in dict.fromkeys(names))
-    return next((path for path in found if path is not None), None)
+    return next((read_file(path) for path in found if path is not None), None)
 
 
 def _here(url: object) -> bool:

@@ -21,7 +21,7 @@ not, the layer's docstring names the norm to add. A published init that does not
 
 :mod:`hypvision.compat` has the layers of other code bases that no model here uses.
 
-Batch norms have a backward function written by hand. A double backward (``create_graph=True``) and
+Batch norms, times and centroids have backward functions written by hand. A double backward and
 the transforms of ``torch.func`` (``vmap``, ``grad``, ...) use plain operations instead, as
 compilers do. One exception: a double backward of :class:`LorentzAttention` needs
 ``torch.nn.attention.sdpa_kernel(SDPBackend.MATH)``, because PyTorch's faster kernels have none.

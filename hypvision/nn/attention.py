@@ -14,7 +14,7 @@ from hypvision.io.checks import between, one_of
 from hypvision.io.errors import ArgumentError
 
 from .checks import check_features, check_manifold, check_positive, check_sizes
-from .functional import precise, signature, space_time, to_centroids, with_time
+from .functional import precise, space_time, to_centroids, with_time
 from .linear import LorentzLinear, timed_linear
 
 
@@ -162,23 +162,22 @@ class LorentzAttention(HeadProjections):
         spare = -(points + bool(dropout)) % 8 + bool(dropout)
         query, key, value = (
             one
-            for part in self.projections(x, context)
-            for one in with_time(part, c, spare).to(part.dtype).unbind()
+            for i, part in enumerate(self.projections(x, context))
+            for one in with_time(part, c, spare, negative=i == 0).to(part.dtype).unbind()
         )
-        # scale the queries by the temperature: every attention kernel then gives it a gradient
-        factor = signature(query.shape[-1], query) * (-2 / self.scale)
-        query = query * factor.to(query.dtype)
+        # the temperature divides the queries: every attention kernel then gives it a gradient
+        query = query / self.scale.to(query.dtype)
         if dropout:  # dropout changes the sum of the weights, so a column of ones computes it
             sums = value.new_zeros(value.shape[-1])
             sums[points:] = 1.0
             value = value + sums
         mean = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, dropout_p=dropout, scale=1.0
+            query, key, value, attn_mask=mask, dropout_p=dropout, scale=2.0
         )
         means = precise(mean)
         if dropout:
-            means = means[..., :points] / means[..., points : points + 1].clamp(min=1e-6)
-        heads = to_centroids(means, c)[..., :points]
+            means = means / means[..., points : points + 1].clamp(min=1e-6)
+        heads = to_centroids(means[..., :points], c)
         if self.join == "centroid":
             return to_centroids(heads.mean(1), c)[..., 1:].to(x.dtype)
         if self.join == "space":

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz, Manifold, PoincareBall
-from hypvision.geometry.manifolds import whose
+from hypvision.geometry.manifold import whose
 from hypvision.io.checks import at_least, more_than
 from hypvision.io.errors import ArgumentError
 
@@ -66,12 +66,11 @@ def check_features(
     features along ``dim``."""
     owner = type(layer).__name__
     if not isinstance(x, Tensor) or not x.is_floating_point():
-        found = x.dtype if isinstance(x, Tensor) else type(x).__name__
         raise TypeError(
-            f"{owner}: {name} must be a tensor of floating point numbers, got {found}. Call "
-            ".float()."
+            f"{owner}: {name} must be a tensor of floating point numbers, got "
+            f"{getattr(x, 'dtype', type(x).__name__)}. Call .float()."
         )
-    least = dim + 1 if dim >= 0 else -dim
+    least = max(dim + 1, -dim)
     if rank is not None and x.dim() != rank:
         raise ArgumentError(
             f"{owner}: {name} must have {rank} dimensions, got shape {tuple(x.shape)}."

@@ -24,12 +24,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.types import Device
 
-from hypvision.geometry.numerics import exact, has_float64, length
+from hypvision.geometry.numerics import Function, exact, has_float64, length
 from hypvision.io.checks import at_least, more_than, one_of
 from hypvision.io.errors import ArgumentError
 
 from .checks import check_sizes
-from .functional import precise, space_time
+from .functional import Attached, precise, space_time
 from .linear import SharedLinear
 
 
@@ -53,6 +53,53 @@ GEOMETRIES = ("euclidean", "hyperbolic")
 def as_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
     """``x.to(dtype)``; a compiler or exporter sees nothing where the dtype is that already."""
     return x if x.dtype == dtype else x.to(dtype)
+
+
+# the cosh of a distance that counts as 0
+NEAREST = 1 + 2.0**-52
+
+
+class _Shared(Function):
+    """Soft clustering: what the centres gather, and hand back with the same weights.
+
+    With weights ``A`` ``(G, M, N)``, values ``v`` ``(G, N, d)`` and centres ``c`` ``(G, M, d)`` the
+    means are ``u = (A v + c) / (A 1 + 1)``. The gradient of the quotient takes three operations
+    here, seven of autograd's.
+
+    Returns:
+        ``A' u``, the means ``u`` and the divisors ``(G, M, 1)``.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(weights: Tensor, values: Tensor, centers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        with exact(values.device):
+            sizes = weights.sum(2, keepdim=True) + 1
+            means = torch.baddbmm(centers, weights, values) / sizes
+            return torch.bmm(weights.transpose(1, 2), means), means, sizes
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        weights, values, _ = inputs
+        _, means, sizes = output
+        ctx.save_for_backward(weights, values, means, sizes)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(
+        ctx: Any, grad: Tensor | None, of_means: Tensor | None, of_sizes: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        weights, values, means, sizes = ctx.saved_tensors
+        grad = torch.zeros_like(values) if grad is None else grad
+        gathered = torch.bmm(weights, grad)
+        gathered = (gathered if of_means is None else gathered + of_means) / sizes
+        total = (gathered * means).sum(2, keepdim=True)
+        total = total if of_sizes is None else total - of_sizes
+        # of the product A v, of the divisor and of the product A' u
+        of_weights = torch.baddbmm(total, gathered, values.transpose(1, 2), beta=-1)
+        of_weights = torch.baddbmm(of_weights, means, grad.transpose(1, 2))
+        return of_weights, torch.bmm(weights.transpose(1, 2), gathered), gathered
 
 
 def _surely_zero(size: int) -> bool:
@@ -193,12 +240,6 @@ class ClusterMixer(nn.Module):
         one_of(GEOMETRIES, patch_geometry=patch_geometry, window_geometry=window_geometry)
         self.hyperbolic_patches = patch_geometry == "hyperbolic"
         self.hyperbolic_windows = window_geometry == "hyperbolic"
-        lifted = self.hyperbolic_patches or (window_level and self.hyperbolic_windows)
-        if lift == "ambient" and head_dim < 2 and lifted:
-            raise ArgumentError(
-                "lift='ambient' takes one feature as time and needs head_dim >= 2; use "
-                "lift='space'."
-            )
         self.heads = heads
         self.head_dim = head_dim
         self.fold = fold
@@ -209,6 +250,7 @@ class ClusterMixer(nn.Module):
         self.shift = shift
         self.pad_always = pad == "always"
         self.ambient_lift = lift == "ambient"
+        self._check_lift()
         self.center = center
         # With centred features, a window of one colour has only round-off, which must not be scaled
         # to length 1.
@@ -229,9 +271,17 @@ class ClusterMixer(nn.Module):
         self.window_alpha = filled(window_alpha, 1) if window_level else None
         biased = window_level and position_bias
         self.window_bias = filled(0, heads, win * win, fold, fold) if biased else None
-        width = inner * (2 if window_level else 1)
+        width = inner * (1 + window_level)
         self.norm = nn.GroupNorm(1, width, **factory) if norm else None
         self.proj = SharedLinear(width, dim, **factory)
+
+    def _check_lift(self) -> None:
+        lifted = self.hyperbolic_patches or (self.window_level and self.hyperbolic_windows)
+        if self.ambient_lift and self.head_dim < 2 and lifted:
+            raise ArgumentError(
+                "lift='ambient' takes one feature as time and needs head_dim >= 2; use "
+                "lift='space'."
+            )
 
     def extra_repr(self) -> str:
         return (
@@ -239,9 +289,9 @@ class ClusterMixer(nn.Module):
             f"win={self.win}, window_level={self.window_level}, curvature={self.curvature}"
         )
 
-    def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
-        """Mix ``x`` of shape ``(B, H, W, C)``; ``scale`` ``(C,)`` multiplies output channels."""
-        padded, top, left = self._padded(x)
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix ``x`` of shape ``(B, H, W, C)``."""
+        padded, top, left = self._features(x)
         (out, _), (window, _) = self._levels(padded)
         if self.norm is None:
             out = self._project(out, window)
@@ -249,16 +299,16 @@ class ClusterMixer(nn.Module):
             # The norm couples all pixels and both levels, so concatenate them as in the paper.
             out = torch.cat([out, window.expand_as(out)], 5)
         out = self._moved(out.reshape(*padded.shape[:3], -1), back=True)
-        if padded is not x:
+        if padded.shape[1:3] != x.shape[1:3]:
             out = out[:, top : top + x.shape[1], left : left + x.shape[2]]
         if self.norm is not None:
             out = self._project(self.norm(out.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
-        return out if scale is None else out * scale.to(out.dtype)
+        return out
 
     def assignments(self, x: Tensor) -> ClusterAssignment:
         """The soft assignments that :meth:`forward` uses for the input ``x`` ``(B, H, W, C)``."""
         batch, height, width, _ = x.shape
-        padded, top, left = self._padded(x)
+        padded, top, left = self._features(x)
         (_, patch), (_, window) = self._levels(padded)
         fold = self.fold
         if self.window_alpha is not None and window is None:  # of one centre
@@ -301,20 +351,24 @@ class ClusterMixer(nn.Module):
         pad = side * self.fold - size
         return pad // 2, pad - pad // 2
 
-    def _padded(self, x: Tensor) -> tuple[Tensor, int, int]:
-        """The map ``(B, H', W', C)`` that windows divide, and its pixels added at top and left."""
+    def _features(self, x: Tensor) -> tuple[Tensor, int, int]:
+        """Features and values ``(B, H', W', 2 e d)`` of a map that windows divide, and its pixels
+        added at top and left."""
         height = x.shape[1]
         width = x.shape[2]
         top, bottom = self._padding(height)
         left, right = self._padding(width)
-        padded = x
+        weight = torch.cat([self.feature.weight, self.value.weight])
+        bias = torch.cat([self.feature.bias, self.value.bias])
+        # a projection of pixels comes before they are repeated
+        padded = F.linear(x, weight, bias)
         if not _surely_zero(top + bottom + left + right):
             # reflection needs more pixels than it adds
             enough = max(top, bottom) < height and max(left, right) < width
             mode = "reflect" if enough else "replicate"
-            padded = F.pad(x.permute(0, 3, 1, 2), (left, right, top, bottom), mode=mode).permute(
-                0, 2, 3, 1
-            )
+            # channels stand in for depth, so that they stay side by side
+            sides = (0, 0, left, right, top, bottom)
+            padded = F.pad(padded.unsqueeze(1), sides, mode=mode).squeeze(1)
         return self._moved(padded), top, left
 
     def _project(self, out: Tensor, window: Tensor | None = None) -> Tensor:
@@ -333,13 +387,10 @@ class ClusterMixer(nn.Module):
         where h and w are 1, too, if all windows get the same; assignments
         ``(B * fold^2 * e, M, h * w)`` and ``(B, e, K, fold, fold)``.
         """
-        weight = torch.cat([self.feature.weight, self.value.weight])
-        bias = torch.cat([self.feature.bias, self.value.bias])
         fold = self.fold
         heads = self.heads
         rows, columns = self._sides(padded)
-        both = F.linear(padded.flatten(0, 2), weight, bias)
-        both = both.reshape(-1, fold, rows, fold, columns, 2, heads, self.head_dim)
+        both = padded.reshape(-1, fold, rows, fold, columns, 2, heads, self.head_dim)
         both = both.permute(5, 0, 1, 3, 6, 2, 4, 7).reshape(-1, rows, columns, self.head_dim)
         pixels = both.reshape(2, -1, rows * columns, self.head_dim).unbind()
         centers = _pool(both, self.prop).reshape(2, -1, self.prop**2, self.head_dim).unbind()
@@ -354,10 +405,7 @@ class ClusterMixer(nn.Module):
         if self.win == 1:
             return patch, (self._one_center(pixels[1], self.window_alpha), None)
 
-        # Means commute with the (affine) projections, so average the input first.
-        tokens = F.linear(
-            torch.cat([_pool(padded, fold), _pool(padded, self.win)], 1), weight, bias
-        )
+        tokens = torch.cat([_pool(padded, fold), _pool(padded, self.win)], 1)
         tokens = tokens.reshape(*tokens.shape[:2], 2, heads, self.head_dim).permute(2, 0, 3, 1, 4)
         windows, centers = tokens.flatten(1, 2).split([fold**2, self.win**2], 2)
         place = None if self.window_bias is None else self.window_bias.flatten(2)
@@ -374,14 +422,12 @@ class ClusterMixer(nn.Module):
 
         Args:
             value: of the pixels, ``(B * fold^2 * e, N, d)``.
-            unused: a parameter that gets the gradient 0, which training on several devices needs.
+            unused: a parameter that gets the gradient 0, which training on several devices needs;
+                so does the position bias.
         """
-        if self.window_bias is not None:
-            unused = unused + self.window_bias.sum()
-        mean = value.reshape(-1, self.fold**2, self.heads, value.shape[1], self.head_dim).mean(
-            (1, 3)
-        )
-        mean = torch.add(mean, unused, alpha=0)
+        parts = value.reshape(-1, self.fold**2, self.heads, value.shape[1], self.head_dim)
+        rest = [unused] if self.window_bias is None else [unused, self.window_bias]
+        mean: Tensor = Attached.apply(parts.mean((1, 3)), *rest)
         return mean.reshape(-1, 1, 1, 1, 1, self.heads * self.head_dim)
 
     def _mix(
@@ -414,8 +460,8 @@ class ClusterMixer(nn.Module):
             logits = (logits.reshape(-1, *bias.shape) + bias).flatten(0, 1)
         assignment = logits.softmax(1)
         weights = as_dtype(assignment, value.dtype)
-        updated = torch.baddbmm(updated, weights, value) / (weights.sum(2, keepdim=True) + 1)
-        return torch.bmm(weights.transpose(1, 2), as_dtype(updated, value.dtype)), assignment
+        mixed: Tensor = _Shared.apply(weights, value, updated)[0]
+        return mixed, assignment
 
     def _cosine(self, feature: Tensor, centers: Tensor, scale: Tensor) -> Tensor:
         """Cosines ``(G, M, N)`` of features ``(G, N, d)`` and centres ``(G, M, d)``, times
@@ -457,9 +503,9 @@ class ClusterMixer(nn.Module):
         ``(G, M, d)``.
 
         They are multiplied by ``scale`` ``(1,)``. With points :math:`(t, s)` scaled to curvature
-        -1, a distance is :math:`2 \mathrm{asinh}\sqrt{(t t' - s \cdot s' - 1) / 2}`, the bracket in
-        float64. Features are clipped to the unit ball, so its error is at most
-        ``1e-15 cosh(sqrt c)^2``, and that of a distance the root of it.
+        -1, a distance is :math:`\mathrm{arcosh}(t t' - s \cdot s')`, in float64. Features are
+        clipped to the unit ball, so the error of the bracket is at most ``1e-15 cosh(sqrt c)^2``,
+        and that of a distance the root of it.
         """
         with exact(feature.device):
             space = self._lift(precise(torch.cat([feature, centers], 1)))
@@ -470,9 +516,9 @@ class ClusterMixer(nn.Module):
             time, time_ = time.split(sizes, 1)
             rows = torch.cat([time_, -centers], 2)
             columns = torch.cat([time, own], 2)
-            excess = as_dtype(torch.bmm(rows, columns.transpose(1, 2)) - 1, space.dtype)
-            half = torch.sqrt(F.threshold(excess / 2, 1e-16, 1e-16))
-            return as_dtype(torch.asinh(half) * (scale * (-2 / self.curvature**0.5)), feature.dtype)
+            cosh = F.threshold(torch.bmm(rows, columns.transpose(1, 2)), NEAREST, NEAREST)
+            distance = as_dtype(torch.acosh(cosh), feature.dtype)
+            return distance * as_dtype(scale * -(self.curvature**-0.5), feature.dtype)
 
     def _lift(self, u: Tensor) -> Tensor:
         """Space parts, times ``sqrt(c)``, of points for features ``(..., d)`` clipped to the unit

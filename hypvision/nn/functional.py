@@ -8,19 +8,50 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from hypvision.geometry.lorentz import max_distance
-from hypvision.geometry.numerics import SINGLE_ONLY, exact, needs_grad, plain, uses_triton
+from hypvision.geometry.numerics import (
+    SINGLE_ONLY,
+    Function,
+    backward_of,
+    exact,
+    needs_grad,
+    plain,
+    uses_triton,
+)
 
 T = TypeVar("T")
 # Squares of lengths below which quotients of functions of the length count as at 0, without a
 # gradient
 NEAR = {torch.float64: 1e-16, torch.float32: 1e-7}
+
+
+class Attached(Function):
+    """Identity on ``x`` that puts ``parameters`` into its graph, with gradient 0."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, *parameters: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.shapes = [parameter.shape for parameter in inputs[1:]]
+        ctx.like = [parameter.new_empty(0) for parameter in inputs[1:2]]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        sizes = [shape.numel() for shape in ctx.shapes]
+        zeros = [like.new_zeros(sum(sizes)).split(sizes) for like in ctx.like]
+        return grad, *(
+            part.view(shape) for parts in zeros for part, shape in zip(parts, ctx.shapes)
+        )
 
 
 def precise(x: Tensor) -> Tensor:
@@ -34,56 +65,146 @@ def space_square(space: Tensor, dim: int = -1) -> Tensor:
     return (space * space).sum(dim, keepdim=True)
 
 
-def space_time(space: Tensor, c: float | Tensor, dim: int = -1) -> Tensor:
+def space_time(space: Tensor, c: float | Tensor, dim: int = -1, negative: bool = False) -> Tensor:
     """Time coordinates of space parts along ``dim``, which is kept; at least float32.
-
-    As the length of the space part with the radius of curvature, a column of its own: the gradient
-    of a length takes fewer operations than that of a root of a sum of squares.
-    """
+    ``negative``: those of ``space[0]`` are negated."""
     space = precise(space)
-    size = list(space.shape)
-    size[dim] = 1
-    if isinstance(c, Tensor):
-        radius = torch.rsqrt(c).to(space.dtype).expand(size)
-    else:
-        radius = space.new_full(size, c**-0.5)
-    out: Tensor = torch.linalg.vector_norm(torch.cat([radius, space], dim), dim=dim, keepdim=True)
+    if plain(space):
+        time = torch.sqrt(space_square(space, dim) + 1 / c)
+        return torch.cat([-time[:1], time[1:]]) if negative else time
+    radius = torch.rsqrt(torch.as_tensor(c, dtype=space.dtype))
+    out: Tensor = _Time.apply(space, radius, dim, negative)
     return out
 
 
-def with_time(space: Tensor, c: float | Tensor, spare: int = 0) -> Tensor:
+class _Time(Function):
+    """Times of space parts for a radius of curvature ``()``, in two operations each way."""
+
+    @staticmethod
+    def forward(ctx: Any, space: Tensor, radius: Tensor, dim: int, negative: bool) -> Tensor:
+        time = torch.hypot(torch.linalg.vector_norm(space, dim=dim, keepdim=True), radius)
+        if negative:
+            time[0].neg_()
+        ctx.save_for_backward(space, radius, time)
+        return time
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+        space, radius, time = ctx.saved_tensors
+        ratio = grad / time
+        by_radius = (ratio * radius).sum() if ctx.needs_input_grad[1] else None
+        return ratio * space, by_radius, None, None
+
+
+def with_time(space: Tensor, c: float | Tensor, spare: int = 0, negative: bool = False) -> Tensor:
     """Points ``(..., n + 1)`` with these space parts ``(..., n)``, and ``spare`` columns of zeros
-    after them; at least float32."""
+    after them; at least float32. ``negative``: the times of the first, ``space[0]``, are negated.
+    """
     space = precise(space)
-    columns = [space_time(space, c), space]
+    columns = [space_time(space, c, negative=negative), space]
     if spare:
         columns.append(space.new_zeros(*space.shape[:-1], spare))
     return torch.cat(columns, -1)
 
 
-def signature(n: int, like: Tensor) -> Tensor:
-    """The signs ``(1, -1, -1, ...)`` ``(n,)`` of time and space parts in ``t^2 - |s|^2``."""
-    signs = like.new_ones(n)
-    signs[1:].neg_()
-    return signs
-
-
-def minkowski_square(points: Tensor) -> Tensor:
-    """``t^2 - |s|^2`` ``(..., 1)`` of ``(..., n)``, time first.
+def minkowski_square(points: Tensor, slot: int = 0) -> Tensor:
+    """``t^2 - |s|^2`` ``(..., 1)`` of ``(..., n)``, with the time first or in another ``slot``,
+    behind which all is 0.
 
     As a product, which loses half as many digits for far points as the difference.
     """
-    time, space = points.split([1, points.shape[-1] - 1], dim=-1)  # its gradient is one cat
-    length = torch.linalg.vector_norm(space, dim=-1, keepdim=True)
+    time = points.narrow(-1, slot, 1)
+    length = torch.linalg.vector_norm(points[..., :slot] if slot else points[..., 1:], dim=-1)
+    length = length.unsqueeze(-1)
     square: Tensor = (time - length) * (time + length)
     return square
 
 
 def to_centroids(means: Tensor, c: float | Tensor) -> Tensor:
     """The centroids, points, that belong to means of points, both ``(..., n + 1)`` with time."""
-    square = minkowski_square(means) * c
     # for distant points the square cancels, but a mean of points has at least 1
-    return means * torch.rsqrt(F.threshold(square, 1.0, 1.0))
+    return sized(means, c, least=1.0)
+
+
+def sized(
+    points: Tensor,
+    c: float | Tensor,
+    least: float,
+    size: Tensor | float | None = None,
+    slot: int = 0,
+    square: Tensor | None = None,
+) -> Tensor:
+    r"""Multiples of vectors ``(..., n)`` that are points: :math:`x / \sqrt{c (t^2 - |s|^2)}`.
+
+    Args:
+        points: the vectors.
+        c: curvature.
+        least: smallest absolute value of what the root is taken of, which then has no gradient.
+        size: if given, ``()``, the results are multiplied by it.
+        slot: of the time.
+        square: ``t^2 - |s|^2`` ``(..., 1)``, if the caller knows more digits of it.
+    """
+    if square is None:
+        with torch.no_grad():
+            square = minkowski_square(points, slot)
+    function = _sized if plain(points) else _Sized.apply
+    out: Tensor = function(points, c, size, square.detach(), slot, least)
+    return out
+
+
+def _sized(
+    points: Tensor,
+    c: float | Tensor,
+    size: Tensor | float | None,
+    square: Tensor,
+    slot: int,
+    least: float,
+) -> Tensor:
+    own = minkowski_square(points, slot)
+    factor = torch.rsqrt(F.threshold(((own - own.detach() + square) * c).abs(), least, least))
+    return points * (factor if size is None else factor * size)
+
+
+class _Sized(Function):
+    """:func:`_sized`, with a backward of half as many operations."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        points: Tensor,
+        c: float | Tensor,
+        size: Tensor | float | None,
+        square: Tensor,
+        slot: int,
+        least: float,
+    ) -> Tensor:
+        flat = isinstance(c, float) and c == 1  # a kernel less
+        norm = (square if flat else square * c).abs()
+        factor = torch.rsqrt(F.threshold(norm, least, least))
+        if size is not None:
+            factor = factor * size
+        out = points * factor
+        ctx.save_for_backward(points, square, norm, factor, out)
+        ctx.c = c
+        ctx.size = size
+        ctx.slot = slot
+        ctx.least = least
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        points, square, norm, factor, out = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            given = [points, ctx.c, ctx.size, square, ctx.slot, ctx.least]
+            return tuple(backward_of(_sized, given, ctx.needs_input_grad, grad))
+        along = (grad * out).sum(-1, keepdim=True)
+        pull = torch.ops.aten.threshold_backward(along / square, norm, ctx.least)
+        by_points = (grad * factor).addcmul_(points, pull)
+        time = slice(ctx.slot, ctx.slot + 1)
+        by_points[..., time].addcmul_(points[..., time], pull, value=-2)
+        by_c = (pull * square).sum() / (-2 * ctx.c) if ctx.needs_input_grad[1] else None
+        by_size = along.sum() / ctx.size if ctx.needs_input_grad[2] else None
+        return by_points, by_c, by_size, None, None, None
 
 
 def on_gpu(x: Tensor) -> bool:

@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.types import Device
 
@@ -15,7 +14,7 @@ from hypvision.io.checks import one_of
 from hypvision.io.errors import ArgumentError
 
 from .checks import check_features, check_manifold, check_rescaling
-from .functional import minkowski_square, radial_rescale, with_time
+from .functional import radial_rescale, sized, with_time
 
 
 class LorentzResidual(nn.Module):
@@ -109,12 +108,9 @@ class LorentzResidual(nn.Module):
         both = torch.stack([x.movedim(self.dim, -1), y.movedim(self.dim, -1)])
         first, second = with_time(both, c).unbind()
         mean = first + self.weight * second
-        square = minkowski_square(mean).abs()
-        radius: float | Tensor = c**-0.5
-        if self.log_scale is not None:
-            radius = radius * self.log_scale.exp()
-        size = radius * torch.rsqrt(F.threshold(square, 1e-4, 1e-4))  # clamp as published
-        return (mean[..., 1:] * size).movedim(-1, self.dim).to(x.dtype)
+        size = None if self.log_scale is None else self.log_scale.exp()
+        out = sized(mean, c, 1e-4, size)[..., 1:]  # clamp as published
+        return out.movedim(-1, self.dim).to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"mode={self.mode!r}, slope={self.slope}, dim={self.dim}"

@@ -1,9 +1,9 @@
-"""All code that uses mmcv, mmdet and mmseg.
+"""The code of hypvision that uses mmcv, mmdet and mmseg.
 
 Importing this package makes ``mmcv.ops`` importable without a compiler
 (:mod:`~hypvision.openmmlab.ops`), lets configs name weights of the zoo
 (:mod:`~hypvision.openmmlab.pretrained`), and registers :class:`TimmBackbone` for the configs of
-mmdet and mmseg. These two load when something needs them.
+mmdet and mmseg. These two libraries are imported only when something needs them.
 """
 
 import hypvision.engine  # noqa: F401 - mmengine reads and writes checkpoints safely, or says that it is missing

@@ -1,7 +1,7 @@
 """Any timm model as the backbone of an mmseg or mmdet model.
 
-:class:`TimmBackbone` is registered once in mmengine's root registry, where the configs of both find
-it::
+:class:`TimmBackbone` is registered in mmengine's root registry, where configs of both libraries
+find it::
 
     backbone = dict(
         type="TimmBackbone",
@@ -36,46 +36,47 @@ from hypvision.tasks.classification import create_backbone
 
 @MODELS.register_module()
 class TimmBackbone(BaseModule):
-    """A timm model that returns the maps of several levels.
+    """A timm model that returns maps of several levels.
 
-    The keyword arguments that timm's model constructors take (``drop_path_rate``, ``in_chans``,
-    ``img_size``, ...) are passed on. Inputs of any size work: models that are strict about it are
-    created so that they are not, where timm can do that, and inputs are padded by zeros at the
+    The keyword arguments of timm's model constructors (``drop_path_rate``, ``in_chans``,
+    ``img_size``, ...) are passed on. Inputs of any size work: models that take one size only are
+    created without this restriction where timm can do so, and inputs are padded by zeros at the
     bottom and on the right where the patches need it. (Networks that add maps of several strides,
     such as HRNet, need ``pad_multiple=32``.)
 
     Args:
         model_name: name in :func:`timm.list_models`, after ``import hypvision``.
-        out_indices: timm's numbers of the levels to return, in the order of the network whatever
-            theirs. Transformers and ConvNeXt have four levels, of strides 4 to 32; classical
-            ConvNets such as ResNet have five, and level 0 is the stem, of stride 2.
-        pretrained: load the weights of timm, or of the zoo for
-            ``model_name="hcformer_nano.cifar10"`` and the like.
-        checkpoint_path: load the weights in this file or URL, or ``"zoo:NAME"``; see
+        out_indices: timm's numbers of the levels to return, which come in the order of the network.
+            Transformers and ConvNeXt have four levels, of strides 4 to 32; classical ConvNets such
+            as ResNet have five, and level 0 is the stem, of stride 2.
+        pretrained: load the weights of timm, or those of the zoo for a name such as
+            ``model_name="hcformer_nano.cifar10"``.
+        checkpoint_path: load the weights in this file or URL, or of ``"zoo:NAME"``; see
             :meth:`load_pretrained`.
-        frozen_stages: -1 trains everything, 0 freezes the stem (with class tokens and position
-            embeddings), k also the first k stages (of a plain ViT, blocks). Frozen parts get no
-            gradients and stay in eval mode. The mapper of a Hi-Mapper belongs to no stage.
+        frozen_stages: -1: all parameters train; 0: the stem is frozen (with class tokens and
+            position embeddings); k: the first k stages (for a plain ViT, blocks) are frozen too.
+            Frozen parts get no gradients and stay in eval mode. The mapper of a Hi-Mapper belongs
+            to no stage.
         norm_eval: keep batch norms in eval mode, so that their running statistics do not change.
-        with_cp: recompute activations in backward to save memory.
-        pad_multiple: pad the sides of inputs to multiples of this; default what the patch embedding
-            needs.
-        unused: levels of ``out_indices`` that the neck ignores; their own norms are frozen. The
-            engine sets it if a neck starts at a later level.
+        with_cp: save memory by computing activations again in the backward pass.
+        pad_multiple: pad the sides of inputs to multiples of this number; None: the size of the
+            patches where the patch embedding does not pad.
+        unused: levels of ``out_indices`` that the neck ignores; the norms of these levels are
+            frozen. The engine sets this if a neck starts at a later level.
         init_cfg: ``dict(type="Pretrained", checkpoint=..., prefix=...)`` loads weights by
-            :meth:`load_pretrained`; other types as in mmengine.
+            :meth:`load_pretrained`; other types are mmengine's.
 
     Attributes:
-        out_channels: channels of each level returned.
-        strides: input pixels for a pixel of each level returned.
-        num_stages: how many stages ``frozen_stages`` counts.
+        out_channels: channels of each level that is returned.
+        strides: input pixels for a pixel of each level that is returned.
+        num_stages: number of stages that ``frozen_stages`` can count.
 
     Raises:
         HypvisionError: the model is unknown, does not have these levels or stages or does not
             support ``with_cp``, or the checkpoint does not fit.
     """
 
-    timm_model: Any  # a timm model or a wrapper of one; these have no common base class
+    timm_model: Any  # a timm model or a wrapper of one, which have no common base class
     init_cfg: dict | list[dict] | None
 
     def __init__(
@@ -100,11 +101,12 @@ class TimmBackbone(BaseModule):
         self.timm_model = _create(model_name, self.out_indices, pretrained, timm_kwargs)
         levels = self.timm_model.feature_info
         # Networks return maps in the order of computation, whatever the order of out_indices, so
-        # sort the indices.
+        # the indices are sorted.
         levels.out_indices = tuple(
             sorted({index % len(levels.info) for index in levels.out_indices})
         )
-        # Or else mmengine would call init_weights of the models, which would undo pretrained=True.
+        # Without this mark mmengine would call init_weights of the models, which undoes
+        # pretrained=True.
         self.timm_model.is_init = True
         self.channels_last = str(getattr(self.timm_model, "output_fmt", "NCHW")).endswith("NHWC")
         self.out_channels: list[int] = self.timm_model.feature_info.channels()
@@ -126,23 +128,23 @@ class TimmBackbone(BaseModule):
 
     @property
     def _base(self) -> nn.Module:
-        """The network itself, inside timm's wrappers that do not rebuild it."""
+        """The network itself, without those of timm's wrappers that do not rebuild it."""
         if isinstance(self.timm_model, FeatureGetterNet):
             return self.timm_model.model
         return getattr(self.timm_model, "graph_module", self.timm_model)
 
     @property
     def num_stages(self) -> int:
-        """How many stages ``frozen_stages`` counts."""
+        """The number of stages that ``frozen_stages`` can count."""
         return len(self._stem_and_stages) - 1
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Maps ``(B, C_i, H_i, W_i)`` of the levels in ``out_indices`` for images
-        ``(B, in_chans, H, W)``.
+        """Return the maps ``(B, C_i, H_i, W_i)`` of the levels in ``out_indices`` for images ``(B,
+        in_chans, H, W)``.
 
-        A map covers the image from its upper left corner, with the padding, if any:
-        ``H_i = ceil(H / stride_i)`` for most models, ``floor`` for those with a stem of
-        non-overlapping convolutions, which leave out a rest.
+        A map covers the image, and its padding if any, from the upper left corner: ``H_i = ceil(H /
+        stride_i)`` for most models, and ``floor`` for models with a stem of non-overlapping
+        convolutions, which leave out a rest.
         """
         right = -x.shape[3] % self.pad_multiple
         bottom = -x.shape[2] % self.pad_multiple
@@ -154,11 +156,11 @@ class TimmBackbone(BaseModule):
         # Some networks compute channels-last, but heads use view(), which needs contiguous maps.
         return tuple(level.contiguous() for level in maps)
 
-    # Freezing
+    # Freezing stages
 
     def _frozen(self) -> Iterator[nn.Module]:
         for names in self._stem_and_stages[: self.frozen_stages + 1]:
-            # names, because conversions such as that to SyncBatchNorm replace the modules
+            # Names are kept, because conversions such as that to SyncBatchNorm replace the modules.
             for name in names:
                 yield self._base.get_submodule(name)
 
@@ -174,7 +176,7 @@ class TimmBackbone(BaseModule):
             )
         for module in self._frozen():
             module.requires_grad_(False)
-        # Freeze position embeddings and class tokens as well: they belong to the modules that
+        # Position embeddings and class tokens are frozen as well: they belong to the modules that
         # contain the stages.
         paths = [
             name.split(".")
@@ -186,7 +188,7 @@ class TimmBackbone(BaseModule):
                 parameter.requires_grad_(False)
 
     def train(self, mode: bool = True) -> TimmBackbone:
-        """Switch the mode; frozen parts, and batch norms with ``norm_eval``, stay in eval mode."""
+        """Set the mode; frozen parts, and batch norms with ``norm_eval``, stay in eval mode."""
         super().train(mode)
         if self.frozen_stages >= 0:
             for module in self._frozen():
@@ -208,10 +210,10 @@ class TimmBackbone(BaseModule):
                 f"'{self.model_name}' has no gradient checkpointing: set with_cp=False."
             ) from error
 
-    # Weights
+    # Loading weights
 
     def init_weights(self) -> None:
-        """mmengine's initialisation, with checkpoints of classifiers loaded by
+        """Initialise the weights as mmengine does, but load checkpoints of classifiers by
         :meth:`load_pretrained`."""
         done = self.is_init
         given = self.init_cfg
@@ -228,7 +230,7 @@ class TimmBackbone(BaseModule):
             self.load_pretrained(
                 config["checkpoint"], config.get("prefix"), config.get("map_location", "cpu")
             )
-            # exists while the enclosing model initialises its weights
+            # The attribute exists while the enclosing model initialises its weights.
             if hasattr(self, "_params_init_info"):
                 update_init_info(
                     self, init_info=f"TimmBackbone: loaded from {config['checkpoint']}"
@@ -239,17 +241,18 @@ class TimmBackbone(BaseModule):
     ) -> None:
         """Load the weights of a classifier, of a whole segmenter or detector, or of timm.
 
-        The part of the file that is this network is found by its names, whatever stands before them
-        (``backbone.``, ``model.``, ...). The classifier's head and final norm are left out; weights
-        that the file lacks keep their values. ``checkpoint`` is a file, ``"zoo:NAME"``, or a URL
-        with the file's sum; ``prefix``: take names that begin with this only."""
+        The part of the file that belongs to this network is found by its names, whatever prefix
+        they have (``backbone.``, ``model.``, ...). The classifier's head and final norm are left
+        out; weights that the file lacks keep their values. ``checkpoint`` is a file,
+        ``"zoo:NAME"``, or a URL with the file's checksum; with ``prefix`` only weights whose names
+        begin with it are used."""
         loaded = CheckpointLoader.load_checkpoint(str(checkpoint), map_location, "current")
         weights = network_weights(loaded, part=None)
         if prefix:
             weights = _below(f"{prefix.rstrip('.')}.", weights, checkpoint)
         base = self._base
         expected = base.state_dict()
-        # names of a Hi-Mapper, and those of its backbone alone
+        # The file may have the names of a Hi-Mapper, or those of its backbone alone.
         names = [*expected, *(name.removeprefix("trunk.") for name in expected)]
         start = common_prefix(names, weights)
         weights = {
@@ -259,7 +262,7 @@ class TimmBackbone(BaseModule):
         }
         weights = _rename(base, weights)
         check_tuning(weights.keys() - expected.keys(), checkpoint)
-        # Ignore weights of parts that this network lacks (head, later stages).
+        # Weights of parts that this network lacks (head, later stages) are ignored.
         units = _units(base, self.timm_model.feature_info.info)
         parts = tuple(f"{flat(name)}_" for name, module in units if [*module.parameters()])
         weights = {
@@ -286,7 +289,7 @@ class TimmBackbone(BaseModule):
 
 
 def _below(prefix: str, weights: dict[str, Tensor], checkpoint: str) -> dict[str, Tensor]:
-    """The weights whose names begin with a prefix, without it."""
+    """Return the weights whose names begin with a prefix, under their names without it."""
     inside = {
         name.removeprefix(prefix): value
         for name, value in weights.items()
@@ -303,7 +306,7 @@ def _below(prefix: str, weights: dict[str, Tensor], checkpoint: str) -> dict[str
 def _create(
     model_name: str, out_indices: tuple[int, ...], pretrained: bool, timm_kwargs: dict[str, Any]
 ) -> nn.Module:
-    """The timm model, made to accept inputs of any size where it has an argument for that."""
+    """Return the timm model, made to accept inputs of any size if it has an argument for this."""
     for flexible in ({"strict_img_size": False}, {"dynamic_img_size": True}, {}):
         arguments = {**flexible, **timm_kwargs}
         try:
@@ -334,8 +337,8 @@ def _create(
 def _units(
     module: nn.Module, levels: list[dict[str, Any]], name: str = ""
 ) -> list[tuple[str, nn.Module]]:
-    """The parts of a network in the order of the computation; modules that contain stages, at any
-    depth, are split into their children."""
+    """Return the parts of a network, with their names, in the order of computation; modules that
+    contain stages, at any depth, are split into their children."""
     children = list(module.named_children())
     holds = not name or any(flat(level["module"]).startswith(f"{flat(name)}_") for level in levels)
     if not (holds and children):
@@ -345,8 +348,8 @@ def _units(
 
 
 def _split(base: nn.Module, levels: list[dict[str, Any]]) -> list[list[str]]:
-    """The names of the modules of the stem, then of each stage, which ends with its level; empty if
-    the levels (timm's ``feature_info``) are not found."""
+    """Return the names of the modules of the stem, then those of each stage, which ends with its
+    level; empty if the levels (timm's ``feature_info``) are not found."""
     units = [(name, flat(name), module) for name, module in _units(base, levels)]
     names = [name for name, *_ in units]
     holders = [
@@ -358,17 +361,17 @@ def _split(base: nn.Module, levels: list[dict[str, Any]]) -> list[list[str]]:
     start = 0
     for number, level in enumerate(levels):
         end = f"{flat(level['module'])}_"
-        # the units that contain the level, are it, or lie in it
+        # A unit belongs to a level if it contains the level, is the level, or lies in it.
         inside = [
             index
             for index in range(start, len(units))
             if f"{units[index][1]}_"[: len(end)] == end[: len(units[index][1]) + 1]
         ]
         if not inside:
-            break  # later levels were pruned
+            break  # timm pruned this and later levels
         stop = inside[-1] + 1
         # Level 0 is the stem if it ends in the first layer with a weight matrix, or in a norm or an
-        # activation; else what comes before it is.
+        # activation; otherwise the units before level 0 are the stem.
         if number == 0 and not (inside[0] == holders[0] or not {*inside} & {*holders}):
             parts.append(names[: inside[0]])
             start = inside[0]
@@ -382,9 +385,9 @@ def _is_matrix(parameter: Tensor) -> bool:
 
 
 def _rename(base: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights renamed to the names of the network, as far as it has them."""
+    """Return the weights by the network's names, where it has such names."""
     if not type(base).__module__.startswith("timm.models._"):
-        # converts official names and resizes tables of position biases
+        # A model's own filter converts official names and resizes tables of position biases.
         weights = filtered(base, weights)
     expected = {flat(name): name for name in base.state_dict()}
     return {expected.get(flat(name), name): value for name, value in weights.items()}

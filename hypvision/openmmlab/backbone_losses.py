@@ -1,7 +1,7 @@
 """Losses that a backbone computes itself, added to those of a segmenter or detector.
 
-A Hi-Mapper with ``dense="aux"`` or ``"fuse"`` has such losses (its tree's); a backbone returns them
-from ``pop_losses()``.
+A Hi-Mapper with ``dense="aux"`` or ``"fuse"`` has losses of its tree; a backbone returns such
+losses from ``pop_losses()``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from hypvision.io.errors import HypvisionError
 
 
 def backbone_losses(backbone: nn.Module) -> dict[str, Tensor]:
-    """Losses of the last forward pass in training, under names that mmengine adds up
-    (``loss_...``)."""
+    """Return the backbone's own losses of the last forward pass in training, under names
+    ``loss_...``, which mmengine adds up."""
     pop_losses = next(
         (module.pop_losses for module in backbone.modules() if hasattr(module, "pop_losses")), None
     )
@@ -33,7 +33,8 @@ def backbone_losses(backbone: nn.Module) -> dict[str, Tensor]:
 
 
 class BackboneLosses(BaseModel):
-    """Mix-in for mmseg's segmenters and mmdet's detectors."""
+    """A mix-in that adds the backbone's own losses to those of mmseg's segmenters or mmdet's
+    detectors."""
 
     backbone: nn.Module
 

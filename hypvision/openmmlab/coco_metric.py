@@ -1,8 +1,8 @@
-"""COCO's average precision as in mmdet, with correct names, and NaN for classes without ground
-truth.
+"""COCO's average precision as in mmdet, but with each class's own name, and NaN for classes without
+ground truth.
 
-Importing this module imports mmdet, and puts :class:`CheckedCocoMetric` in the place of its
-CocoMetric. pycocotools sorts the numbers of the categories, gives -1 for a mean of nothing, and
+Importing this module imports mmdet, and replaces its CocoMetric by :class:`CheckedCocoMetric`.
+pycocotools by itself sorts the numbers of the categories, returns -1 for a mean over nothing, and
 takes a box that is NaN for a perfect one.
 """
 
@@ -30,11 +30,11 @@ _SIZES = ("small", "medium", "large")
 
 
 class _InOrder(COCOeval):
-    """A mix-in of pycocotools' evaluation: results in the order of ``params.catIds``, and means of
-    nothing are NaN.
+    """A mix-in for pycocotools' evaluation: results are in the order of ``params.catIds``, and
+    means over nothing are NaN.
 
-    Average precision is that of 100 detections an image, whatever ``params.maxDets`` says of
-    recalls.
+    Average precision is always that of 100 detections an image, whatever ``params.maxDets`` says
+    for recalls.
     """
 
     def evaluate(self) -> None:
@@ -44,7 +44,8 @@ class _InOrder(COCOeval):
         super().evaluate()
 
     def accumulate(self, p=None) -> None:
-        """The parent's method; the classes of ``eval`` are in the order of ``catIds``."""
+        """Accumulate as pycocotools does, and put the classes in ``eval`` in the order of
+        ``catIds``."""
         super().accumulate(p)
         if self.params.useCats:
             place = {number: row for row, number in enumerate(self.params.catIds)}
@@ -55,7 +56,7 @@ class _InOrder(COCOeval):
             self.eval["params"].catIds = self.wanted
 
     def summarize(self) -> None:
-        """``stats``: AP, AP50, AP75, those of small, medium and large objects, and as many
+        """Compute ``stats``: AP, AP50, AP75, the AP of small, medium and large objects, and as many
         recalls."""
         counts = [self.counts[min(k, len(self.counts) - 1)] for k in (0, 1)] + self.counts[-1:]
         most = self.params.maxDets[-1]
@@ -86,12 +87,12 @@ class _InOrder(COCOeval):
 
 
 class CheckedCOCOeval(_InOrder, DetCOCOeval):
-    """mmdet's evaluation with results in the order of ``params.catIds``; means of nothing are
-    NaN."""
+    """mmdet's evaluation with results in the order of ``params.catIds``, and NaN for means over
+    nothing."""
 
 
 class _InProcesses(_InOrder, COCOevalMP):
-    """The same, by several processes."""
+    """The evaluation of :class:`CheckedCOCOeval` by several processes."""
 
 
 coco_metric.COCOeval = CheckedCOCOeval
@@ -100,8 +101,8 @@ coco_metric.COCOevalMP = _InProcesses
 
 @METRICS.register_module(name="CocoMetric", force=True)
 class CheckedCocoMetric(Metric, CocoMetric):
-    """mmdet's CocoMetric, with NaN for classes without ground truth, and recalls named by their
-    numbers of proposals.
+    """mmdet's CocoMetric, with NaN for classes without ground truth, and with recalls named by
+    their numbers of proposals.
 
     ``proposal_nums`` may be any numbers: the average precision is always that of 100 detections.
     """
@@ -114,8 +115,8 @@ class CheckedCocoMetric(Metric, CocoMetric):
             self._coco_api.check_masks()
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
-        """As in mmdet, but a box or a score that is not finite is an error, which names the
-        image."""
+        """Process a batch as mmdet does; a box or a score that is not finite is an error, which
+        names the image."""
         for sample in data_samples:
             found = sample["pred_instances"]
             for key, what in (
@@ -150,8 +151,8 @@ class CheckedCocoMetric(Metric, CocoMetric):
         return found
 
     def _named(self, name: str) -> str:
-        """mmdet says 100, 300 and 1000 for the first, second and last number of proposals, whatever
-        these are."""
+        """Return the name of a metric with the true number of proposals; mmdet says 100, 300 and
+        1000 for the first, second and last number, whatever these are."""
         counts = sorted(self.proposal_nums)
         of_mmdet = {"100": counts[0], "300": counts[min(1, len(counts) - 1)], "1000": counts[-1]}
         kind, at, count = name.partition("@")
@@ -169,8 +170,8 @@ class CheckedCocoMetric(Metric, CocoMetric):
         return [name for name, number in zip(classes, self.cat_ids) if number not in known]
 
     def reference(self, truth: Sequence[dict]) -> tuple[COCO, list[int]]:
-        """The ground truth, of the annotation file or of the samples, and the number of each class
-        in it."""
+        """Return the ground truth, from the annotation file or from the samples, and the number of
+        each class in it."""
         names = list(self.dataset_meta["classes"])
         if self._coco_api is not None:
             return self._coco_api, list(self._coco_api.get_cat_ids(cat_names=names))
@@ -200,7 +201,8 @@ class CheckedCocoMetric(Metric, CocoMetric):
 
 
 def detections_of(predictions: Sequence[dict], ids: list[int], metric: str) -> list[dict]:
-    """What was found in all images, in COCO's format; ``metric`` is ``"bbox"`` or ``"segm"``."""
+    """Return the detections in all images, in COCO's format; ``metric`` is ``"bbox"`` or
+    ``"segm"``."""
     found = []
     for item in predictions:
         for k, (box, score, label) in enumerate(
@@ -219,18 +221,19 @@ def detections_of(predictions: Sequence[dict], ids: list[int], metric: str) -> l
 def precision_curves(
     reference: COCO, detections: list[dict], ids: list[int], images: list, metric: str
 ) -> np.ndarray:
-    """Precision (thresholds, recalls, classes) from 0 to 1, of up to 100 detections an image, as
-    pycocotools has it at ten IoUs from 0.5 and 101 recalls from 0; -1 for classes without an
+    """Return the precision ``(thresholds, recalls, classes)``, from 0 to 1, of up to 100 detections
+    an image, at pycocotools' ten IoUs from 0.5 and 101 recalls from 0; -1 for classes without an
     object."""
     with contextlib.redirect_stdout(io.StringIO()):
-        # loadRes refuses an empty list
+        # loadRes of pycocotools refuses an empty list.
         if detections:
             found = reference.loadRes(detections)
         else:
             found = COCO()
             found.dataset = dict(reference.dataset, annotations=[])
             found.createIndex()
-        # evaluates classes in the order of their ids
+        # pycocotools evaluates classes in the order of their ids, CheckedCOCOeval in that of
+        # catIds.
         run = CheckedCOCOeval(reference, found, metric)
         run.params.catIds = ids
         run.params.imgIds = sorted(set(images))

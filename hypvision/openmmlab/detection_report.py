@@ -1,5 +1,5 @@
-"""The report of a detector, ``hypvision test --out``: curves of precision and recall, the confusion
-matrix, and the worst images."""
+"""The report on a detector by ``hypvision test --out``: curves of precision and recall, the
+confusion matrix, and the worst images."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from hypvision.viz.overlay import draw_boxes
 from hypvision.viz.report import Part
 from hypvision.viz.sheet import fitted
 
-# least score and IoU of a box that counts as found (not for curves), as in mmdet's confusion matrix
+# Lowest score and IoU of a box that counts as found (but not in curves), as in mmdet's confusion
+# matrix.
 _SCORE = 0.3
 _IOU = 0.5
 _WORST = 12  # largest number of images on the sheet
@@ -31,19 +32,19 @@ _COLOURS = dict(found=(46, 140, 60), missed=(240, 160, 20), false=(205, 40, 40))
 
 
 class Matches(NamedTuple):
-    """The matches between true and predicted boxes of an image, by their numbers."""
+    """The matches between the true and the predicted boxes of an image, as numbers of boxes."""
 
-    pairs: list[tuple[int, int]]  # a true box and the predicted one on it
-    missed: list[int]  # true boxes
-    false: list[int]  # predicted boxes, on nothing or on an object that has a better one
+    pairs: list[tuple[int, int]]  # a true box, and the predicted box on it
+    missed: list[int]  # true boxes without a predicted one
+    false: list[int]  # predicted boxes on nothing, or on an object that has a better one
 
 
 @METRICS.register_module()
 class DetectionReport(ReportMetric):
-    """Collects the boxes of a detector.
+    """A metric that collects the boxes of a detector for its report.
 
     Args:
-        ann_file: of the truth; None: that of the samples.
+        ann_file: annotation file of the ground truth; None: the ground truth of the samples.
         backend_args: see mmdet's CocoMetric.
     """
 
@@ -102,14 +103,14 @@ def match_boxes(
     found: np.ndarray,
     found_labels: np.ndarray,
 ) -> Matches:
-    """Pair true and predicted boxes ``x, y, width, height`` one to one: those of the same class
-    first, then any, by their IoU; predictions inside a ``crowd``, a box around several objects,
-    count neither as right nor as wrong."""
+    """Pair true and predicted boxes ``x, y, width, height`` one to one by their IoU, first those of
+    the same class, then any. Predictions inside a ``crowd``, a box around several objects, count
+    neither as right nor as wrong."""
     if not len(truth) or not len(found):
         return Matches([], np.flatnonzero(~crowd).tolist(), list(range(len(found))))
     iou = np.asarray(mask.iou(found.astype(float), truth.astype(float), crowd.astype(np.uint8))).T
     near = iou >= _IOU
-    # a pair of one class counts for more than all others could
+    # A pair of one class must count for more than all other pairs together.
     gain = near * (iou + len(truth) * (labels[:, None] == found_labels)) * ~crowd[:, None]
     both = zip(*(rows.tolist() for rows in linear_sum_assignment(gain, maximize=True)))
     pairs = [(t, p) for t, p in both if gain[t, p] > 0]
@@ -119,7 +120,7 @@ def match_boxes(
 
 
 class _Scene:
-    """An image with its true and its predicted boxes."""
+    """An image with its true and predicted boxes, and their matches."""
 
     def __init__(self, path: str, annotations: list[dict], found: dict, labels: list[int]):
         self.path = path
@@ -135,14 +136,14 @@ class _Scene:
         self.confused = [
             (t, p) for t, p in self.matches.pairs if self.labels[t] != self.found_labels[p]
         ]
-        # missed objects, objects with a wrong class, and extra boxes; the latter count by their
-        # scores
+        # The counts are those of missed objects, objects with a wrong class, and extra boxes;
+        # badness weights extra boxes by their scores.
         self.counted = len(self.matches.missed), len(self.confused), len(self.matches.false)
         self.badness = sum(self.counted[:2]) + float(self.scores[self.matches.false].sum())
 
     def count(self, counts: np.ndarray) -> None:
-        """Add the boxes to a confusion matrix, whose last row is of no object and last column of no
-        box."""
+        """Add the boxes to a confusion matrix, whose last row stands for "no object" and whose last
+        column for "no box"."""
         for t, p in self.matches.pairs:
             counts[self.labels[t], self.found_labels[p]] += 1
         for t in self.matches.missed:
@@ -175,8 +176,8 @@ class _Scene:
 
 
 def curve_parts(curves: np.ndarray, names: Sequence[str]) -> list[Part]:
-    """Curves of precision and recall, those of all classes and those of each, by ``curves`` (10
-    IoUs, 101 recalls, C), -1 for classes without an object."""
+    """Return the curves of precision and recall of all classes and of each class as a part of the
+    report. ``curves`` is ``(10 IoUs, 101 recalls, C)``, -1 for classes without an object."""
     known = np.flatnonzero((curves > -1).all((0, 1)))
     if not len(known):
         return [Part("Precision and recall", text="There is no object in the test data.")]
@@ -200,8 +201,9 @@ def curve_parts(curves: np.ndarray, names: Sequence[str]) -> list[Part]:
 
 
 def box_columns(curves: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
-    """AP of each class in percent by the curves of :func:`curve_parts`, and of the confusion matrix
-    (C + 1, C + 1) the numbers of its objects that were found, confused and missed."""
+    """Return columns for a table of classes: AP in percent, from the curves of :func:`curve_parts`,
+    and the numbers of objects that were found, confused and missed, from the confusion matrix ``(C
+    + 1, C + 1)``."""
     ap = np.where((curves > -1).all((0, 1)), 100 * curves.mean(1), np.nan)
     objects = counts[:-1].sum(1)
     right = np.diag(counts)[:-1]
@@ -223,7 +225,7 @@ def _worst_images(scenes: Sequence[_Scene], names: Sequence[str]) -> Part:
     head = ("image", "missed", "of another class", "extra boxes")
     table = [head, *((scene.path, *scene.counted) for scene in order)]
     wrong = [scene for scene in order if scene.badness > 0]
-    # generated images have no file
+    # Generated images have no file, so they cannot be drawn.
     worst = [scene for scene in wrong if Path(scene.path).is_file()][:_WORST]
     legend = [
         ("found, with the score", _COLOURS["found"]),

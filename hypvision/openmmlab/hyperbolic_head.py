@@ -1,9 +1,9 @@
-"""Segmentation whose pixels are points of the Poincare ball, for mmseg (Ghadimi Atigh et al.,
-"Hyperbolic Image Segmentation", CVPR 2022): decode heads, and a segmentor that tells how sure each
-pixel is.
+"""Segmentation with pixels as points of the Poincare ball, for mmseg (Ghadimi Atigh et al.,
+"Hyperbolic Image Segmentation", CVPR 2022): decode heads, and a segmentor that returns the
+uncertainty of each pixel.
 
-The class is chosen by hyperplanes of the ball, one a node of a class tree; a pixel near the origin
-is an uncertain one. Importing this module imports mmseg.
+Hyperplanes of the ball, one for each node of a class tree, choose the class; a pixel near the
+origin is an uncertain one. Importing this module imports mmseg.
 """
 
 from __future__ import annotations
@@ -37,19 +37,21 @@ from hypvision.io.errors import HypvisionError
 from hypvision.losses.class_tree import ClassTree
 from hypvision.nn.functional import precise, radial_map, space_square, space_time
 
-# sqrt(c) |u| of the tangent vectors of longest points: those of the paper have 0.999 of the radius
+# sqrt(c) |u| of the longest tangent vectors: as in the paper, points have at most 0.999 of the
+# radius.
 LONGEST = math.atanh(0.999)
 
 
 class PixelLogits(nn.Module):
-    r"""Hyperplanes of the Poincare ball for tangent vectors at the origin.
+    r"""Logits of tangent vectors at the origin by their distances from hyperplanes of the Poincare
+    ball.
 
     .. math:: v_k = \tfrac{2 |a_k|}{\sqrt c}\,\mathrm{asinh}\,
               \frac{2 \sqrt c \langle (-p_k) \oplus z, \hat a_k\rangle}
                    {1 - c |(-p_k) \oplus z|^2}, \qquad z = \exp_0(u)
 
-    Computed on the hyperboloid by one convolution; the paper's floor of the denominator is left
-    out, as it changes the logits of distant points.
+    The logits are computed on the hyperboloid by one convolution. The paper's lower limit of the
+    denominator is left out, as it changes the logits of distant points.
 
     Args:
         dim: dimension of the ball.
@@ -57,11 +59,11 @@ class PixelLogits(nn.Module):
         manifold: the ball.
 
     Attributes:
-        offsets: points of the ball ``(M, dim)``, at first the origin.
-        normals: ``(M, dim)``, at first with a deviation of 0.05.
+        offsets: points of the hyperplanes in the ball, ``(M, dim)``, at first the origin.
+        normals: normals of the hyperplanes, ``(M, dim)``, at first with a deviation of 0.05.
 
     Shapes:
-        maps ``(B, dim, h, w)`` to logits ``(B, h, w, M)``, float32 also under autocast.
+        From maps ``(B, dim, h, w)`` to logits ``(B, h, w, M)``, in float32 also under autocast.
     """
 
     def __init__(self, dim: int, count: int, manifold: PoincareBall):
@@ -71,7 +73,7 @@ class PixelLogits(nn.Module):
         self.normals = nn.Parameter(0.05 * torch.randn(count, dim))
 
     def no_weight_decay(self) -> set[str]:
-        """Offsets do not decay, as published."""
+        """Return the name of the offsets, which get no weight decay, as published."""
         return {"offsets"}
 
     def forward(self, u: Tensor) -> Tensor:
@@ -80,26 +82,26 @@ class PixelLogits(nn.Module):
         size = length(self.normals)
         points = self.manifold.to_lorentz(self.offsets)
         planes = lorentz.transp0(points, self.normals / size.clamp_min(tiny(size)), c)
-        # sinh of a pixel's distance is its Minkowski product with the normal of length 1
+        # sinh of a pixel's distance is its Minkowski product with the normal of length 1.
         space = radial_map(u, _to_space, c, dim=1)
         sides = F.conv2d(space, planes[:, 1:, None, None])
         sides = sides - space_time(space, c, 1) * planes[:, :1, None]
         return (torch.asinh(root * sides) * (2 * size / root)[..., None]).movedim(1, -1)
 
     def radius(self, u: Tensor) -> Tensor:
-        """Distance of each pixel from the origin ``(B, 1, h, w)``."""
+        """Return the distance of each pixel from the origin, ``(B, 1, h, w)``."""
         return 2 * space_square(u, 1).sqrt()
 
 
 def _to_space(square: Tensor, c: float | Tensor) -> Tensor:
-    """Factor from a tangent vector of the ball to the space part on the hyperboloid, twice as far
-    in its units."""
+    """Return the factor from a tangent vector at the ball's origin to the space part of its point
+    on the hyperboloid, whose distance from the origin is twice the vector's length."""
     shrink = LONGEST / torch.sqrt((square * c).clamp(min=LONGEST**2))
     return 2 * shrink * sinhc_sqrt(4 * square * c * (shrink * shrink))
 
 
 class FlatLogits(nn.Module):
-    """The Euclidean counterpart of :class:`PixelLogits`: a linear layer."""
+    """The Euclidean counterpart of :class:`PixelLogits`: logits by a linear layer."""
 
     def __init__(self, dim: int, count: int):
         super().__init__()
@@ -110,8 +112,9 @@ class FlatLogits(nn.Module):
 
 
 class PixelClassifier(nn.Module):
-    """Features ``(B, C, h, w)`` to log-probabilities of the classes ``(B, K, h, w)``: a projection
-    to tangent vectors, logits of the nodes, the softmax along the tree."""
+    """A classifier of pixels, from features ``(B, C, h, w)`` to log-probabilities of the classes
+    ``(B, K, h, w)``: a projection to tangent vectors, logits of the nodes, and the softmax along
+    the class tree."""
 
     def __init__(self, channels: int, logits: nn.Module, dim: int, tree: ClassTree):
         super().__init__()
@@ -126,20 +129,24 @@ class PixelClassifier(nn.Module):
 
 
 class HyperbolicHead(BaseDecodeHead):
-    """Mixin for decode heads of mmseg: :class:`PixelClassifier` in the place of their last layer.
+    """A mix-in for decode heads of mmseg, which puts a :class:`PixelClassifier` in the place of
+    their last layer.
 
-    The head gives log-probabilities of the classes, so that losses, metrics, sliding windows and
-    views of mmseg work as ever: their softmax leaves log-probabilities as they are.
+    The head returns log-probabilities of the classes. Losses, metrics, sliding windows and
+    test-time augmentation of mmseg work as usual, because a softmax of log-probabilities changes
+    nothing.
 
     Args:
         dim: dimension of the embedding of a pixel.
         c: curvature of the ball.
-        learn_c: whether it is learned.
-        tree: see :class:`~hypvision.losses.class_tree.ClassTree`; needs ``classes``.
-        classes: their names, in the order of the labels.
-        geometry: ``"poincare"``, or ``"euclidean"`` for the counterpart of the same dimension.
-        loss_at: ``"label"``: the maps are enlarged to the labels, as in mmseg; ``"feature"``: the
-            labels are shrunk to the maps, as in the paper.
+        learn_c: whether the curvature is learned.
+        tree: the class tree, see :class:`~hypvision.losses.class_tree.ClassTree`; needs
+            ``classes``.
+        classes: names of the classes, in the order of the labels.
+        geometry: ``"poincare"``, or ``"euclidean"`` for the Euclidean counterpart of the same
+            dimension.
+        loss_at: ``"label"``: the maps are enlarged to the size of the labels, as in mmseg;
+            ``"feature"``: the labels are shrunk to the size of the maps, as in the paper.
     """
 
     def __init__(
@@ -175,7 +182,7 @@ class HyperbolicHead(BaseDecodeHead):
         self.loss_at = loss_at
 
     def loss_by_feat(self, seg_logits: Tensor, batch_data_samples: list[SegDataSample]) -> dict:
-        """As in mmseg, with the labels of ``loss_at``."""
+        """Return mmseg's losses, at the size of the labels or of the maps (``loss_at``)."""
         samples = batch_data_samples
         if self.loss_at == "feature":
             samples = [_shrunk(sample, seg_logits.shape[2:]) for sample in samples]
@@ -183,7 +190,7 @@ class HyperbolicHead(BaseDecodeHead):
 
 
 def _shrunk(sample: SegDataSample, size: Sequence[int]) -> SegDataSample:
-    """A sample with the labels nearest to the pixels of a smaller map."""
+    """Return a sample whose labels are shrunk to ``size``, by the nearest pixels."""
     labels = F.interpolate(sample.gt_sem_seg.data[None].float(), tuple(size), mode="nearest")
     return SegDataSample(gt_sem_seg=PixelData(data=labels[0].long()))
 
@@ -200,7 +207,7 @@ class HyperbolicFPNHead(HyperbolicHead, FPNHead):
 
 @MODELS.register_module()
 class HyperbolicASPPHead(HyperbolicHead, DepthwiseSeparableASPPHead):
-    """mmseg's ``DepthwiseSeparableASPPHead``, that of DeepLabV3+, with hyperbolic pixels."""
+    """mmseg's ``DepthwiseSeparableASPPHead``, the head of DeepLabV3+, with hyperbolic pixels."""
 
 
 @MODELS.register_module()
@@ -215,11 +222,12 @@ class HyperbolicUPerHead(HyperbolicHead, UPerHead):
 
 @MODELS.register_module()
 class HyperbolicSegmentor(EncoderDecoder):
-    """mmseg's ``EncoderDecoder`` for a head of hyperbolic pixels.
+    """mmseg's ``EncoderDecoder`` for a head with hyperbolic pixels.
 
-    Its predictions have two maps more: ``radius``, the distance of each pixel from the origin, and
-    ``uncertainty``, ``1 - sqrt(c) |z|`` of its point ``z`` of the ball. The distance is enlarged,
-    not the point, and averaged over sliding windows; of several views that of the first counts.
+    Its predictions have two more maps: ``radius``, the distance of each pixel from the origin, and
+    ``uncertainty``, ``1 - sqrt(c) |z|`` for its point ``z`` of the ball. The distance is enlarged,
+    not the point, and averaged over sliding windows; with test-time augmentation the maps are those
+    of the first view.
     """
 
     tells_uncertainty = True
@@ -231,10 +239,10 @@ class HyperbolicSegmentor(EncoderDecoder):
                 "HyperbolicSegmentor needs a decode head such as HyperbolicFCNHead with the "
                 "geometry 'poincare'. Take EncoderDecoder for other heads."
             )
-        self.out_channels += 1  # the distance travels as the last channel
+        self.out_channels += 1  # the last channel carries the distance from the origin
 
     def encode_decode(self, inputs: Tensor, batch_img_metas: list[dict]) -> Tensor:
-        """Log-probabilities and distances ``(B, K + 1, H, W)``."""
+        """Return log-probabilities and, as the last channel, distances, ``(B, K + 1, H, W)``."""
         kept: list[Tensor] = []
         pixels = self.decode_head.conv_seg
         hook = pixels.project.register_forward_hook(lambda *call: kept.append(call[-1]))
@@ -249,7 +257,7 @@ class HyperbolicSegmentor(EncoderDecoder):
     def postprocess_result(
         self, seg_logits: Tensor, data_samples: list[SegDataSample] | None = None
     ) -> list[SegDataSample]:
-        """As in mmseg, and the two maps."""
+        """Return mmseg's predictions, with the maps ``radius`` and ``uncertainty`` added."""
         root = float(self.decode_head.conv_seg.logits.manifold.c) ** 0.5
         samples = super().postprocess_result(seg_logits, data_samples)
         for sample in samples:

@@ -1,5 +1,5 @@
-"""Make mmcv, which mmseg and mmdet use to read images and label maps, accept the same files as
-:mod:`hypvision.io.images` and decode them alike."""
+"""Make mmcv, by which mmseg and mmdet read images and label maps, accept the same files as
+:mod:`hypvision.io.images` and decode them in the same way."""
 
 from __future__ import annotations
 
@@ -19,26 +19,28 @@ from PIL import Image
 from hypvision.data.depth import check_white, find_white
 from hypvision.data.usage import Usage
 from hypvision.io.errors import HypvisionError
+from hypvision.io.files import read_bytes
 from hypvision.io.images import FORMATS, WHITE, image_kind, image_size, open_image
 
 
 def install() -> None:
-    """Let mmcv's reader know these formats alone; an EPS called .png would start a PostScript
-    interpreter."""
+    """Restrict mmcv's reader to the image formats that hypvision reads: an EPS file named .png
+    would start a PostScript interpreter."""
     mmcv.image.io.Image = SimpleNamespace(
         **{**vars(Image), "open": partial(Image.open, formats=FORMATS)}
     )
 
 
 def read_bgr(path: str | Path, white: int = WHITE) -> np.ndarray:
-    """:func:`hypvision.io.images.open_image` as uint8 (H, W, 3) in the order of OpenCV, BGR.
+    """Read an image as :func:`hypvision.io.images.open_image` does, and return it as uint8 ``(H, W,
+    3)`` in OpenCV's order, BGR. ``white`` is the value of white in an image of 16 bits.
 
-    OpenCV decodes JPEG files to the same pixels in half the time, so it is used for them, except
-    for CMYK and truncated files, and for those that XMP turns, which it does not read.
+    OpenCV decodes JPEG files to the same pixels in half the time, so it reads them, except for CMYK
+    and truncated files, and for files whose orientation is in XMP, which OpenCV does not read.
     """
     if image_kind(path) in (("JPEG", "RGB"), ("JPEG", "L")):
-        content = Path(path).read_bytes()
-        # otherwise it may be truncated: OpenCV would fill the rest with grey
+        content = read_bytes(path)
+        # A file with another end may be truncated: OpenCV would fill the rest with grey.
         whole = content.endswith(b"\xff\xd9")
         if whole and b"tiff:Orientation" not in content:
             image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
@@ -49,13 +51,13 @@ def read_bgr(path: str | Path, white: int = WHITE) -> np.ndarray:
 
 @TRANSFORMS.register_module(name="LoadImageFromFile", force=True)
 class LoadShownImage(LoadImageFromFile):
-    """mmcv's transform with :func:`read_bgr`: 16 bits scaled to 8, transparent parts on white,
-    nothing but images.
+    """mmcv's transform that reads an image, by :func:`read_bgr`: 16 bits are scaled to 8,
+    transparent parts become white, and files that are not images are refused.
 
-    The size is compared with that of the annotation, where there is one.
+    The size is compared with that in the annotation, if it has one.
 
-    ``white``, one more argument, is the value of white in images of 16 bits, 4095 where they hold
-    12 bits.
+    The additional argument ``white`` is the value of white in images of 16 bits, 4095 for those
+    that hold 12 bits.
 
     If the config asks for other channels, or for files in a remote store, mmcv's own reader is
     used.
@@ -82,15 +84,16 @@ class LoadShownImage(LoadImageFromFile):
 
 
 def tell_depth(steps: Sequence[Any], paths: Sequence[str], usage: Usage) -> None:
-    """Note images of 16 bits that need fewer, where no step of the pipeline has their ``white``."""
+    """Note images of 16 bits that hold fewer bits, unless a step of the pipeline has their
+    ``white``."""
     loaders = [step for step in steps if isinstance(step, LoadShownImage)]
     if loaders and loaders[0].white == WHITE:
         find_white(paths, None, usage)
 
 
 def check_size(results: dict[str, Any]) -> None:
-    """Check that an image as displayed has the size in its annotation; otherwise its boxes would be
-    misplaced."""
+    """Raise an error if the size of an image as displayed differs from that in its annotation,
+    because its boxes would be misplaced."""
     path = results["img_path"]
     (height, width) = results["ori_shape"]
     given = (results.get("height", height), results.get("width", width))

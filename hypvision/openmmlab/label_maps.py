@@ -1,7 +1,6 @@
-"""Where mmseg's metric writes label maps (``hypvision test --out FOLDER``).
+"""The metric of mmseg with label maps as files (``hypvision test --out FOLDER``).
 
-Importing this module imports mmseg, and puts :class:`LabelMapIoUMetric` in the place of mmseg's own
-IoUMetric.
+Importing this module imports mmseg, and replaces mmseg's IoUMetric by :class:`LabelMapIoUMetric`.
 """
 
 from __future__ import annotations
@@ -31,8 +30,9 @@ _SCORES = ("seg_logits", "pred_sem_seg")
 
 @METRICS.register_module(name="IoUMetric", force=True)
 class LabelMapIoUMetric(Metric, IoUMetric):
-    """mmseg's metric; its label maps appear complete or not at all, never through a link, and one
-    for each image, also where several have one name. They have 16 bits where 8 do not suffice.
+    """mmseg's IoUMetric, with safe files of label maps: each appears complete or not at all, is
+    never written through a link, and has a name of its own even where several images have one name.
+    Label maps have 16 bits where 8 do not suffice.
 
     A warning lists classes without a pixel in the ground truth: mmseg omits them from means if they
     were not predicted either, and counts them as 0 in ``mIoU`` if they were. Without any ground
@@ -41,10 +41,11 @@ class LabelMapIoUMetric(Metric, IoUMetric):
 
     output_dir: str | None
     map_names: dict[str, str] | None = None
-    """Path of an image -> name of its map; None: that of the image."""
+    """Path of an image -> name of its label map; None: the image's own name."""
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
-        """As in mmseg, but logits that are not finite are an error, which names the image."""
+        """Process a batch as mmseg does; logits that are not finite are an error, which names the
+        image."""
         for sample in data_samples:
             if not all(
                 self.check(sample[key]["data"][None], "A logit", [sample])
@@ -78,18 +79,19 @@ class LabelMapIoUMetric(Metric, IoUMetric):
         truth = sum(label for *_, label in results)
         self.without_truth = [name for name, count in zip(names, truth) if not count]
         with warnings.catch_warnings():
-            # NumPy warns about means of empty arrays
+            # NumPy warns about means of empty arrays, which are NaN here as intended.
             warnings.simplefilter("ignore", RuntimeWarning)
             found = super().compute_metrics(results)
-        # NaN for images without labels, even with nan_to_num
+        # Metrics are NaN for images without labels, even with nan_to_num.
         return found if truth.any() else dict.fromkeys(found, math.nan)
 
     @staticmethod
     def intersect_and_union(
         pred_label: torch.Tensor, label: torch.Tensor, num_classes: int, ignore_index: int
     ) -> tuple[torch.Tensor, ...]:
-        """Count pixels of each class, int64 ``(num_classes,)``: intersection, union, predicted,
-        true; mmseg's float32 does not count beyond 2**24. Labels of no class are left out."""
+        """Return the number of pixels of each class, int64 ``(num_classes,)``, in the intersection,
+        the union, the prediction and the ground truth; mmseg's float32 cannot count beyond 2**24.
+        Labels of no class are left out."""
         known = label != ignore_index
         found = pred_label[known]
         truth = label[known]
@@ -107,8 +109,8 @@ class LabelMapIoUMetric(Metric, IoUMetric):
     def total_area_to_metrics(
         intersect: torch.Tensor, union: torch.Tensor, *areas: Any
     ) -> dict[str, np.ndarray]:
-        """mmseg's metrics in float64, but the F-score of a class that occurs and is never predicted
-        correctly is 0, like its Dice score; mmseg leaves it out of the mean."""
+        """Return mmseg's metrics, computed in float64. The F-score of a class that occurs but is
+        never predicted correctly is 0, like its Dice score; mmseg leaves it out of the mean."""
         wide = [area.double() for area in (intersect, union, *areas[:2])]
         found = IoUMetric.total_area_to_metrics(*wide, *areas[2:])
         if "Fscore" in found:
@@ -122,7 +124,8 @@ RUN_HOOKS.append("LabelMapNamesHook")
 
 @HOOKS.register_module()
 class LabelMapNamesHook(Hook):
-    """Tells :class:`LabelMapIoUMetric` the names of all images, of which each process sees some."""
+    """Gives :class:`LabelMapIoUMetric` the names of all images, of which each process sees only
+    some."""
 
     def before_test(self, runner: Runner) -> None:
         metrics = [

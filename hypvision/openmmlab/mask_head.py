@@ -1,4 +1,4 @@
-"""A head of masks whose logits begin near 0."""
+"""A mask head for mmdet whose logits begin near 0."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import nn
 
 @MODELS.register_module()
 class SmallFCNMaskHead(FCNMaskHead):
-    """mmdet's ``FCNMaskHead`` with weights of deviation 0.001 in its last layer, as Detectron2 has
-    them.
+    """mmdet's ``FCNMaskHead``, but initial weights of the last layer have a deviation of 0.001, as
+    in Detectron2.
 
-    mmdet draws them with deviation ``sqrt(2 / classes)``: 0.16 for COCO's 80, but 0.7 for 4
-    classes.
+    mmdet draws them with deviation ``sqrt(2 / classes)``: 0.16 for COCO's 80 classes, but 0.7 for
+    4.
     """
 
     def init_weights(self) -> None:

@@ -1,11 +1,11 @@
-"""The compiled operators of mmcv, implemented by torchvision's prebuilt kernels.
+"""The compiled operators of mmcv, implemented with torchvision's prebuilt kernels.
 
 mmdet and mmseg import ``mmcv.ops``, which loads the extension module ``mmcv._ext``. ``mmcv-lite``
-comes without it, and building it needs a compiler that matches PyTorch and CUDA. :func:`install`
-puts a module of that name in place, unless it is there, whose functions have the extension's
-signatures: outputs are tensors that the caller has allocated.
+comes without this module, and building it needs a compiler that matches PyTorch and CUDA. Where it
+is missing, :func:`install` puts a module of that name in its place, whose functions have the
+signatures of the extension: they write their outputs into tensors of the caller.
 
-Float16 and bfloat16 inputs are computed in float32, as in torchvision under autocast: box
+Float16 and bfloat16 inputs are computed in float32, as in torchvision under autocast, because box
 coordinates need it.
 """
 
@@ -31,17 +31,17 @@ INSTALL = "pip uninstall mmcv-lite && pip install openmim && mim install 'mmcv>=
 
 
 def _full(x: Tensor) -> Tensor:
-    """``x`` in float32 if it has a reduced precision, else as it is."""
+    """Return ``x`` in float32 if it has a reduced precision, else as it is."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
-    """Greedy non-maximum suppression of boxes ``(N, 4)``, x1 y1 x2 y2 in pixels: the numbers of
-    those that are left, by falling score. A width is ``x2 - x1 + offset``; 1 for coordinates that
-    name the last pixel of a box, else 0."""
+    """Return the numbers of the boxes that greedy non-maximum suppression keeps, by falling score.
+    Boxes are ``(N, 4)``: x1, y1, x2, y2 in pixels. A width is ``x2 - x1 + offset``; the offset is 1
+    for coordinates that name the last pixel of a box, else 0."""
     boxes = _full(boxes)
     if offset:
-        # Moving x2 and y2 by the offset adds it to the widths of boxes and of intersections.
+        # Adding the offset to x2 and y2 adds it to the widths of boxes and of intersections.
         boxes = boxes + boxes.new_tensor([0.0, 0.0, offset, offset])
     return torch.ops.torchvision.nms(boxes, _full(scores), iou_threshold)
 
@@ -50,13 +50,14 @@ def softnms(
     boxes: Tensor, scores: Tensor, dets: Tensor, iou_threshold: float, sigma: float,
     min_score: float, method: int, offset: int,
 ) -> Tensor:  # fmt: skip
-    """Soft-NMS (Bodla et al., ICCV 2017): overlaps with a better box lower a score instead of
-    dropping the box.
+    """Return the numbers of the boxes that Soft-NMS keeps (Bodla et al., ICCV 2017): overlap with a
+    better box lowers the score of a box, which is not dropped at once.
 
-    The boxes that are left and their lowered scores are written into ``dets`` ``(N, 5)``, in the
-    order they are taken, of equal scores the first box first; returns their numbers. ``sigma`` is
-    the width of the Gaussian, and ``method`` 0 drops (hard NMS), 1 lowers linearly, 2 by a
-    Gaussian."""
+    The kept boxes and their lowered scores are written into ``dets`` ``(N, 5)``, in the order in
+    which they are taken; of equal scores the first box comes first. ``sigma`` is the width of the
+    Gaussian. With ``method`` 0 an overlapping box is dropped (hard NMS), with 1 its score is
+    lowered linearly, with 2 by the Gaussian.
+    """
     area = (boxes[:, 2:] - boxes[:, :2] + offset).prod(1)
     scores = scores.clone()
     left = torch.arange(len(boxes), device=boxes.device)
@@ -93,10 +94,10 @@ def roi_align_forward(
     aligned_height: int, aligned_width: int, spatial_scale: float, sampling_ratio: int,
     pool_mode: int, aligned: bool,
 ) -> None:  # fmt: skip
-    """RoIAlign (He et al., ICCV 2017) of maps ``(B, C, H, W)`` and ``rois`` ``(K, 5)``: image
-    number, x1 y1 x2 y2 in pixels of the image; ``output`` ``(K, C, aligned_height, aligned_width)``
-    is written. Averages (``pool_mode`` 1) alone; ``sampling_ratio`` 0: a sample for each pixel of
-    the map."""
+    """Compute RoIAlign (He et al., ICCV 2017) of maps ``(B, C, H, W)`` for ``rois`` ``(K, 5)``:
+    image number, x1, y1, x2, y2 in pixels of the image. The result is written into ``output`` ``(K,
+    C, aligned_height, aligned_width)``. Only averages (``pool_mode`` 1) are available;
+    ``sampling_ratio`` 0 means a sample for each pixel of the map."""
     _check_pool_mode(pool_mode)
     maps = _full(input)
     pooled = torch.ops.torchvision.roi_align(
@@ -111,7 +112,7 @@ def roi_align_backward(
     aligned_height: int, aligned_width: int, spatial_scale: float, sampling_ratio: int,
     pool_mode: int, aligned: bool,
 ) -> None:  # fmt: skip
-    """Gradient of :func:`roi_align_forward` to its maps, written into ``grad_input``
+    """Write the gradient of :func:`roi_align_forward` with respect to its maps into ``grad_input``
     ``(B, C, H, W)``."""
     _check_pool_mode(pool_mode)
     grad = _full(grad_output)
@@ -127,8 +128,8 @@ def roi_pool_forward(
     input: Tensor, rois: Tensor, output: Tensor, argmax: Tensor, pooled_height: int,
     pooled_width: int, spatial_scale: float,
 ) -> None:  # fmt: skip
-    """RoIPool (Girshick, ICCV 2015): maxima over bins; ``output`` and ``argmax`` (K, C, h, w) are
-    written."""
+    """Compute RoIPool (Girshick, ICCV 2015), the maxima over bins, and write it and the positions
+    of the maxima into ``output`` and ``argmax`` ``(K, C, h, w)``."""
     rois = rois.to(_full(input).dtype)
     pooled, places = torch.ops.torchvision.roi_pool(
         _full(input), rois, spatial_scale, pooled_height, pooled_width
@@ -141,7 +142,7 @@ def roi_pool_backward(
     grad_output: Tensor, rois: Tensor, argmax: Tensor, grad_input: Tensor, pooled_height: int,
     pooled_width: int, spatial_scale: float,
 ) -> None:  # fmt: skip
-    """Gradient of :func:`roi_pool_forward` to its maps, written into ``grad_input``
+    """Write the gradient of :func:`roi_pool_forward` with respect to its maps into ``grad_input``
     ``(B, C, H, W)``."""
     grad = _full(grad_output)
     grad_input.copy_(
@@ -167,8 +168,8 @@ def ms_deform_attn_forward(
     value: Tensor, value_spatial_shapes: Tensor, value_level_start_index: Tensor,
     sampling_locations: Tensor, attention_weights: Tensor, im2col_step: int,
 ) -> Tensor:  # fmt: skip
-    """Multi-scale deformable attention (Zhu et al., ICLR 2021) by mmcv's own PyTorch function,
-    which it has for CPUs: of ``value`` ``(B, sum of H_l W_l, heads, D)`` to ``(B, Q, heads D)``."""
+    """Return multi-scale deformable attention (Zhu et al., ICLR 2021) of ``value`` ``(B, sum of H_l
+    W_l, heads, D)``, as ``(B, Q, heads D)``, by the PyTorch function that mmcv has for CPUs."""
     floats = map(_full, (value, sampling_locations, attention_weights))
     return _attend(value_spatial_shapes, *floats).to(value.dtype)
 
@@ -178,7 +179,8 @@ def ms_deform_attn_backward(
     sampling_locations: Tensor, attention_weights: Tensor, grad_output: Tensor, grad_value: Tensor,
     grad_sampling_loc: Tensor, grad_attn_weight: Tensor, im2col_step: int,
 ) -> None:  # fmt: skip
-    """Gradients of :func:`ms_deform_attn_forward`, written; the forward pass is computed again."""
+    """Write the gradients of :func:`ms_deform_attn_forward`, for which the forward pass is computed
+    again."""
     with torch.enable_grad():
         inputs = [
             _full(part).detach().requires_grad_()
@@ -194,9 +196,9 @@ def _deform_conv(
     input: Tensor, weight: Tensor, offset: Tensor, mask: Tensor | None, bias: Tensor | None,
     grad: Tensor | None, geometry: Mapping[str, int],
 ) -> Any:  # fmt: skip
-    """torchvision's deformable convolution, or its five gradients if ``grad`` (of the output) is
-    given, with mmcv's names of stride, padding and dilation, which differ for the two kinds of
-    convolution."""
+    """Return torchvision's deformable convolution, or its five gradients if ``grad``, the gradient
+    of the output, is given. ``geometry`` has mmcv's names of stride, padding and dilation, which
+    differ for the two kinds of convolution."""
     names = _MODULATED if "stride_h" in geometry else _PLAIN
     sizes = [geometry[name] for name in (*names, "group", "deformable_group")]
     input = _full(input)
@@ -221,11 +223,11 @@ _MODULATED = ("stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_
 def deform_conv_forward(
     input: Tensor, weight: Tensor, offset: Tensor, output: Tensor, *buffers: Tensor, **geometry: int
 ) -> None:
-    """Deformable convolution (Dai et al., ICCV 2017): ``output`` ``(B, C_out, H_out, W_out)`` is
-    written.
+    """Compute deformable convolution (Dai et al., ICCV 2017), and write it into ``output`` ``(B,
+    C_out, H_out, W_out)``.
 
-    ``offset`` ``(B, deformable_group * kH * kW * 2, H_out, W_out)`` holds y and x shifts in turn.
-    The buffers belong to mmcv's own kernel and are not used.
+    ``offset`` ``(B, deformable_group * kH * kW * 2, H_out, W_out)`` has y and x shifts in turn. The
+    buffers belong to mmcv's own kernel and are not used.
     """
     output.copy_(_deform_conv(input, weight, offset, None, None, None, geometry))
 
@@ -234,7 +236,7 @@ def deform_conv_backward_input(
     input: Tensor, offset: Tensor, grad_output: Tensor, grad_input: Tensor, grad_offset: Tensor,
     weight: Tensor, *buffers: Tensor, **geometry: int,
 ) -> None:  # fmt: skip
-    """Gradients of :func:`deform_conv_forward` to its input and offsets."""
+    """Write the gradients of :func:`deform_conv_forward` with respect to its input and offsets."""
     grads = _deform_conv(input, weight, offset, None, None, grad_output, geometry)
     grad_input.copy_(grads[0])
     grad_offset.copy_(grads[2])
@@ -244,8 +246,8 @@ def deform_conv_backward_parameters(
     input: Tensor, offset: Tensor, grad_output: Tensor, grad_weight: Tensor, *buffers: Tensor,
     scale: float, **geometry: int,
 ) -> None:  # fmt: skip
-    """Gradient of :func:`deform_conv_forward` to its weight, times ``scale``, added to
-    ``grad_weight``."""
+    """Add the gradient of :func:`deform_conv_forward` with respect to its weight, times ``scale``,
+    to ``grad_weight``."""
     # The gradient of the weight depends only on the weight's shape, so zeros can stand for its
     # values.
     grads = _deform_conv(
@@ -258,9 +260,9 @@ def modulated_deform_conv_forward(
     input: Tensor, weight: Tensor, bias: Tensor, ones: Tensor, offset: Tensor, mask: Tensor,
     output: Tensor, columns: Tensor, *, with_bias: bool, **geometry: int,
 ) -> None:  # fmt: skip
-    """Modulated deformable convolution (Zhu et al., CVPR 2019): ``mask``
-    ``(B, deformable_group * kernel_h * kernel_w, H_out, W_out)`` weights the samples of
-    :func:`deform_conv_forward`; ``output`` is written."""
+    """Compute modulated deformable convolution (Zhu et al., CVPR 2019), and write it into
+    ``output``: ``mask`` ``(B, deformable_group * kernel_h * kernel_w, H_out, W_out)`` weights the
+    samples of :func:`deform_conv_forward`."""
     output.copy_(
         _deform_conv(input, weight, offset, mask, bias if with_bias else None, None, geometry)
     )
@@ -272,7 +274,8 @@ def modulated_deform_conv_backward(
     grad_offset: Tensor, grad_mask: Tensor, grad_output: Tensor, *, with_bias: bool,
     **geometry: int,
 ) -> None:  # fmt: skip
-    """Gradients of :func:`modulated_deform_conv_forward` to all its tensors."""
+    """Write the gradients of :func:`modulated_deform_conv_forward` with respect to all its
+    tensors."""
     grads = _deform_conv(
         input, weight, offset, mask, bias if with_bias else None, grad_output, geometry
     )
@@ -285,17 +288,17 @@ def modulated_deform_conv_backward(
 def sigmoid_focal_loss_forward(
     input: Tensor, target: Tensor, weight: Tensor, output: Tensor, gamma: float, alpha: float
 ) -> None:
-    """Focal loss of sigmoids (Lin et al., ICCV 2017, eq. 5) of logits ``(N, C)``, for each sample
-    and class, written into ``output``; a ``target`` of C stands for the background, and ``weight``
-    is a factor for each class, or empty."""
+    """Write the focal loss of sigmoids (Lin et al., ICCV 2017, eq. 5) of logits ``(N, C)``, for
+    each sample and class, into ``output``. A ``target`` of C means the background; ``weight`` has a
+    factor for each class, or is empty."""
     output.copy_(_focal_loss(_full(input), target, weight, gamma, alpha))
 
 
 def sigmoid_focal_loss_backward(
     input: Tensor, target: Tensor, weight: Tensor, grad_input: Tensor, gamma: float, alpha: float
 ) -> None:
-    """Derivative of :func:`sigmoid_focal_loss_forward` to the logits, written into ``grad_input``
-    ``(N, C)``."""
+    """Write the derivative of :func:`sigmoid_focal_loss_forward` with respect to the logits into
+    ``grad_input`` ``(N, C)``."""
     with torch.enable_grad():
         logits = _full(input).detach().requires_grad_()
         (grad,) = torch.autograd.grad(
@@ -307,7 +310,7 @@ def sigmoid_focal_loss_backward(
 def _focal_loss(
     logits: Tensor, target: Tensor, weight: Tensor, gamma: float, alpha: float
 ) -> Tensor:
-    # The background has the label C. There is no column C, so all of its targets are 0.
+    # The background has the label C, for which there is no column, so all of its targets are 0.
     positive = target[:, None] == torch.arange(logits.shape[1], device=target.device)
     right = torch.where(positive, logits, -logits)
     loss = (
@@ -317,17 +320,17 @@ def _focal_loss(
     )
     if not weight.numel():
         return loss
-    # One weight per class; the background has weight 1.
+    # Each class has a weight; the background has weight 1.
     return loss * F.pad(weight.to(logits.dtype), (0, 1), value=1.0)[target][:, None]
 
 
 def get_compiler_version() -> str:
-    """The text that ``mmcv.ops.get_compiler_version`` prints in environment reports."""
+    """Return the text that ``mmcv.ops.get_compiler_version`` prints in environment reports."""
     return f"none (operators of torchvision {torchvision.__version__})"
 
 
 def get_compiling_cuda_version() -> str:
-    """The CUDA version of torch, for environment reports."""
+    """Return the CUDA version of torch, for environment reports."""
     return torch.version.cuda or "not available"
 
 
@@ -348,18 +351,18 @@ MISSING: dict[str, tuple[str, ...]] = {
     "psamask": ("PSAHead",),
     "riroi_align_rotated": ("RiRoIAlignRotated",),
     "roi_align_rotated": ("RoIAlignRotated",),
-    "masked_im2col": ("GARPNHead", "GARetinaHead"),  # only for predictions
-    # called with offsets of another map, which torchvision refuses
+    "masked_im2col": ("GARPNHead", "GARetinaHead"),  # these types need it only for predictions
+    # DyHead calls it with offsets of another map's size, which torchvision refuses.
     "modulated_deform_conv_forward": ("DyHead",),
     "sync_bn": ("MMSyncBN",),
 }
-"""Operators without an implementation, and the types of mmdet's and mmseg's configs that need
+"""Operators without an implementation here -> the types in configs of mmdet and mmseg that need
 them."""
 
 
 def missing_operators(config: Any, path: str = "model") -> Iterator[tuple[str, str, str]]:
-    """The place in a config that needs an operator of :data:`MISSING`: its dotted keys, the type
-    there, the operator.
+    """Yield the parts of a config that need an operator of :data:`MISSING`: the dotted keys of the
+    part, its type, and the operator.
 
     >>> list(missing_operators(dict(neck=dict(type="FPN_CARAFE"))))
     [('model.neck', 'FPN_CARAFE', 'carafe')]
@@ -374,10 +377,10 @@ def missing_operators(config: Any, path: str = "model") -> Iterator[tuple[str, s
 
 
 class _Extension(ModuleType):
-    """The stand-in for ``mmcv._ext``."""
+    """The module that stands in for ``mmcv._ext``; its missing operators are errors when called."""
 
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
-        if name.startswith("_"):  # Python looks up special attributes itself, and this must fail
+        if name.startswith("_"):  # Python looks up special attributes itself, which must fail
             raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'")
 
         def missing(*args: Any, **kwargs: Any) -> NoReturn:
@@ -392,7 +395,8 @@ class _Extension(ModuleType):
 
 
 class _ExtensionLoader(Loader):
-    """Lets ``importlib.reload`` and look-ups of the specification find what they expect."""
+    """A loader of the stand-in, so that ``importlib.reload`` and look-ups of the module's
+    specification work."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return _Extension(spec.name)
@@ -404,15 +408,15 @@ class _ExtensionLoader(Loader):
 
 
 def has_compiled_mmcv() -> bool:
-    """Whether mmcv is installed with its own compiled operators, found without importing it."""
+    """Return whether mmcv is installed with its own compiled operators, without importing it."""
     mmcv = importlib.util.find_spec("mmcv")
     places = mmcv.submodule_search_locations if mmcv is not None else None
     return places is not None and PathFinder.find_spec(NAME, places) is not None
 
 
 def install() -> bool:
-    """Provide ``mmcv._ext`` by torchvision, unless it is already loaded or mmcv has compiled
-    operators.
+    """Provide ``mmcv._ext`` with torchvision's kernels, unless it is loaded already or mmcv has its
+    own compiled operators.
 
     Returns:
         Whether the operators in use are those of this module.
@@ -420,7 +424,7 @@ def install() -> bool:
     if NAME not in sys.modules:
         if has_compiled_mmcv():
             return False
-        # mmengine reads the import specification of mmcv's extension, so provide one.
+        # mmengine reads the import specification of mmcv's extension, so the module needs one.
         loader = _ExtensionLoader()
         sys.modules[NAME] = importlib.util.module_from_spec(
             ModuleSpec(NAME, loader, origin=__name__)

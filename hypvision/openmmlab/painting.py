@@ -1,4 +1,4 @@
-"""The images of ``hypvision test --show-dir`` for segmenters and detectors: predictions beside the
+"""Images of ``hypvision test --show-dir`` for segmenters and detectors: predictions beside the
 ground truth."""
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from hypvision.viz.sheet import save_image, titled_sheet
 
 @HOOKS.register_module()
 class ResultPainterHook(Hook):
-    """Writes each test image with its boxes, masks or classes painted in, left as they are in the
-    annotations, right as they were found; alone where the data have no annotations.
+    """Writes each test image with its boxes, masks or classes painted in: on the left those of the
+    annotations, on the right the predicted ones; only the predicted ones if there are no
+    annotations.
 
     Args:
-        out_dir: folder of the images; made if missing.
+        out_dir: folder for the images; made if missing.
     """
 
     def __init__(self, out_dir: str):
@@ -35,7 +36,7 @@ class ResultPainterHook(Hook):
         dataset: Any = runner.test_dataloader.dataset
         self.annotated = False
         paths = []
-        # keep no list of the infos: they hold all boxes and polygons
+        # The infos hold all boxes and polygons, so no list of them is kept.
         for index in range(len(dataset)):
             info = dataset.get_data_info(index)
             self.annotated |= bool(info.get("seg_map_path") or info.get("instances"))
@@ -53,7 +54,7 @@ class ResultPainterHook(Hook):
     ) -> None:
         dataset: Any = runner.test_dataloader.dataset
         classes = tuple(map(str, dataset.metainfo["classes"]))
-        for sample in outputs or ():  # each process paints the samples that it has tested
+        for sample in outputs or ():  # each process paints the samples that it tested
             path = str(sample.img_path)
             found = result_of(sample, classes).draw(open_image(path))
             if found is None:
@@ -68,8 +69,8 @@ class ResultPainterHook(Hook):
             )
             tiles = [(found, "found")] if truth is None else [(truth, "true"), (found, "found")]
             high = max(image.height for image, _ in tiles)
-            # white below, so that images beside each other begin at one line though their legends
-            # differ
+            # White below the smaller image makes both images begin at one line, though their
+            # legends differ in height.
             tiles = [
                 (ImageOps.pad(x, (x.width, high), color="white", centering=(0, 0)), title)
                 for x, title in tiles

@@ -1,5 +1,5 @@
-"""Segmenters and detectors of mmseg and mmdet, ours and stock ones, as predictors of
-:mod:`hypvision.inference`."""
+"""Predictors of :mod:`hypvision.inference` for segmenters and detectors of mmseg and mmdet,
+hypvision's own and stock ones."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from hypvision.inference.summary import Subject
 from hypvision.io.errors import HypvisionError
 from hypvision.openmmlab.testing import kinds
 
-BOX_SCORE = 0.3  # least score of a box that is drawn
+BOX_SCORE = 0.3  # lowest score of a box that is drawn
 _OFFSET = 1000  # mmdet's panoptic maps contain class + 1000 * number of the object
 
 
 def predictor_of_model(model: BaseModel, request: Request) -> Predictor:
-    """The predictor of a model with ``cfg`` and ``dataset_meta``, as of :func:`hypvision.load`."""
+    """Return the predictor of a model from :func:`hypvision.load`, with ``cfg`` and
+    ``dataset_meta``."""
     return _predictor(model, model.cfg, request)
 
 
@@ -53,7 +54,7 @@ def _predictor(model: BaseModel, config: Run, request: Request) -> Predictor:
             ori_shape=size,
             scale_factor=(1.0, 1.0),
         )
-        # the keys that LoadImageFromFile sets
+        # These are the keys that LoadImageFromFile would set.
         return steps(dict(loaded, img_fields=["img"], seg_fields=[]))
 
     def find(prepared: list[dict[str, Any]]) -> list[Result]:
@@ -79,7 +80,7 @@ def _knowledge(model: BaseModel, config: Run, request: Request, names: tuple[str
     if request.classes is not None:
         source = f"the words given, by the CLIP of {request.weights or request.model}"
     size = None
-    with suppress(HypvisionError):  # skipped if the config does not say the size
+    with suppress(HypvisionError):  # the size stays None if the config does not contain it
         size = input_size(config)[1:]
     resized = config.model.get("slide") is not None or any(
         "Resize" in str(step.get("type")) and step.get("scale") for step in _pipeline(config)
@@ -88,7 +89,7 @@ def _knowledge(model: BaseModel, config: Run, request: Request, names: tuple[str
 
 
 def _classes(model: BaseModel, config: Run, request: Request) -> tuple[str, ...]:
-    """The class names; those that are asked for go to an open-vocabulary model."""
+    """Return the class names; for an open-vocabulary model set those of the request first."""
     from hypvision.clip.open_vocabulary import check_words
     from hypvision.data.classes import load_classes
 
@@ -97,7 +98,7 @@ def _classes(model: BaseModel, config: Run, request: Request) -> tuple[str, ...]
             model.set_test_classes(request.classes, request.things)
             check_words(model, model.test_classes)
         known = _known(model, config)
-        if known and not model.train_classes:  # otherwise a training has set them from its data
+        if known and not model.train_classes:  # a training sets them from its data
             model.train_classes = load_classes(known)
         if not model.test_classes:
             model.set_test_classes(known or _unknown())
@@ -110,8 +111,8 @@ def _classes(model: BaseModel, config: Run, request: Request) -> tuple[str, ...]
 
 
 def _known(model: BaseModel, config: Run) -> tuple[str, ...]:
-    """The classes of the data that the model was trained on: of the checkpoint, of the config, or
-    of its data set; empty if none of them has names."""
+    """Return the class names of the training, from the checkpoint, the config or the config's data
+    set; () if none of them has names."""
     names = (getattr(model, "dataset_meta", None) or {}).get("classes")
     for dataset in [] if names else config.datasets("test"):
         with DefaultScope.overwrite_default_scope(config.scope):
@@ -131,7 +132,8 @@ def _unknown() -> NoReturn:
 
 
 def _pipeline(config: Run) -> list[dict[str, Any]]:
-    """The test pipeline from what follows the reading of files on, without the truth."""
+    """Return the steps of the config's test pipeline after the reading of images and
+    annotations."""
     dataset = config.dataset("test")
     steps = [dict(step) for step in dataset.get("pipeline") or config.get("test_pipeline") or []]
     names = kinds(steps)
@@ -141,7 +143,7 @@ def _pipeline(config: Run) -> list[dict[str, Any]]:
             f"{', '.join(names) or 'empty'}."
         )
     kept = [step for step, name in zip(steps, names) if not name.startswith("Load")]
-    if "meta_keys" in kept[-1]:  # images in memory have no paths; heads read the other keys
+    if "meta_keys" in kept[-1]:  # images in memory have no paths, and heads read the other keys
         kept[-1]["meta_keys"] = tuple(
             key for key in kept[-1]["meta_keys"] if key not in ("img_path", "seg_map_path")
         )
@@ -149,8 +151,8 @@ def _pipeline(config: Run) -> list[dict[str, Any]]:
 
 
 def _give_boxes(model: BaseModel, count: int | None, score: float | None) -> None:
-    """Raise the maximum number of boxes per image and lower the least score of a box where the
-    config of the detector gives fewer boxes than are asked for."""
+    """Change the limits in a detector's config, where they would give fewer boxes than are asked
+    for: at least ``count`` boxes an image, and boxes with scores down to ``score``."""
     for name, part in model.named_modules():
         limits = getattr(part, "test_cfg", None) or {}
         if count is not None and "rpn" not in name and "max_per_img" in limits:
@@ -168,8 +170,8 @@ def _give_boxes(model: BaseModel, count: int | None, score: float | None) -> Non
 def result_of(
     sample: Any, names: Sequence[str], score: float | None = None, max_boxes: int | None = None
 ) -> Result:
-    """The result of a model of mmseg or mmdet for an image: of its ``pred_sem_seg``,
-    ``pred_instances`` (the best boxes, with a score of 0.3 at least by default) or
+    """Return the result of a model of mmseg or mmdet for an image, from its ``pred_sem_seg``,
+    ``pred_instances`` (the best boxes, with a score of at least ``score``; None: 0.3) or
     ``pred_panoptic_seg``."""
     if "pred_panoptic_seg" in sample:
         return _segments(_numpy(sample.pred_panoptic_seg.sem_seg[0]), tuple(names))
@@ -204,9 +206,9 @@ def _numpy(values: Tensor | np.ndarray) -> np.ndarray:
 
 
 def subject_of_model(model: nn.Module, shape: tuple[int, int, int]) -> Subject:
-    """For ``hypvision summary``: a segmenter or detector up to the outputs of its heads, on images
-    of this shape (C, H, W). A detector of two stages looks at the regions that its own first stage
-    proposes."""
+    """Return a segmenter or detector for ``hypvision summary``, up to the outputs of its heads,
+    with an image of the ``shape`` (C, H, W). The second stage of a detector looks at the regions
+    that its first stage proposes."""
     about = dict(
         img_shape=shape[1:], ori_shape=shape[1:], batch_input_shape=shape[1:], pad_shape=shape[1:]
     )

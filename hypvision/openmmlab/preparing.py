@@ -1,4 +1,4 @@
-"""Prepare a config of mmdet or mmseg with our backbone before its model is built."""
+"""Preparation of configs of mmdet and mmseg with hypvision's backbone, before a model is built."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ def _is_ours(backbone: dict | None) -> bool:
 
 
 def leave_out_foreign_weights(config: Config) -> None:
-    """Remove ``model.pretrained``, in which mmseg's configs name the weights of their original
-    backbone: a TimmBackbone would take the name as ``pretrained=True``."""
+    """Remove ``model.pretrained``, by which mmseg's configs name the weights of their original
+    backbone, because a TimmBackbone would take the name for ``pretrained=True``."""
     weights = config.model.get("pretrained")
     if isinstance(weights, str) and _is_ours(config.model.get("backbone")):
         config.model.pretrained = None
         _logger.warning(
-            "model.pretrained='%s' is of another backbone than the TimmBackbone '%s', and is left "
-            "out. Weights for it: model.backbone.pretrained=True, or its init_cfg.", weights,
+            "model.pretrained='%s' belongs to another backbone than the TimmBackbone '%s', so it "
+            "is left out. For its weights set model.backbone.pretrained=True or init_cfg.", weights,
             config.model.backbone.get("model_name"),
         )  # fmt: skip
 
 
 def leave_out_unseen_levels(config: Config) -> None:
-    """Tell a TimmBackbone which of its levels the neck does not use (FPN's ``start_level``, as
-    RetinaNet and FCOS have it): a norm that only such a level has gets no gradient, and several
-    processes must not train it."""
+    """Tell a TimmBackbone which of its levels the neck does not use (FPN's ``start_level``, set for
+    RetinaNet and FCOS). A norm of such a level gets no gradient, which several processes cannot
+    train."""
     backbone = config.model.get("backbone")
     neck = config.model.get("neck")
     necks = neck if isinstance(neck, (list, tuple)) else [neck or {}]
@@ -46,7 +46,7 @@ def leave_out_unseen_levels(config: Config) -> None:
 
 
 def refuse_missing_operators(config: Config) -> None:
-    """Raise an error for a missing operator before the model is built, not within a step."""
+    """Raise an error for a missing operator before the model is built, and not within a step."""
     if has_compiled_mmcv():
         return
     for key, type_name, operator in missing_operators(config.model):
@@ -58,8 +58,8 @@ def refuse_missing_operators(config: Config) -> None:
 
 
 def _prepare(config: Config, *modules: str) -> None:
-    """Check the operators of a config's model, leave out weights and levels that it cannot use, and
-    put what our ``modules`` have in the place of the library's own."""
+    """Import hypvision's ``modules``, which replace parts of the library, check the operators of a
+    config's model, and remove weights and levels that it cannot use."""
     for module in modules:
         importlib.import_module(f"hypvision.openmmlab.{module}")
     refuse_missing_operators(config)

@@ -1,4 +1,4 @@
-"""A feature pyramid for networks of one resolution, such as plain ViTs."""
+"""Feature pyramids for networks with maps of one resolution, such as plain ViTs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypvision.io.errors import HypvisionError
 
 
 def _branch(dim: int, scale: float) -> tuple[nn.Module, int]:
-    """The module that resizes a map by the factor ``scale``, and its output channels."""
+    """Return a module that resizes a map by the factor ``scale``, and its output channels."""
     if scale == 4:
         half = nn.ConvTranspose2d(dim, dim // 2, 2, stride=2)
         return nn.Sequential(
@@ -26,7 +26,7 @@ def _branch(dim: int, scale: float) -> tuple[nn.Module, int]:
 
 
 def _pooled(maps: list[Tensor], count: int) -> tuple[Tensor, ...]:
-    """The maps, and behind them the last one pooled further until they are as many as asked."""
+    """Return the maps, with further ones pooled from the last map until there are ``count``."""
     while len(maps) < count:
         maps.append(F.max_pool2d(maps[-1], 1, stride=2))
     return tuple(maps)
@@ -34,15 +34,15 @@ def _pooled(maps: list[Tensor], count: int) -> tuple[Tensor, ...]:
 
 @MODELS.register_module()
 class SimpleFeaturePyramid(BaseModule):
-    """Maps of four resolutions from the last map alone, by transposed convolutions and pooling
-    (ViTDet, Li et al., ECCV 2022).
+    """A neck that makes maps of four resolutions from the last map alone, by transposed
+    convolutions and pooling (ViTDet, Li et al., ECCV 2022).
 
     Args:
-        in_channels: of the maps that the backbone returns; the last is used.
-        out_channels: of every map returned.
+        in_channels: channels of the maps that the backbone returns, of which the last is used.
+        out_channels: channels of every map of the pyramid.
         scales: sizes of the maps relative to that of the backbone, out of 4, 2, 1 and 0.5.
-        num_outs: maps to return; those beyond ``scales`` are the last one pooled further (5 for
-            FPN-like detectors).
+        num_outs: number of maps to return; those beyond ``scales`` are pooled from the last one (5
+            for FPN-like detectors).
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class SimpleFeaturePyramid(BaseModule):
         super().__init__(init_cfg)
         if not set(scales) <= {4, 2, 1, 0.5} or num_outs < len(scales):
             raise HypvisionError(
-                "model.neck takes scales out of 4, 2, 1, 0.5 and num_outs of at least as many; got "
-                f"{tuple(scales)} and {num_outs}."
+                "model.neck takes scales out of 4, 2, 1, 0.5 and num_outs not below their number; "
+                f"got {tuple(scales)} and {num_outs}."
             )
         self.in_channels = list(in_channels)
         self.out_channels = out_channels
@@ -76,20 +76,22 @@ class SimpleFeaturePyramid(BaseModule):
             )
 
     def forward(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Maps ``(B, out_channels, H_i, W_i)``, the largest first, from the last of ``inputs``."""
+        """Return maps ``(B, out_channels, H_i, W_i)``, the largest first, from the last of
+        ``inputs``."""
         found = [level(inputs[-1]) for level in self.levels]
         return _pooled(found, self.num_outs)
 
 
 @MODELS.register_module()
 class BlockPyramid(BaseModule):
-    """Maps of several resolutions from several blocks of a plain ViT, one each, joined from the
-    coarsest to the finest as in a feature pyramid network (Lin et al., CVPR 2017).
+    """A neck that makes maps of several resolutions, each from one block of a plain ViT, and joins
+    them from the coarsest to the finest as a feature pyramid network does (Lin et al., CVPR 2017).
 
     Args:
-        in_channels: of the maps that the backbone returns, all of one resolution.
-        out_channels, num_outs: as for :class:`SimpleFeaturePyramid`.
-        scales: size of each block's map after resizing, out of 4, 2, 1 and 0.5, falling.
+        in_channels: channels of the maps that the backbone returns, all of one resolution.
+        out_channels, num_outs: see :class:`SimpleFeaturePyramid`.
+        scales: size of each block's map after resizing, relative to the backbone's, out of 4, 2, 1
+            and 0.5 in falling order.
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class BlockPyramid(BaseModule):
         self.norm = nn.ModuleList(LayerNorm2d(out_channels) for _ in branches)
 
     def forward(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Maps ``(B, out_channels, H_i, W_i)``, the largest first."""
+        """Return maps ``(B, out_channels, H_i, W_i)``, the largest first."""
         maps = [lateral(resize(x)) for lateral, resize, x in zip(self.lateral, self.resize, inputs)]
         for k in range(len(maps) - 2, -1, -1):
             maps[k] = maps[k] + F.interpolate(maps[k + 1], maps[k].shape[-2:], mode="nearest")

@@ -1,9 +1,9 @@
 """Error messages for samples of mmseg and mmdet that name the file.
 
-The data sets of both read an image and its annotation when a batch asks for them, in a pipeline of
-transforms whose errors name no file, or that lets wrong files through. :class:`CheckSamplesHook`
-puts :class:`CheckedPipeline` around the pipeline of every data set, which says which file it was;
-for correct samples it only adds one check of the labels.
+Data sets of both libraries read an image and its annotation when a batch asks for them, in a
+pipeline of transforms. Its errors name no file, and it lets wrong files through.
+:class:`CheckSamplesHook` puts a :class:`CheckedPipeline` around the pipeline of every data set,
+whose errors name the file; for correct samples it adds only a check of the labels.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class CheckedPipeline:
 
     Args:
         pipeline: the pipeline of the data set, a function of its ``data_info``.
-        classes: names of the classes of a segmentation data set; None where labels need no check.
+        classes: class names of a segmentation data set; None: labels need no check.
         ignore_index: the label of ignored pixels.
 
     Raises:
-        HypvisionError: (when called) an image or its annotation cannot be read, or a label map has
-            a label that is not a class.
+        HypvisionError: (in a call) an image or its annotation cannot be read, or a label map has a
+            label that is not a class.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class CheckedPipeline:
         return getattr(self.pipeline, name)
 
     def __call__(self, data_info: dict[str, Any]) -> Any:
-        # Transforms add to the dict that they get, so read the paths first.
+        # Transforms add to the dict that they get, so the paths are read first.
         image: str | None = data_info.get("img_path")
         labels: str | None = data_info.get("seg_map_path")
         shift = int(bool(data_info.get("reduce_zero_label")))
@@ -62,7 +62,7 @@ class CheckedPipeline:
             result = self.pipeline(data_info)
         except (HypvisionError, MemoryError):
             raise
-        # our own readers name the file; these are mmdet's, and those of remote stores
+        # hypvision's readers name the file; these errors come from mmdet's and from remote stores.
         except Exception as error:
             loader = _loader_of(error)
             if image is None or not loader:
@@ -70,7 +70,7 @@ class CheckedPipeline:
             raise HypvisionError(_unreadable(error, loader, image, labels)) from error
         if image and labels and isinstance(result, dict):
             samples = result.get("data_samples")
-            # of several views of one image the first
+            # Of several views of one image only the first is checked.
             self._check_labels(samples[0] if isinstance(samples, list) else samples, labels, shift)
         return result
 
@@ -86,8 +86,8 @@ class CheckedPipeline:
                 f"The label map '{path}' has the label {int(wrong.max()) + shift}, which is out of "
                 f"range: the data set has {count} classes, so labels from {shift} to "
                 f"{count - 1 + shift} are expected, and {self.ignore_index} for "
-                "what does not count. Correct the file, or name all classes in metainfo; if labels "
-                "begin at 1 and 0 does not count, set reduce_zero_label=True."
+                "ignored pixels. Correct the file, or name all classes in metainfo; if labels "
+                "begin at 1 and pixels of label 0 are to be ignored, set reduce_zero_label=True."
             )
 
 
@@ -104,8 +104,8 @@ def _unreadable(error: Exception, loader: str, image: str, labels: str | None) -
 
 
 def _loader_of(error: Exception) -> str:
-    """The name of the transform that was reading a file when the error came up; it begins with
-    Load. Empty: none."""
+    """Return the name of the transform, which begins with Load, that was reading a file when the
+    error occurred; empty if there was none."""
     found = ""
     trace = error.__traceback__
     while trace is not None:
@@ -120,19 +120,20 @@ def _leaves(dataset: Any) -> Iterator[BaseDataset]:
 
 
 def watch_samples(dataset: Any) -> None:
-    """Put a :class:`CheckedPipeline` around the pipelines of a data set of mmseg or mmdet, also
+    """Put a :class:`CheckedPipeline` around each pipeline of a data set of mmseg or mmdet, also
     inside wrappers."""
     for leaf in _leaves(dataset):
         if isinstance(leaf.pipeline, Compose):
             ignored = getattr(leaf, "ignore_index", None)
             classes = leaf.metainfo.get("classes")
-            # only data sets of mmseg have an ignored label
+            # Only data sets of mmseg have an ignored label.
             labelled = () if ignored is None else (classes, ignored)
             leaf.pipeline = CheckedPipeline(leaf.pipeline, *labelled)
 
 
 def _label_loader(step: Any) -> Any:
-    """The transform that reads label maps, in a pipeline of any depth; None: there is none."""
+    """Return the transform that reads label maps, in a pipeline of any depth; None if there is
+    none."""
     if hasattr(step, "_load_seg_map") and hasattr(step, "last_is_ignored"):
         return step
     inner = (
@@ -144,12 +145,12 @@ def _label_loader(step: Any) -> Any:
 
 
 def check_label_maps(dataset: Any) -> None:
-    """Read up to 100 label maps of a data set of mmseg, until one has two classes; read all of them
-    as long as only the first class occurs.
+    """Raise an error for label maps from which nothing can be learned. Up to 100 maps of a data set
+    of mmseg are read, until one has two classes; all maps are read if only the first class occurs.
 
     Raises:
-        HypvisionError: all maps have only the first class, which cannot be right; or the palettes
-            in the files have the classes in another order than the config.
+        HypvisionError: all maps have only the first class, which cannot be right; or palettes in
+            the files have the classes in another order than the config.
     """
     loader = _label_loader(dataset.pipeline)
     classes = dataset.metainfo.get("classes")
@@ -166,21 +167,21 @@ def check_label_maps(dataset: Any) -> None:
         "metainfo=dict(classes=('background', 'object'), palette=[(0, 0, 0), (255, 255, 255)])."
     )
     one = (
-        f"{where} have no class but '{classes[0]}' (and labels that do not count: "
-        f"{ignored in seen}), so that every network is right everywhere."
+        f"{where} have no class but '{classes[0]}' (and ignored pixels: {ignored in seen}), so "
+        "that every network is right everywhere."
     )
     refuse(
         (
             seen <= {ignored},
-            f"{where} have no label that counts (reduce_zero_label={zero}): nothing can be learned "
-            f"or measured. Classes: {some(classes)}. {binary}",
+            f"{where} have no label that counts, only ignored pixels (reduce_zero_label={zero}): "
+            f"nothing can be learned or measured. Classes: {some(classes)}. {binary}",
         ),
         (
             len(classes) == 1,
             f"{one} Name the background as a class, too: classes=('background', '{classes[0]}') "
             "with the labels 0 and 1, without reduce_zero_label.",
         ),
-        # a few test images may contain no other class
+        # A few test images may contain no other class, so there it is only a warning.
         (seen == {0, ignored} or (seen == {0} and not dataset.test_mode), f"{one} {binary}"),
     )
     if seen == {0}:
@@ -188,7 +189,8 @@ def check_label_maps(dataset: Any) -> None:
 
 
 def _labels_in_maps(dataset: Any, loader: Any) -> tuple[set[int], dict[str, Any]]:
-    """The labels in the maps of :func:`check_label_maps`, and the last map that was read."""
+    """Return the labels that occur in the maps of :func:`check_label_maps`, and the last map's
+    info."""
     ignored = dataset.ignore_index
     seen: set[int] = set()
     info: dict[str, Any] = {}
@@ -207,8 +209,8 @@ def _labels_in_maps(dataset: Any, loader: Any) -> tuple[set[int], dict[str, Any]
 
 
 def _check_palette(path: str, dataset: Any) -> None:
-    """Compare the palette in a label map with the colours of the classes, where all of its colours
-    are among them."""
+    """Raise an error if a label map's own palette, whose colours are all those of classes, has them
+    in another order."""
     partial = dataset.label_map and not dataset.whole_palette
     if not dataset.mask_palette or dataset.rgb_masks or partial:
         return
@@ -219,7 +221,7 @@ def _check_palette(path: str, dataset: Any) -> None:
     if shift:
         own.pop(0, None)
     wrong = [label for label in own if own[label] not in colours[label - shift :][:1]]
-    # a single difference may be a coincidence
+    # A single difference may be a coincidence.
     if len(wrong) > 1 and set(own.values()) <= set(colours):
         colour = own[wrong[0]]
         raise HypvisionError(
@@ -235,8 +237,8 @@ RUN_HOOKS.append("CheckSamplesHook")
 
 @HOOKS.register_module()
 class CheckSamplesHook(DatasetHook):
-    """Checks the data of mmseg and mmdet: classes against the model's before the first batch, then
-    each sample."""
+    """Checks the data of mmseg and mmdet: before the first batch the classes against the model's,
+    then each sample."""
 
     def check(self, runner: Runner, dataset: Any) -> None:
         model = network_of(runner)

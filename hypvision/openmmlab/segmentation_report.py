@@ -1,4 +1,4 @@
-"""The report of a segmenter, ``hypvision test --out``: confusion matrix and worst images."""
+"""The report on a segmenter by ``hypvision test --out``: confusion matrix and worst images."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from hypvision.viz.sheet import fitted
 
 _WORST = 10  # largest number of images on the sheet
 _CELL = 220  # longer side of an image on the sheet in pixels
-_REACHES = (2, 5, 10)  # how far from a border its pixels lie
+_REACHES = (2, 5, 10)  # distances from a border, in pixels, within which pixels count as near it
 _LEGEND = 40  # largest number of classes in the legend
 _MAPS = ("pred_sem_seg", "gt_sem_seg", "seg_logits", "uncertainty", "radius")
 
 
 @METRICS.register_module()
 class SegmentationReport(ReportMetric):
-    """Collects the label maps of a segmenter: how many pixels of each class were given each class,
-    image by image, and the pictures of the worst images so far.
+    """A metric that collects the label maps of a segmenter: for each image the number of pixels by
+    true and predicted class, and the pictures of the worst images so far.
 
     Args:
-        ignore_index: label of pixels without truth.
+        ignore_index: label of pixels without ground truth.
     """
 
     NOTHING = "No image has a label map and logits that are finite."
@@ -79,7 +79,7 @@ class SegmentationReport(ReportMetric):
     def _keep_if_bad(
         self, entry: dict[str, Any], truth: np.ndarray, found: np.ndarray, heats: list[Tensor]
     ) -> None:
-        """Draw an image that is among the worst so far, and drop the drawing of the one that no
+        """Draw an image that is among the worst so far, and drop the pictures of the one that no
         longer is."""
         order = sorted([*self._worst, entry], key=lambda item: item["iou"])
         self._worst = order[:_WORST]
@@ -111,10 +111,10 @@ class SegmentationReport(ReportMetric):
 def rate_maps(
     logits: Tensor, maps: list[Tensor], truth: np.ndarray, found: np.ndarray, known: np.ndarray
 ) -> dict[tuple[str, str], tuple[float, float]]:
-    """AUROC and average precision, in percent, of wrong pixels by uncertainty and by the entropy of
-    the softmax, and of pixels near a border between two classes by the boundary map, over the
-    labelled pixels of an image; a distance is the larger of its parts across and down. ``maps`` are
-    uncertainty and boundary map ``(H, W)``."""
+    """Return AUROC and average precision, in percent, over the labelled pixels of an image: for
+    wrong pixels by uncertainty and by the entropy of the softmax, and for pixels near a border
+    between two classes by the boundary map. A pixel's distance from a border is the larger of its
+    parts across and down. ``maps`` are the uncertainty and the boundary map, ``(H, W)``."""
     shares = logits.softmax(0)
     uncertain, borders = maps
     wanted = {
@@ -138,7 +138,8 @@ def rate_maps(
 
 
 def label_borders(truth: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Pixels, bool (H, W), that touch one of another class to the side, above or below."""
+    """Return, as bool ``(H, W)``, the pixels that touch a pixel of another class on a side, above
+    or below."""
     found = np.zeros(truth.shape, dtype=bool)
     for here, there in ((np.s_[:, 1:], np.s_[:, :-1]), (np.s_[1:], np.s_[:-1])):
         apart = (truth[here] != truth[there]) & known[here] & known[there]
@@ -148,7 +149,7 @@ def label_borders(truth: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 def _uncertainty_parts(rates: list[dict[tuple[str, str], tuple[float, float]]]) -> list[Part]:
-    """The means over the images that have both kinds of pixels."""
+    """Return a table of the rates' means, each over the images that have both kinds of pixels."""
     if not rates:
         return []
     rows: list[tuple[Any, ...]] = [("what", "by", "AUROC", "AP")]
@@ -156,13 +157,14 @@ def _uncertainty_parts(rates: list[dict[tuple[str, str], tuple[float, float]]]) 
         found = np.array([entry[name] for entry in rates])
         found = found[np.isfinite(found).all(1)]
         rows.append((*name, *(found.mean(0).tolist() if len(found) else (math.nan,) * 2)))
-    text = "In percent, for each image over its labelled pixels; means over the images."
+    text = "Rates in percent over the labelled pixels of an image, averaged over the images."
     return [Part("Uncertainty and borders", "uncertainty", text, table=rows)]
 
 
 def mean_iou(pairs: np.ndarray, counts: np.ndarray) -> float:
-    """Mean IoU of an image over the classes that it has, 0 to 1, by the pairs (2, N) of true and
-    predicted class and their pixels (N,); NaN without a labelled pixel."""
+    """Return the mean IoU of an image, 0 to 1, over the classes in its ground truth, from the pairs
+    ``(2, N)`` of true and predicted class and their numbers of pixels ``(N,)``; NaN without a
+    labelled pixel."""
     values = []
     for label in np.unique(pairs[0]):
         true, found = pairs == label
@@ -171,7 +173,7 @@ def mean_iou(pairs: np.ndarray, counts: np.ndarray) -> float:
 
 
 def _classes(counts: np.ndarray, names: Sequence[str]) -> Part:
-    """IoU, recall and precision of each class in percent."""
+    """Return a part of the report with IoU, recall and precision of each class, in percent."""
     rates = matrix_rates(counts)
     f1 = rates.pop("F1")
     return class_part(
@@ -197,8 +199,8 @@ def _worst_images(results: list[dict], names: list[str]) -> Part:
     if any("rates" in entry for entry in drawn):
         heading += ", uncertainty, borders by the distance from the origin"
     text = (
-        "By the mean IoU of an image over the classes that it has. Pixels without truth are not "
-        "painted there."
+        "Images are sorted by their mean IoU over the classes in their truth. Pixels without truth "
+        "are not painted there."
     )
     wrong = any(entry["iou"] < 1 for entry in results)
     return worst_part(

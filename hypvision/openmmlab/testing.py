@@ -1,5 +1,5 @@
-"""The options of ``hypvision test`` for mmseg and mmdet: views for ``--tta``, painted images,
-predictions, reports."""
+"""Options of ``hypvision test`` for mmseg and mmdet: views for ``--tta``, painted images, files of
+predictions, and reports."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from hypvision.engine.config import Run
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, REPORTS, TEST_OPTIONS, TestOptions
 from hypvision.io.errors import HypvisionError
 
-# Pad after the flip: padding stays right and below; load annotations of the unflipped image.
+# Steps that follow the flip of a view: padding must be on the right and below, and annotations are
+# those of the unflipped image.
 AFTER_FLIP = ("Pad", "LoadAnnotations")
 
 
 def kinds(pipeline: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The types of the steps of a pipeline, without their packages."""
+    """Return the types of a pipeline's steps, without the names of packages."""
     return [str(step.get("type")).rpartition(".")[2] for step in pipeline]
 
 
 def mirror_pipeline(pipeline: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A test pipeline of mmseg or mmdet, which loads the image first and packs the inputs last,
-    that yields each image twice, as it is and mirrored left to right."""
+    """Return a test pipeline that yields each image twice, as it is and mirrored left to right, for
+    a pipeline of mmseg or mmdet that loads the image first and packs the inputs last."""
     steps = [dict(step) for step in pipeline]
     names = kinds(steps)
     if len(steps) < 2 or not names[0].startswith("Load") or not names[-1].startswith("Pack"):
@@ -45,16 +46,16 @@ def mirror_pipeline(pipeline: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _augment(config: Run) -> None:
-    """Each image and its mirror image."""
+    """Make the config test each image together with its mirror image."""
     if "tta_model" not in config:
         if config.scope == "mmseg":
             config.tta_model = dict(type="SegTTAModel")
         else:
-            # imports mmcv's operators and registers MirrorDetector
+            # This import brings mmcv's operators and registers MirrorDetector.
             from hypvision.openmmlab.tta import NMS
 
             rules = config.model.get("test_cfg") or {}
-            # two-stage detectors have the settings of the second stage there
+            # Two-stage detectors have the settings of their second stage in "rcnn".
             rules = rules.get("rcnn") or rules
             config.tta_model = dict(
                 type="MirrorDetector", tta_cfg={key: rules[key] for key in NMS if rules.get(key)}

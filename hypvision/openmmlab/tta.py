@@ -1,7 +1,7 @@
-"""A detector that merges boxes and masks of several views of an image, for test-time augmentation
-(``--tta``).
+"""Test-time augmentation (``--tta``) for detectors: merge the boxes and masks of several views of
+an image.
 
-mmdet merges the boxes of views, but no masks.
+mmdet merges the boxes of views, but not their masks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ NMS = dict(nms=dict(type="nms", iou_threshold=0.5), max_per_img=100)
 
 
 def _unflip(instances: InstanceData, meta: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
-    """Boxes ``(N, 4)`` and masks ``(N, H, W)``, if any, in the frame of the image as it is."""
+    """Return boxes ``(N, 4)`` and masks ``(N, H, W)`` (None if there are none) as they lie in the
+    unflipped image."""
     boxes = instances.bboxes
     masks = instances.get("masks")
     if masks is not None:
@@ -41,14 +42,14 @@ def _unflip(instances: InstanceData, meta: dict[str, Any]) -> tuple[Tensor, Tens
 
 @MODELS.register_module()
 class MirrorDetector(BaseTTAModel):
-    """A detector that sees each image in several views and keeps the best of all its boxes, with
-    their masks.
+    """A detector that sees each image in several views and keeps the best of all boxes, with their
+    masks.
 
     The boxes of all views are merged and reduced by non-maximum suppression within each class.
 
     Args:
-        tta_cfg: ``nms`` (as in the ``test_cfg`` of mmdet's heads) and ``max_per_img``; default an
-            IoU of 0.5 and 100.
+        tta_cfg: ``nms`` (as in the ``test_cfg`` of mmdet's heads) and ``max_per_img``; None: an IoU
+            of 0.5, and 100 boxes.
         module, data_preprocessor: see :class:`mmengine.model.BaseTTAModel`.
     """
 
@@ -59,7 +60,8 @@ class MirrorDetector(BaseTTAModel):
         self.tta_cfg = {**NMS, **(tta_cfg or {})}
 
     def merge_preds(self, data_samples_list: Sequence[Sequence[Any]]) -> list[Any]:
-        """One sample for each image, from those of its views (the first is the image as it is)."""
+        """Return one sample for each image, merged from those of its views (the first is
+        unflipped)."""
         return [self._merge(samples) for samples in data_samples_list]
 
     def _merge(self, samples: Sequence[Any]) -> Any:

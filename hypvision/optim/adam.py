@@ -12,7 +12,7 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.optimizer import ParamsT
 
-from hypvision.geometry.manifolds import whose
+from hypvision.geometry.manifold import whose
 from hypvision.io.errors import ArgumentError
 
 from . import fused

@@ -67,23 +67,23 @@ def points_avg_fn(
     def average(averaged: Sequence[Tensor], current: Sequence[Tensor], count: Any) -> None:
         share = 1 / (int(count) + 1) if decay is None else 1 - decay
         places = {new.data_ptr(): old for old, new in zip(averaged, current)}
-        known = (*model.parameters(), *model.buffers())
-        if not places.keys() & {each.data_ptr() for each in known}:
+        if not places.keys() & set(map(Tensor.data_ptr, (*model.parameters(), *model.buffers()))):
             raise ArgumentError(
                 "points_avg_fn(model) does not find the weights of its model among those that are "
                 "averaged. Give it the model that is given to AveragedModel and "
                 "update_parameters(), and leave out device=."
             )
         points = {p.data_ptr(): manifold for _, p, manifold in named_manifold_parameters(model)}
-        for old, new in zip(averaged, current):
+        pairs = list(zip(averaged, current))
+        for old, new in pairs:
             if not old.is_floating_point():
                 old.copy_(new)
             elif new.data_ptr() not in points:
                 old.lerp_(new, share)
-        for place, old in places.items():  # after the curvatures
-            if place in points:
-                new = next(each for each in current if each.data_ptr() == place)
-                old.copy_(between(_of_average(points[place], places), old, new, share))
+        for old, new in pairs:  # after the curvatures
+            manifold = points.get(new.data_ptr())
+            if manifold is not None:
+                old.copy_(between(_of_average(manifold, places), old, new, share))
 
     average.keeps_points = True  # type: ignore[attr-defined]
     return average

@@ -9,15 +9,17 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from hypvision.geometry import Euclidean, Manifold, Product
-from hypvision.geometry.manifolds import whose
+from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, Product
+from hypvision.geometry.manifold import whose
 from hypvision.geometry.rows import blocks
 from hypvision.io.checks import at_least, one_of
 from hypvision.io.errors import ArgumentError
 
 from .kernels import Kernel, kernel_of, readable
 
-# Methods of geoopt's manifolds that an optimiser step calls.
+# Manifolds whose points have a kernel
+_KNOWN = (Euclidean, Lorentz, PoincareBall)
+# Methods that a step on another manifold calls, a user's or one of geoopt's.
 _FOREIGN = ("egrad2rgrad", "component_inner", "retr", "retr_transp")
 # Parameters of one manifold and width with fewer coordinates than this are updated together, which
 # saves calls.
@@ -57,22 +59,22 @@ class Job(NamedTuple):
 
 
 def manifold_of(parameter: Tensor) -> Manifold | None:
-    """The manifold of this package that a parameter's points lie on; None if Euclidean."""
+    """The manifold that a parameter's points lie on, if there are kernels for its factors; None if
+    Euclidean."""
     manifold = getattr(parameter, "manifold", None)
-    return (
-        manifold if isinstance(manifold, Manifold) and not isinstance(manifold, Euclidean) else None
-    )
+    if not isinstance(manifold, Manifold) or isinstance(manifold, Euclidean):
+        return None
+    known = all(isinstance(leaf, _KNOWN) for leaf in leaves(manifold))
+    return manifold if known else None
 
 
 def foreign_manifold_of(parameter: Tensor) -> Any:
-    """The manifold of another package, such as geoopt, that a parameter's points lie on; None if
-    there is none."""
+    """The manifold without a kernel, a user's or one of geoopt's, that a parameter's points lie on;
+    None if there is none."""
     manifold = getattr(parameter, "manifold", None)
-    return (
-        None
-        if isinstance(manifold, Manifold) or getattr(manifold, "name", None) == "Euclidean"
-        else manifold
-    )
+    if getattr(manifold, "name", None) == "Euclidean" or manifold_of(parameter) is not None:
+        return None
+    return manifold
 
 
 def leaves(manifold: Manifold) -> list[Manifold]:
@@ -118,6 +120,15 @@ def local_part(tensor: Tensor) -> Tensor:
     return tensor if to_local is None else to_local()
 
 
+def _check_dtype(x: Tensor) -> None:
+    if x.dtype not in (torch.float32, torch.float64):
+        raise TypeError(
+            f"Points must be float32 or float64 to be optimised, got {x.dtype} of shape "
+            f"{tuple(x.shape)}: half precision cannot hold them to the manifold. Keep the "
+            "parameters float32 and use autocast."
+        )
+
+
 def check_options(group: Group, *names: str) -> None:
     """Options must be finite numbers >= 0, or scalar tensors, which only a CPU checks."""
     for name in names:
@@ -151,8 +162,10 @@ class RiemannianOptimizer(Optimizer):
     points of every manifold whose curvature changed (Bdeir et al., NeurIPS 2025,
     "curvature-aware"); momenta in frames need no move.
 
-    Parameters of geoopt's class are updated like by geoopt's own optimisers, with the methods of
-    their manifold. As there, their points do not follow a learned curvature.
+    Points of other manifolds, a user's own or geoopt's, are updated one parameter after the other
+    with the methods of their manifold, as geoopt's own optimisers do: ``egrad2rgrad``,
+    ``component_inner``, ``retr`` and ``retr_transp``. As there, these points do not follow a
+    learned curvature.
     """
 
     # marks optimisers that keep points on their manifold; others cause a warning
@@ -173,16 +186,7 @@ class RiemannianOptimizer(Optimizer):
         super().add_param_group(group)
         for parameter in self.param_groups[-1]["params"]:
             manifold = manifold_of(parameter)
-            foreign = foreign_manifold_of(parameter)
-            lacking = (
-                [] if foreign is None else [name for name in _FOREIGN if not hasattr(foreign, name)]
-            )
-            if lacking:
-                raise TypeError(
-                    f"{type(self).__name__} steps points of the manifolds of hypvision.geometry "
-                    f"and of geoopt, got a parameter on {whose(foreign)}, which lacks "
-                    f"{', '.join(lacking)}."
-                )
+            self._check_methods(foreign_manifold_of(parameter))
             width = parameter.shape[-1] if parameter.dim() else 0
             for factor in factors(manifold, width) if manifold is not None else ():
                 if factor.points.stop > width or factor.tangents.stop < 1:
@@ -190,6 +194,16 @@ class RiemannianOptimizer(Optimizer):
                         f"A manifold parameter of shape {tuple(parameter.shape)} has too few "
                         f"coordinates for points of {manifold}."
                     )
+
+    def _check_methods(self, foreign: Any) -> None:
+        """Refuse a manifold without the methods of a step."""
+        lacking = [name for name in _FOREIGN if foreign is not None and not hasattr(foreign, name)]
+        if lacking:
+            raise TypeError(
+                f"{type(self).__name__} steps points of the manifolds of hypvision.geometry and of "
+                f"manifolds with the methods of geoopt's, got a parameter on {whose(foreign)}, "
+                f"which lacks {', '.join(lacking)}."
+            )
 
     # To be implemented by subclasses
 
@@ -217,7 +231,7 @@ class RiemannianOptimizer(Optimizer):
         raise NotImplementedError
 
     def _foreign(self, group: Group, parameter: Tensor, grad: Tensor, manifold: Any) -> None:
-        """Update points of geoopt's manifolds as geoopt does; ``grad`` may be changed."""
+        """Update points of a manifold without a kernel, as geoopt does; ``grad`` may be changed."""
         raise NotImplementedError
 
     @torch.no_grad()
@@ -229,46 +243,43 @@ class RiemannianOptimizer(Optimizer):
                 loss = closure()
         places = self._curved()
         before = {manifold: manifold.log_c.detach().clone() for manifold in places}
-        learned: list[tuple[Group, list[Any]]] = []
-        for group in self.param_groups:
-            flat: list[Tensor] = []
-            curvatures: list[Any] = []
-            tables: dict[tuple[Any, ...], list[Job]] = {}
-            for parameter in group["params"]:
-                grad = parameter.grad
-                manifold = manifold_of(parameter)
-                foreign = foreign_manifold_of(parameter)
-                if grad is None:
-                    continue
-                self.check_device(group, parameter)
-                if manifold is not None:
-                    self._sort(group, parameter, grad, manifold, tables)
-                elif foreign is not None:
-                    if grad.is_sparse:
-                        raise RuntimeError(
-                            "Sparse gradients of geoopt's parameters are for its own optimisers."
-                        )
-                    self._foreign(
-                        group, parameter, -grad if group["maximize"] else grad.clone(), foreign
-                    )
-                elif hasattr(parameter, "log_bounds"):
-                    # a CurvatureParameter; compilers see no class of parameters
-                    curvatures.append(parameter)
-                elif grad.is_sparse:
-                    self._sparse(group, parameter, grad)
-                else:
-                    flat.append(parameter)
-            for jobs in tables.values():
-                self._together(group, jobs)
-            self._all_flat(group, flat)
-            learned.append(({**group, "weight_decay": 0.0}, curvatures))
-        for group, curvatures in learned:
-            self._all_flat(group, curvatures)
+        learned = [self._all_but_curvatures(group) for group in self.param_groups]
+        for group, curvatures in zip(self.param_groups, learned):
+            self._all_flat({**group, "weight_decay": 0.0}, curvatures)
             for curvature in curvatures:
                 curvature.clamp_(*curvature.log_bounds)
         for manifold, log_c in before.items():
             self._follow(manifold, torch.exp(log_c), places[manifold])
         return loss
+
+    def _all_but_curvatures(self, group: Group) -> list[Any]:
+        """Update the parameters of a group; its learned curvatures are returned as they are."""
+        flat: list[Tensor] = []
+        curvatures: list[Any] = []
+        tables: dict[tuple[Any, ...], list[Job]] = {}
+        for parameter in group["params"]:
+            grad = parameter.grad
+            if grad is None:
+                continue
+            self.check_device(group, parameter)
+            if manifold_of(parameter) is not None:
+                self._sort(group, parameter, grad, tables)
+            elif foreign_manifold_of(parameter) is not None:
+                if grad.is_sparse:
+                    raise RuntimeError("Sparse gradients are not for points of other manifolds.")
+                grad = -grad if group["maximize"] else grad.clone()
+                self._foreign(group, parameter, grad, parameter.manifold)
+            elif hasattr(parameter, "log_bounds"):
+                # a CurvatureParameter; compilers see no class of parameters
+                curvatures.append(parameter)
+            elif grad.is_sparse:
+                self._sparse(group, parameter, grad)
+            else:
+                flat.append(parameter)
+        for jobs in tables.values():
+            self._together(group, jobs)
+        self._all_flat(group, flat)
+        return curvatures
 
     def _all_flat(self, group: Group, parameters: list[Tensor]) -> None:
         if parameters:
@@ -280,33 +291,19 @@ class RiemannianOptimizer(Optimizer):
     def _sort(
         self,
         group: Group,
-        parameter: Tensor,
+        parameter: Any,
         grad: Tensor,
-        manifold: Manifold,
         tables: dict[tuple[Any, ...], list[Job]],
     ) -> None:
         """Update the points of a parameter, or collect a few points in ``tables``."""
         x = local_part(parameter)
-        if x.dtype not in (torch.float32, torch.float64):
-            raise TypeError(
-                f"Points must be float32 or float64 to be optimised, got {x.dtype} of shape "
-                f"{tuple(x.shape)}: half precision cannot hold them to the manifold. Keep the "
-                "parameters float32 and use autocast."
-            )
+        _check_dtype(x)
         if x.numel() == 0:
             return
         width = x.shape[-1]
-        parts = factors(manifold, width)
-        state = self.state[parameter]
-        if not state and group.get("momentum", 1) != 0:  # SGD without momentum keeps nothing
-            tangent = torch.zeros(
-                *x.shape[:-1], parts[-1].tangents.stop, dtype=x.dtype, device=x.device
-            )
-            state.update(self._begin(group, tangent, len(parts)))
-            self._first(group, x, grad, state, parts)
+        parts = factors(parameter.manifold, width)
+        state = self._state(group, parameter, x, grad, parts)
         step = state.get("step")
-        if step is not None:
-            step += 1
         rows = None
         if grad.is_sparse:
             rows, grad = sparse_rows(group, parameter, grad)
@@ -333,6 +330,19 @@ class RiemannianOptimizer(Optimizer):
                 count = step.item() if step is not None and readable(step) else step
                 key = (part.manifold, job.x.shape[1], x.dtype, x.device, count)
                 tables.setdefault(key, []).append(job)
+
+    def _state(
+        self, group: Group, parameter: Tensor, x: Tensor, grad: Tensor, parts: list[Factor]
+    ) -> State:
+        """The state of points, begun before their first step, with this step counted."""
+        state: State = self.state[parameter]
+        if not state and group.get("momentum", 1) != 0:  # SGD without momentum keeps nothing
+            tangent = x.new_zeros(*x.shape[:-1], parts[-1].tangents.stop)
+            state.update(self._begin(group, tangent, len(parts)))
+            self._first(group, x, grad, state, parts)
+        if "step" in state:
+            state["step"] += 1
+        return state
 
     def _columns(self, name: str, tensor: Tensor, part: Factor) -> Tensor:
         """The part of a state of a factor: a vector's coordinates, or one number per point."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from hypvision.geometry import CurvatureParameter, named_manifold_parameters
+from hypvision.geometry import CurvatureParameter, Manifold, named_manifold_parameters
 from hypvision.geometry.parameters import loose, mark
 
 from .base import foreign_manifold_of
@@ -50,17 +50,11 @@ def param_groups(
         ``points_no_weight_decay`` (where the other points have some), ``curvatures``; empty ones
         are left out.
     """
-    if lr is None and (manifold_lr_scale != 1 or curvature_lr_scale != 1):
-        raise ValueError(
-            "manifold_lr_scale and curvature_lr_scale are multiples of lr: give lr as well."
-        )
     named = (no_weight_decay,) if isinstance(no_weight_decay, str) else no_weight_decay
     exempt = {*named, *exempt_names(model)}
-    points, moving = _marked_points(model)
-    points_lr = None
-    if lr is not None:
-        points_lr = lr * manifold_lr_scale
-        curvature_lr = lr * curvature_lr_scale if curvature_lr is None else curvature_lr
+    points_lr = _scaled(lr, manifold_lr_scale)
+    if curvature_lr is None:
+        curvature_lr = _scaled(lr, curvature_lr_scale)
     points_decay = weight_decay if manifold_weight_decay is None else manifold_weight_decay
     options = {  # (learning rate, weight decay) of each group
         "weights": (lr, weight_decay),
@@ -70,22 +64,30 @@ def param_groups(
         "curvatures": (curvature_lr, 0.0),
     }
     members: dict[str, list[nn.Parameter]] = {name: [] for name in options}
+    moving = _marked_points(model)
     for name, parameter in model.named_parameters():
-        if not parameter.requires_grad and id(parameter) not in moving:
-            continue
-        spared = any(name == p or fnmatch(name, p) for p in exempt)
-        if id(parameter) in points or foreign_manifold_of(parameter) is not None:
-            kind = "points_no_weight_decay" if spared and points_decay else "points"
-        else:
-            kind = _kind(parameter, spared)
-        members[kind].append(parameter)
+        if parameter.requires_grad or id(parameter) in moving:
+            spared = any(fnmatch(name, pattern) for pattern in exempt)
+            members[_kind(parameter, spared, points_decay)].append(parameter)
     return [_group(name, members[name], *options[name]) for name in options if members[name]]
 
 
-def _kind(parameter: nn.Parameter, spared: bool) -> str:
-    """The name of the group of a parameter that is no point."""
+def _scaled(lr: float | None, scale: float) -> float | None:
+    """A multiple of the base learning rate; without one the optimiser's own counts."""
+    if lr is None and scale != 1:
+        raise ValueError(
+            "manifold_lr_scale and curvature_lr_scale are multiples of lr: give lr as well."
+        )
+    return None if lr is None else lr * scale
+
+
+def _kind(parameter: nn.Parameter, spared: bool, points_decay: float) -> str:
+    """The name of the group of a parameter."""
     if isinstance(parameter, CurvatureParameter):
         return "curvatures"
+    ours = isinstance(getattr(parameter, "manifold", None), Manifold)
+    if ours or foreign_manifold_of(parameter) is not None:
+        return "points_no_weight_decay" if spared and points_decay else "points"
     return "no_weight_decay" if spared or parameter.dim() <= 1 else "weights"
 
 
@@ -99,27 +101,25 @@ def _group(
     return group
 
 
-def _marked_points(model: nn.Module) -> tuple[set[int], set[int]]:
+def _marked_points(model: nn.Module) -> set[int]:
     """Mark the manifold parameters of a model.
 
     Returns:
-        The ids of all, and of those whose curvature is learned.
+        The ids of those whose curvature is learned.
 
     Raises:
         ValueError: the model does not hold the manifold of a parameter.
     """
     known = {id(parameter) for parameter in model.parameters()}
-    points = set()
     moving = set()
     for name, parameter, manifold in named_manifold_parameters(model):
         mark(parameter, manifold)
-        points.add(id(parameter))
         curvatures = list(manifold.parameters())
         if any(c.requires_grad for c in curvatures):
             moving.add(id(parameter))
         if not known.issuperset(map(id, curvatures)):
             raise ValueError(loose(name, manifold))
-    return points, moving
+    return moving
 
 
 def exempt_names(model: nn.Module) -> set[str]:

@@ -9,15 +9,13 @@ cancellation at any radius, and when a curvature changes with
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, lorentz, poincare
+from hypvision.geometry import Lorentz, Manifold, PoincareBall, lorentz, poincare
 from hypvision.geometry._typing import Curvature
 from hypvision.geometry.lorentz.points import CAP
-from hypvision.geometry.manifolds import whose
 from hypvision.geometry.numerics import has_float64
 
 # Shortest vector with a direction.
@@ -325,87 +323,8 @@ class BallKernel(Kernel):
         self.project_(x, new)
 
 
-class MethodKernel(Kernel):
-    """Steps by the methods of a manifold from outside this package, one operation after the other.
-
-    The manifold offers ``egrad2rgrad``, ``retr``, ``transp`` and ``projx``, as
-    :class:`~hypvision.geometry.Lorentz` does. With ``origin``, ``transp0``, ``transp0back`` and
-    ``inner``, too, vectors are kept in frames; the metric at the origin is then a multiple of that
-    of flat space. Without them vectors keep their coordinates ``(N, d)``, and the metric is that of
-    the space around, as for spheres. Decoupled weight decay takes ``from_tangent0`` and
-    ``to_tangent0``.
-    """
-
-    def __init__(self, manifold: Manifold):
-        super().__init__(manifold)
-        self.methods: Any = manifold
-        self._require("The optimisers need", "egrad2rgrad", "retr", "transp", "projx")
-        self.frames = not self._lacking("origin", "transp0", "transp0back", "inner")
-
-    def _lacking(self, *names: str) -> list[str]:
-        return [name for name in names if not callable(getattr(self.methods, name, None))]
-
-    def _require(self, who: str, *names: str) -> None:
-        lacking = self._lacking(*names)
-        if lacking:
-            raise TypeError(
-                f"{who} {', '.join(lacking)} of the manifold {whose(self.methods)}. Define them "
-                "with the arguments that hypvision.geometry.Lorentz has."
-            )
-
-    def size(self, width: int) -> int:
-        return super().size(width) if self.frames else width
-
-    def _at(self, x: Tensor, d: Tensor) -> Any:
-        """The tangent vector at ``x`` with frame coordinates ``d``, up to the unit of length."""
-        return self.methods.transp0(x, d) if self.frames else d
-
-    def _unit(self, x: Tensor) -> Any:
-        """Length of a unit vector of coordinates at the origin."""
-        if not self.frames:
-            return 1.0
-        origin = self.methods.origin(
-            x.shape[-1] - self.manifold.extra, dtype=x.dtype, device=x.device
-        )
-        vector = torch.zeros_like(origin[self.manifold.extra :])
-        vector[0] = 1
-        tangent = self.methods.transp0(origin, vector)
-        return self.methods.inner(origin, tangent, tangent).sqrt()
-
-    def gradient(
-        self, x: Tensor, grad: Tensor, c: Curvature, decay: float = 0.0
-    ) -> tuple[Tensor, Where]:
-        return self.frame(x, super().gradient(x, grad, c, decay)[0], c), ()
-
-    def frame(self, x: Tensor, v: Tensor, c: Curvature) -> Tensor:
-        tangent: Tensor = self.methods.egrad2rgrad(x, v)
-        return self.methods.transp0back(x, tangent) * self._unit(x) if self.frames else tangent
-
-    def step_(
-        self, x: Tensor, d: Tensor, rate: Rate, m: Tensor | None, where: Where, c: Curvature
-    ) -> None:
-        start = x.clone()
-        rate = rate.unsqueeze(1) if isinstance(rate, Tensor) and rate.dim() else rate
-        x.copy_(self.methods.retr(start, self._at(start, d * -rate / self._unit(x))))
-        if m is not None:
-            moved = self.methods.transp(start, x, self._at(start, m))
-            m.copy_(self.methods.transp0back(x, moved) if self.frames else moved)
-
-    def decay_(self, x: Tensor, share: Rate, c: Curvature) -> None:
-        self._require("Decoupled weight decay needs", "from_tangent0", "to_tangent0")
-        x.copy_(self.methods.from_tangent0(self.methods.to_tangent0(x) * (1 - share)))
-
-    def project_(self, x: Tensor, c: Curvature) -> None:
-        x.copy_(self.methods.projx(x))
-
-    def change_(self, x: Tensor, old: Curvature, new: Curvature, move: str) -> None:
-        self.project_(x, new)
-
-
 def kernel_of(manifold: Manifold) -> Kernel:
-    """The kernel for points of a manifold; one from outside this package needs its methods."""
+    """The kernel for points of a manifold."""
     if isinstance(manifold, Lorentz):
         return LorentzKernel(manifold)
-    if isinstance(manifold, PoincareBall):
-        return BallKernel(manifold)
-    return Kernel(manifold) if isinstance(manifold, Euclidean) else MethodKernel(manifold)
+    return BallKernel(manifold) if isinstance(manifold, PoincareBall) else Kernel(manifold)

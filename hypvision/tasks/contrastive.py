@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-import hypvision.data.shape_captions
 import hypvision.tasks.contrastive_metrics  # noqa: F401 - registers the metrics
 from hypvision.clip.hyperbolic import HyperbolicCLIP
 from hypvision.clip.locate import is_repository
@@ -33,7 +32,6 @@ from hypvision.clip.towers import (
     logit_scale_of,
     text_part,
 )
-from hypvision.data.shapes import TAXONOMY
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.inference.predictors import zero_shot
 from hypvision.io.checks import one_of, refuse
@@ -90,9 +88,9 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         tune: which parameters train, see :data:`hypvision.clip.open_vocabulary.TUNING`; default:
             those of the adapter, or all parameters if there is no adapter.
         classes: names that test images are compared with, in the order of their labels; anything
-            that :func:`hypvision.data.classes.load_classes` takes. None: the drawn shapes. If the
-            data have the same names in another order, the model adopts this order; if the data have
-            other names, there must be one name here for each of them.
+            that :func:`hypvision.data.classes.load_classes` takes. None: for data without
+            labels. If the data have the same names in another order, the model adopts this order;
+            if the data have other names, there must be one name here for each of them.
         blank_words: begin the table of words with zeros. Rows of words that occur in no caption
             stay zero, and are left out of a published file. For a training from scratch: an error
             with weights, or where the table is frozen.
@@ -123,7 +121,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
         tune = tune or ("full" if adapter is None else "adapter")
         self.gives_words = classes is not None  # data may then have other names
-        classes = TAXONOMY.classes["shape"] if classes is None else classes
+        classes = ("object",) if classes is None else classes  # some word has to be embedded
         self.entail = entail
         self.chunk = chunk
         source = _weights_of(clip)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import Subset
 
 from hypvision.engine.extensions import RUN_HOOKS
@@ -26,7 +27,7 @@ _MOST = 1000  # largest number of training images, and of validation images
 class FamiliarHook(Hook):
     """Puts :class:`~hypvision.zoo.familiar.Familiar` into the checkpoints that are meant for use
     (the best ones, the linear probe and the last), if the classifier has one label an image, a
-    linear head and validation data.
+    head of one layer and validation data.
 
     The hook looks at up to 20 training images of each class, and at most at 1,000 training and
     1,000 validation images.
@@ -43,7 +44,8 @@ class FamiliarHook(Hook):
         train = runner.train_dataloader.dataset
         held_out = runner.val_dataloader.dataset
         found = familiar_images(model, train, held_out, checkpoint["state_dict"])
-        checkpoint["meta"][KEY] = written(found)
+        if math.isfinite(found.limit):  # else the features overflow, and files without it are read
+            checkpoint["meta"][KEY] = written(found)
 
 
 def familiar_images(
@@ -62,16 +64,25 @@ def familiar_images(
 
 
 def _measurable(runner: Runner, model: Any) -> bool:
-    """Return whether the run has the data and the linear head that the hook needs."""
+    """Return whether the run has the data and the one-layer head that the hook needs."""
     of_one_label = getattr(model, "multi_label", None) is False
-    linear = of_one_label and isinstance(model.backbone.get_classifier(), nn.Linear)
-    if not linear or runner.val_loop is None or "runner_type" in runner.cfg:
+    if (
+        not of_one_label
+        or not has_one_layer(model.backbone)
+        or runner.val_loop is None
+        or "runner_type" in runner.cfg
+    ):
         return False
     datasets = (runner.train_dataloader.dataset, runner.val_dataloader.dataset)
     known = all(
         hasattr(dataset, "transform") and hasattr(dataset, "labels") for dataset in datasets
     )
     return known and len(datasets[1]) > 1
+
+
+def has_one_layer(network: Any) -> bool:
+    """Return whether the head of a network is one layer on features, linear or hyperbolic."""
+    return hasattr(network.get_classifier(), "in_features")
 
 
 def some_of_each(labels: np.ndarray) -> list[int]:

@@ -200,20 +200,27 @@ def _have_masks(parts: Iterable[_Coco]) -> bool:
 
 
 def _objects(content: dict[str, Any]) -> list[dict[str, Any]]:
-    return [item for item in content.get("annotations") or () if isinstance(item, dict)]
+    found = content.get("annotations")
+    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
 def _classes(content: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Return the names of the categories, and those of categories without objects that only group
     others, such as the first one in Roboflow's files."""
     items = [item for item in content["categories"] if isinstance(item, dict)]
-    above = {item.get("supercategory") for item in items}
-    used = {item.get("category_id") for item in _objects(content)}
+    above = {str(item.get("supercategory")) for item in items}
+    used = {_id(item, "category_id") for item in _objects(content)}
     names: dict[bool, list[str]] = {True: [], False: []}
     for item in items:
-        counts = item.get("id") in used or item.get("name") not in above
+        counts = _id(item, "id") in used or str(item.get("name")) not in above
         names[counts].append(str(item.get("name")))
     return names[True], names[False]
+
+
+def _id(item: dict[str, Any], key: str) -> Any:
+    """A number or a text, which can be looked up; None: it is something else."""
+    value = item.get(key)
+    return value if isinstance(value, (int, float, str)) else None
 
 
 def refuse_other_boxes(folder: Path) -> None:

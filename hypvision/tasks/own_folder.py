@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from hypvision.data.image_folder import ImageFolderDataset
 from hypvision.data.tables import ImageTableDataset, read_labels_of, table_classes
 from hypvision.data.usage import Usage
 from hypvision.engine.config import Run, load_config
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import write_text
 from hypvision.io.shipped import config_folder, find_config
@@ -30,6 +32,10 @@ _TABLES = (
     "train.csv", "train.tsv", "train.jsonl", "metadata.csv", "metadata.jsonl", "labels.csv",
     "_classes.csv",
 )  # fmt: skip
+
+
+# the last line of a config begins so
+_SIGN = b"# If you edit this file, hypvision never replaces it. Sum of what it wrote: "
 
 
 class Choices(NamedTuple):
@@ -84,10 +90,25 @@ def _is_data(source: str | Path) -> bool:
 
 
 def save_config(config: Config, work_dir: str | None) -> Path:
-    """Write the config of a folder into the work dir, to test, change and train with; its path."""
+    """Write the config of a folder into the work dir, to test, change and train with; its path.
+
+    Raises:
+        HypvisionError: the config there was edited, which its last line shows.
+    """
     path = Path(work_dir or config.work_dir, "config.py")
-    write_text(path, Run.of(config).pretty_text)
+    content = path.read_bytes() if path.is_file() else _signed(b"")
+    ensure(
+        content == _signed(content.rpartition(_SIGN)[0]),
+        f"'{path}' was edited, and is not replaced by the config for the folder. Train with it: "
+        f"hypvision train {path}. Or give another --work-dir, or delete the file.",
+    )
+    write_text(path, _signed(Run.of(config).pretty_text.encode()).decode())
     return path
+
+
+def _signed(content: bytes) -> bytes:
+    """A config with its sum in the last line, by which :func:`save_config` knows its own."""
+    return content + _SIGN + hashlib.sha256(content).hexdigest().encode() + b"\n"
 
 
 def _choose(config: Config, choices: Choices) -> None:

@@ -64,15 +64,15 @@ def linear_head(network: Any) -> nn.Linear:
 
 @torch.no_grad()
 def head_inputs(
-    network: nn.Module, batches: Iterable[Tensor], weights: Mapping[str, Tensor] | None = None
+    network: Any, batches: Iterable[Tensor], weights: Mapping[str, Tensor] | None = None
 ) -> Tensor:
-    """Return the inputs ``(N, D)`` of a network's linear head, in float32 on the CPU, for batches
-    of images ``(B, 3, H, W)``; ``weights`` replace those of the network."""
+    """Return the features ``(N, D)`` that enter the head of a network, in float32 on the CPU, for
+    batches of images ``(B, 3, H, W)``; of points on a hyperboloid the space part. ``weights``
+    replace those of the network."""
     found: list[Tensor] = []
     modes = [(module, module.training) for module in network.modules()]
-    handle = linear_head(network).register_forward_pre_hook(
-        lambda _, inputs: found.append(inputs[0].float().cpu())
-    )
+    head: Any = network.get_classifier()
+    handle = head.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0].float().cpu()))
     network.eval()
     try:
         for images in batches:
@@ -238,6 +238,7 @@ def probe_of(
         batch_size: number of images in a batch.
         workers: number of processes that load images.
     """
+    linear_head(model.backbone)
     weights = model.class_weights()
     weights = None if weights is None else weights.cpu()
     chosen_by = None

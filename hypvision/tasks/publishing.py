@@ -14,17 +14,17 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mmengine.registry import DATASETS
 from safetensors.torch import load_file
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from torch import Tensor, nn
+from torch import Tensor
 
-from hypvision.checkpoints.download import copy_verified, file_sha256
+from hypvision.checkpoints.download import file_sha256
 from hypvision.checkpoints.index import (
     parse_record,
     parse_yaml,
@@ -49,24 +49,22 @@ from hypvision.clip.models import (
     RESIZING,
     STD,
     architecture,
-    create_clip,
     pixels_of,
 )
 from hypvision.clip.open_vocabulary import checked_templates
 from hypvision.data.classes import load_classes
 from hypvision.data.image_folder import imagenet_classes
-from hypvision.data.shape_captions import TEMPLATE, ShapeCaptions
 from hypvision.engine.config import Run, load_config, parse_options
 from hypvision.engine.hooks import take_templates
 from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError
-from hypvision.io.files import read_text, write_text
-from hypvision.tasks.familiar import familiar_images
+from hypvision.io.files import read_text
+from hypvision.tasks.familiar import familiar_images, has_one_layer
 from hypvision.zoo.backbones import network_arguments
-from hypvision.zoo.cards import readme
 from hypvision.zoo.familiar import KEY as FAMILIAR
 from hypvision.zoo.familiar import Familiar, familiar_of, in_header
 from hypvision.zoo.loading import load
+from hypvision.zoo.release import index_of, put_record
 
 PACKAGED_LIMIT = 40 * 2**20  # limit in bytes for all weight files in the repository
 MAIN_METRICS = {
@@ -78,12 +76,9 @@ MAIN_METRICS = {
 }
 
 
-def stripped(
-    checkpoint: Mapping[str, Any], task: str, data: str | None = None
-) -> dict[str, Tensor]:
+def stripped(checkpoint: Mapping[str, Any], task: str) -> dict[str, Tensor]:
     """The weights of a checkpoint alone: no optimiser, no history; for a classifier under timm's
-    names. ``data``: the type of the training data, of whose words a CLIP keeps the rows where it is
-    known what they are."""
+    names, of a CLIP without the words that its training never saw."""
     weights = checkpoint.get("state_dict", checkpoint)
     weights = {
         name.removeprefix("module."): value
@@ -92,10 +87,10 @@ def stripped(
     }
     if task == "zero-shot":
         return _used_words(
-            {name[5:]: value for name, value in weights.items() if name.startswith("clip.")}, data
+            {name[5:]: value for name, value in weights.items() if name.startswith("clip.")}
         )
     if "clip.token_embedding.weight" in weights:  # a segmenter or detector on CLIP
-        return _used_words(weights, data, "clip.")
+        return _used_words(weights, "clip.")
     if task != "classification":
         return weights
     outside = [name for name in weights if not name.startswith("backbone.")]
@@ -292,27 +287,13 @@ def _architecture_of(name: str, options: dict[str, Any]) -> str:
     return found[0]
 
 
-def _used_words(
-    weights: dict[str, Tensor], data: str | None, prefix: str = ""
-) -> dict[str, Tensor]:
+def _used_words(weights: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
     """The weights, CLIP's table of words reduced to the rows that the captions of the training can
-    have changed."""
-    # In weights of the zoo, the embeddings of words that were never seen in training are zero.
+    have changed; all rows where none is zero."""
+    # In weights of the zoo, and after blank_words, the rows of words that were never seen are zero.
     table = weights[f"{prefix}token_embedding.weight"]
     seen = table.abs().sum(1).nonzero().flatten()
-    if len(seen) < len(table):
-        return trim_tokens(weights, seen, prefix)
-    return trim_tokens(weights, _shape_words(), prefix) if data == "ShapeCaptions" else weights
-
-
-def _shape_words() -> Tensor:
-    """Numbers of the tokens in the captions of 8,000 samples of shapes and in the prompts of the
-    test, int64, rising."""
-    tokenizer = create_clip("shapes-s8").tokenizer
-    samples = ShapeCaptions(length=8_000)
-    sentences = {samples[index]["caption"] for index in range(len(samples))}
-    sentences |= {TEMPLATE.format(words) for words in ("a", "grey ground")}
-    return tokenizer(sorted(sentences)).unique()
+    return trim_tokens(weights, seen, prefix) if len(seen) < len(table) else weights
 
 
 def _resized(dataset: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -402,24 +383,27 @@ def publish(
     known = describe_config(settings)
     task = known["task"]
     meta = _dataset_meta(loaded, settings, checkpoint)
-    weights = stripped(loaded, task, settings.dataset("train").get("type"))
+    weights = stripped(loaded, task)
     known["input"] |= normalisation_of(weights)
     header: dict[str, Any] = {"name": name, "classes": _classes(settings, meta)}
-    known_images = familiar_of(loaded) if task == "classification" else None
-    if known_images is not None:
-        header[FAMILIAR] = in_header(known_images)
+    found = familiar_of(loaded, checkpoint) if task == "classification" else None
+    if found is not None:
+        header[FAMILIAR] = in_header(found)
+        known[FAMILIAR] = _about_familiar(found, "validation data of the training")
     if "model_config" in known:
         kept = {key: meta[key] for key in ("classes", "palette") if key in meta}
         model = known.pop("model_config")
         take_templates(model, loaded)
         header |= dict(model=model, dataset_meta=json.loads(json.dumps(kept)))
-    index = read_index(folder) if (folder / "index.yml").is_file() else Index({}, folder.resolve())
+    index = index_of(folder)
+    if task == "zero-shot":
+        known["templates"] = _templates_of(index, name, settings, language_of(loaded))
     texts = _texts(index, name, about)
-    names = list(metrics) or [MAIN_METRICS[task]]
 
     with tempfile.TemporaryDirectory(prefix="publish-") as place:
         stage = Path(place)
-        file = _stored(weights, header, stage, name, storage)
+        write = partial(write_weights, weights, storage=storage, header=header)
+        file = dict(storage=storage, **_staged(write, stage, name))
         _check_room(index, name, file["bytes"])
         test_data = texts.pop("test_data")
         record = {
@@ -433,14 +417,10 @@ def publish(
             "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
             **texts,
         }
-        if known_images is not None:
-            record["familiar"] = _about_familiar(known_images, "validation data of the training")
-        if task == "zero-shot":
-            record["templates"] = _templates_of(index, name, settings, language_of(loaded))
         command = f"hypvision test {config} zoo:{name}"
         draft = [
             dict(name=metric, value=0.0, data=test_data, measured="us", command=command)
-            for metric in names
+            for metric in metrics or [MAIN_METRICS[task]]
         ]
         # Check names and texts here, before measurements that take minutes.
         write_index(
@@ -448,13 +428,7 @@ def publish(
         )
         _measure_both(draft, config, str(checkpoint), name, stage, storage, tolerance, options)
         final = parse_record({**record, "metrics": draft})
-        copy_verified(stage / file["path"], folder / file["path"], file["sha256"], file["bytes"])
-    replaced = index.records.get(name)
-    index = with_record(replace(index, root=folder.resolve()), final)
-    write_index(index, folder / "index.yml")
-    write_text(folder / "README.md", readme(index))
-    if replaced is not None and replaced.file.path not in (None, final.file.path):
-        (folder / replaced.file.path).unlink(missing_ok=True)
+        put_record(folder, final, stage / file["path"], index.records.get(name))
     return final
 
 
@@ -503,32 +477,22 @@ def add_familiar(
     import_extensions(settings)
     train, held_out = (DATASETS.build(settings.dataset(phase)) for phase in ("train", "val"))
     model: Any = trained_model(settings, f"{folder.resolve().as_uri()}#{name}")
-    if not isinstance(model.backbone.get_classifier(), nn.Linear):
+    if not has_one_layer(model.backbone):
         raise HypvisionError(
-            f"'{name}' has another head than one linear layer, and only the features of such a one "
-            "are compared by cosines."
+            f"The head of '{name}' is not one layer on features, and only the features that enter "
+            "such a head are compared by cosines."
         )
     found = familiar_images(model, train, held_out)
     old = folder / record.file.path
     header = {**read_header(old), FAMILIAR: in_header(found)}
+    about = f"{min(len(held_out), 1000)} images of the validation data of the training"
     with tempfile.TemporaryDirectory(prefix="publish-") as place:
-        written = Path(place, "new")
         text = json.dumps(header, sort_keys=True)
-        write_tensors(load_file(old), written, {"hypvision": text})
-        digest = file_sha256(written)
-        path = f"weights/{name}-{digest[:8]}.safetensors"
-        size = written.stat().st_size
-        copy_verified(written, folder / path, digest, size)
-    plain = record.to_dict()
-    plain["file"] |= dict(sha256=digest, bytes=size, path=path)
-    plain["file"].pop("urls", None)
-    plain["familiar"] = _about_familiar(found, f"{min(len(held_out), 1000)} images of the "
-                                        "validation data of the training")  # fmt: skip
-    final = parse_record(plain)
-    write_index(with_record(index, final), folder / "index.yml")
-    write_text(folder / "README.md", readme(with_record(index, final)))
-    if path != record.file.path:
-        old.unlink()
+        write = partial(write_tensors, load_file(old), metadata={"hypvision": text})
+        file = dict(storage=record.file.storage, **_staged(write, Path(place), name))
+        plain = dict(record.to_dict(), file=file, familiar=_about_familiar(found, about))
+        final = parse_record(plain)
+        put_record(folder, final, Path(place, file["path"]), record)
     return final
 
 
@@ -573,17 +537,15 @@ def _classes(settings: Run, meta: Mapping[str, Any]) -> list[str]:
     return list(load_classes(tested))
 
 
-def _stored(
-    weights: dict[str, Tensor], header: dict[str, Any], stage: Path, name: str, storage: str
-) -> dict[str, Any]:
-    """Write the weights into the stage under a name with their sum: the ``file`` of a record."""
+def _staged(write: Callable[[Path], None], stage: Path, name: str) -> dict[str, Any]:
+    """Write weights into the stage under a name with their sum: what a record says of the file."""
     (stage / "weights").mkdir()
     written = stage / "weights" / "new"
-    write_weights(weights, written, storage, header)
+    write(written)
     digest = file_sha256(written)
     path = f"weights/{name}-{digest[:8]}.safetensors"
     os.replace(written, stage / path)
-    return dict(sha256=digest, bytes=(stage / path).stat().st_size, storage=storage, path=path)
+    return dict(sha256=digest, bytes=(stage / path).stat().st_size, path=path)
 
 
 def _measure_both(

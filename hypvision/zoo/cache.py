@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 from filelock import FileLock, Timeout
 
-from hypvision.checkpoints.download import SourceError, verify_file
+from hypvision.checkpoints.download import verify_file
 from hypvision.checkpoints.index import builtin_index, read_index
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import cache_folder, index_folder, local_files, lock_path
 from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
+from hypvision.io.web import SourceError
 
 
 class CachedFile(NamedTuple):
@@ -107,21 +108,28 @@ def clean(index: Index, names: Iterable[str] = (), everything: bool = False) -> 
     Returns:
         What was removed.
     """
-    wanted = [name.removeprefix("zoo:") for name in names]
+    names = list(names)
     both = "Give either names or --all: --all removes every file in the cache."
-    ensure(not (wanted and everything), both)
+    ensure(not (names and everything), both)
     files = list_cache(index)
-    there = {file.record for file in files}
-    chosen = {name if name in there else index.get(name).name for name in wanted}
-    if chosen:
+    if names:
+        chosen = _records(names, files, index)
         files = [file for file in files if file.record in chosen]
     elif not everything:
         files = [file for file in files if file.partial or not file.record]
     removed = [file for file in files if _remove(file.path)]
-    for path in index_folder().glob("*.yml") if everything else ():
-        with suppress(OSError):
-            path.unlink()
+    if everything:
+        for path in index_folder().glob("*.yml"):
+            with suppress(OSError):
+                path.unlink()
     return removed
+
+
+def _records(names: Iterable[str], files: Iterable[CachedFile], index: Index) -> set[str]:
+    """The records that are named, of the files or of the index."""
+    there = {file.record for file in files}
+    wanted = [name.removeprefix("zoo:") for name in names]
+    return {name if name in there else index.get(name).name for name in wanted}
 
 
 def _remove(path: Path) -> bool:

@@ -276,7 +276,7 @@ def export_network(
             ``torch.export`` file (``extra_files`` of :func:`torch.export.load`).
     """
     one_of(FORMATS, format=format)
-    for module in ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ():
+    for module in _NEEDED[format]:
         require(module, "export")
     dynamic_size = dynamic_size and not isinstance(model, DetectorNetwork | TextTower)
     refuse(
@@ -297,7 +297,7 @@ def export_network(
             folds.enter_context(folded())
         temporary.touch()  # raises an error early if the folder cannot be written
         with _explained(format, dynamic_size):
-            count = sum(p.numel() for p in model.parameters())
+            count = sum(map(torch.numel, model.parameters()))
             tell(f"Tracing the network of {count:,} parameters")
             program = _program(network, size, dynamic_size, partial(_example, model))
             run = _WRITERS[format](program, temporary, output, tell, written)
@@ -549,4 +549,5 @@ def _describe(model: Any, about: Values) -> None:
         )
 
 
+_NEEDED = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torchexport": ()}
 _WRITERS = {"onnx": _write_onnx, "torchexport": _write_torchexport}

@@ -220,7 +220,7 @@ def load_trained(path: StrPath, model: str, arguments: Values | None = None) -> 
         **training_cfg(checkpoint, network.num_classes),
     }
     holder: Any = network
-    holder.familiar = familiar_of(checkpoint)
+    holder.familiar = familiar_of(checkpoint, path)
     return network
 
 
@@ -235,9 +235,8 @@ def trained_arguments(checkpoint: Values, model: str) -> Plain:
 
     None of another model's, nor any that refer to files.
     """
-    meta = checkpoint.get("meta")
-    given = meta.get("network") if isinstance(meta, Mapping) else None
-    if not isinstance(given, Mapping) or given.get("model") != model.partition(".")[0]:
+    given = _part(_part(checkpoint, "meta"), "network")
+    if given.get("model") != model.partition(".")[0]:
         return {}
     arguments = given.get("arguments")
     if (
@@ -252,10 +251,9 @@ def trained_arguments(checkpoint: Values, model: str) -> Plain:
 def training_cfg(checkpoint: Values, classes: int) -> Plain:
     """The entries for timm's ``pretrained_cfg`` that the checkpoint of a training contains: the
     number of classes and their names, the size and normalisation of the images."""
-    meta: Any = checkpoint.get("meta")
-    parts = [meta.get(key) for key in ("dataset_meta", "input")] if _is_map(meta) else []
-    about, given = ([part if _is_map(part) else {} for part in parts] + [{}, {}])[:2]
-    names = about.get("classes")
+    meta = _part(checkpoint, "meta")
+    given = _part(meta, "input")
+    names: Any = _part(meta, "dataset_meta").get("classes")
     config: Plain = {"num_classes": classes}
     listed = isinstance(names, (list, tuple)) and len(names) == classes
     if listed and all(isinstance(name, str) for name in names):
@@ -267,8 +265,10 @@ def training_cfg(checkpoint: Values, classes: int) -> Plain:
     return config
 
 
-def _is_map(value: Any) -> bool:
-    return isinstance(value, Mapping)
+def _part(content: Values, name: str) -> Values:
+    """A mapping in what was read; an empty one where there is none."""
+    found = content.get(name)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _count_classes(model: str, weights: Weights, arguments: Values) -> int | None:

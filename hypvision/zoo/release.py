@@ -1,5 +1,5 @@
 """Publishing weights: a release folder that any web server can serve, or a repository on the
-Hugging Face hub.
+Hugging Face hub, or one more record of a zoo.
 
 A release holds ``index.yml``, the weight files under the names that caches and mirrors use, a card
 for each record, and ``SHA256SUMS``. Copy it to a server and others load from it:
@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hypvision.checkpoints.download import copy_verified
-from hypvision.checkpoints.index import write_index
+from hypvision.checkpoints.download import copy_verified, locked
+from hypvision.checkpoints.index import read_index, with_record, write_index
 from hypvision.checkpoints.pretrained import timm_cfg
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import offline, resolve
@@ -28,8 +28,56 @@ from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, one_line
 from hypvision.io.files import check_new_folder, replacing_folder, write_json, write_text
 from hypvision.models.base import AnyCheckpoint
-from hypvision.zoo.cards import model_card
+from hypvision.zoo.cards import model_card, readme
 from hypvision.zoo.loading import classifier
+
+_LOCK = ".index.lock"
+
+
+def index_of(folder: Path) -> Index:
+    """The index of a zoo; an empty one where there is none yet."""
+    if (folder / "index.yml").is_file():
+        return read_index(folder)
+    ensure(
+        not (folder / "README.md").exists(),
+        f"'{folder}' is no zoo (it has no index.yml), and its README.md would be replaced by the "
+        "table of one. Give another folder.",
+    )
+    return Index({}, folder.resolve())
+
+
+def put_record(folder: Path, record: Record, file: Path, seen: Record | None) -> None:
+    """Put a record and its weight file into a zoo, and render the table of the zoo anew.
+
+    The index is read, changed and written while no other process does so: measurements take
+    minutes, in which others may have added records. An old weight file that no record names any
+    more is removed.
+
+    Args:
+        folder: the zoo, with ``index.yml``; made if it does not exist.
+        record: the new one, in place of one of its name.
+        file: its weights, which are copied to ``record.file.path``.
+        seen: the record of this name that the new one was made from; None if there was none.
+
+    Raises:
+        HypvisionError: another process has changed the record of this name meanwhile.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder / _LOCK, f"'{record.name}' is written into its index"):
+        index = index_of(folder)
+        ensure(
+            index.records.get(record.name) == seen,
+            f"Another command has changed '{record.name}' in '{folder}' meanwhile, so it was not "
+            "written. Look at that record, and repeat the command.",
+        )
+        index = with_record(index, record)
+        target = folder / str(record.file.path)
+        copy_verified(file, target, record.file.sha256, record.file.bytes)
+        write_index(index, folder / "index.yml")
+        write_text(folder / "README.md", readme(index))
+        old = None if seen is None else seen.file.path
+        if old is not None and old not in {other.file.path for other in index}:
+            (folder / old).unlink(missing_ok=True)
 
 
 def _write_config(index: Index, record: Record, folder: Path) -> None:

@@ -1,18 +1,23 @@
-"""Drawn pictures for the app: one of an object, one of a scene, and a folder to search."""
+"""Pictures for the app: an emoji, emoji on a photo, and a folder to search."""
+
+from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from hypvision.data.shapes import make_object, make_scene
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory):
-    """``object.png`` (a house), ``scene.png``, a folder ``gallery`` with a sub-folder, and
+    """``object.png`` (a monkey), ``scene.png``, a folder ``gallery`` with a sub-folder, and
     ``secret.png`` beside it."""
     root = tmp_path_factory.mktemp("pictures")
-    Image.fromarray(make_object(4, "test", 128)[0]).save(root / "object.png")
-    make_scene(0, "test", 128).image.save(root / "scene.png")
+    monkey = Image.open(ROOT / "tools/demo_data/emoji/images/noto/1f435.png").convert("RGB")
+    monkey.resize((128, 128)).save(root / "object.png")
+    Image.open(ROOT / "hypvision/app/examples/scene0.jpg").resize((128, 128)).save(
+        root / "scene.png"
+    )
     colours = {
         "red.png": "red",
         "pink.png": (250, 90, 90),

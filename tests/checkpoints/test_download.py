@@ -11,7 +11,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import huggingface_hub.file_download
 import pytest
 import torch
 from helpers.bad_server import Server
@@ -183,7 +182,7 @@ def test_a_disk_that_fills_up(record, server, monkeypatch):
     def write(*arguments, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(huggingface_hub.file_download, "http_get", write)
+    monkeypatch.setattr(hypvision.checkpoints.download, "ask", write)
     with pytest.raises(HypvisionError, match="disk is full"):
         fetch(record, server, monkeypatch, "good")
 

@@ -714,7 +714,7 @@ def by_clip(family, path):
     pytest.importorskip("open_clip")
     from hypvision.clip.models import create_clip
 
-    return create_clip("shapes-s8", path)
+    return create_clip("emoji-t8", path)
 
 
 def by_segmenter(family, path):

@@ -9,9 +9,9 @@ from PIL import Image
 
 pytest.importorskip("mmengine")
 from helpers.engine import fails, make_images, tiny, write_config
+from helpers.shapes.export import export
 
 from hypvision.cli import main
-from hypvision.data.export import export
 from hypvision.engine import browsing
 from hypvision.io.errors import HypvisionError
 from hypvision.viz.palette import label_colours

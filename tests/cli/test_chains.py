@@ -14,7 +14,7 @@ pytest.importorskip("matplotlib")
 from hypvision.cli import main
 from hypvision.clip.models import create_clip
 from hypvision.clip.radial.weights import save_tower
-from hypvision.data.chains import Chain, read_chains, write_chains
+from hypvision.data.chains import Chain, emoji_chains, read_chains, write_chains
 
 
 @pytest.fixture(scope="module")
@@ -214,10 +214,10 @@ def test_own_captions(tmp_path, capsys):
     (chain,) = read_chains(tmp_path / "out.csv.gz")
     assert chain.texts == ("food", "dish", "ramen", "a bowl of ramen") and chain.image == "1.jpg"
     assert main(words) == 2 and "needs --captions FILE and --terms" in capsys.readouterr().err
-    assert (
-        main(["clip", "make-chains", "shapes", str(tmp_path / "shapes.csv"), "--length", "3"]) == 0
-    )
-    assert len(read_chains(tmp_path / "shapes.csv")) == 3
+    emoji = make_emoji(tmp_path / "emoji")
+    line = ["clip", "make-chains", "emoji", str(tmp_path / "emoji.csv"), "--root", str(emoji)]
+    assert main(line) == 0
+    assert read_chains(tmp_path / "emoji.csv") == emoji_chains(emoji, "train")
 
 
 def test_mistakes_are_told(folder, tmp_path, capsys):

@@ -10,9 +10,9 @@ from PIL import Image
 
 pytest.importorskip("mmengine")
 from helpers.engine import make_images, tiny, write_config
+from helpers.shapes.export import export
 
 from hypvision.cli import main
-from hypvision.data.export import export
 
 LAYOUTS = dict(segmentation="ade", detection="coco")
 

@@ -121,9 +121,8 @@ def test_the_tables_in_help_are_those_of_the_rooms():
     import hypvision.cli.predict
     import hypvision.cli.zoo
     import hypvision.data.classes
-    import hypvision.data.export
+    import hypvision.data.emoji_export
     import hypvision.data.prepare
-    import hypvision.data.taxonomy
     import hypvision.data.zero_shot
     import hypvision.inference.writers
     import hypvision.zoo.convert
@@ -132,8 +131,7 @@ def test_the_tables_in_help_are_those_of_the_rooms():
     cli = hypvision.cli
     assert set(cli.zoo.FAMILIES) == set(hypvision.zoo.convert.CONVERTERS)
     assert set(hypvision.data.prepare.NAMES) == set(cli.data.PREPARED)
-    assert tuple(cli.data.LAYOUTS) == tuple(hypvision.data.export.LAYOUTS)
-    assert tuple(cli.data.LEVELS) == tuple(hypvision.data.taxonomy.LEVELS)
+    assert cli.data.LAYOUTS == hypvision.data.emoji_export.EMOJI_LAYOUTS
     assert (
         cli.export.FORMATS == hypvision.zoo.export.FORMATS
         and cli.export.PARTS == hypvision.zoo.export.PARTS
@@ -180,7 +178,7 @@ WITHOUT_EFFECT = [
                       "explain in.png --model hcformer_nano",
                       "clip segment in.png --classes a",
                       "metric embed in.png --model hcformer_nano",
-                      "metric embed --texts a --clip shapes-s8.captions",
+                      "metric embed --texts a --clip emoji-t8.scenes",
                       "metric search in.png --gallery . --model hcformer_nano")),
     *((f"explain in.png {given} {HIMAPPER}",
        "is for the clusters of an HCFormer, but 'himapper' has none")
@@ -219,14 +217,14 @@ NEEDED = {
     "fewshot explain": ["folder"],
     "clip radius": ["--images", "in.png"],
     "clip chains": ["in.csv"],
-    "clip make-chains": ["shapes"],
+    "clip make-chains": ["emoji"],
     "metric embed": ["in.png", "--model", "m"],
     "metric search": ["in.png", "--gallery", "folder", "--model", "m"],
     "metric hierarchy": ["--config", "in.py", "--weights", "in.pth"],
     "disk": ["a > b"],
     "metric closure": ["in.csv"],
     "data prepare": ["voc20", "folder"],
-    "data make": [],
+    "data make": ["--emoji", "folder", "--photos", "folder"],
     "data convert": ["folder"],
     "data shard": ["folder"],
     "check": ["in.py"],
@@ -311,9 +309,9 @@ def test_inputs_in_folders_are_kept(tmp_path, monkeypatch, capsys):
                 "segment",
                 "*.png",
                 "--classes",
-                "disk, ring",
+                "fruit, bird",
                 "--clip",
-                "shapes-s8",
+                "emoji-t8",
                 "--out",
                 ".",
             ]

@@ -4,12 +4,12 @@ explains."""
 import numpy as np
 import pytest
 import torch
+from helpers.shapes.images import make_scene
 from PIL import Image
 
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.storage import read_header
 from hypvision.cli import main
-from hypvision.data.shapes import make_scene
 from hypvision.io.errors import HypvisionError
 from hypvision.models.hcformer import HCFormer, StageAssignments
 from hypvision.nn import ClusterAssignment
@@ -129,13 +129,7 @@ def test_command_writes_images(tmp_path, capsys):
     ("name", "prefix", "size"),
     [
         pytest.param("hcformer_nano.cifar10", "", 32, marks=pytest.mark.slow),
-        pytest.param(
-            "semantic-fpn_hcformer_nano.camvid",
-            "backbone.timm_model.model.",
-            192,
-            marks=pytest.mark.slow,
-        ),
-        ("mask-rcnn_hcformer_nano.shapes", "backbone.timm_model.model.", 96),
+        ("semantic-fpn_hcformer_nano.camvid", "backbone.timm_model.model.", 192),
     ],
 )
 def test_weights_of_the_zoo(tmp_path, monkeypatch, capsys, name, prefix, size):

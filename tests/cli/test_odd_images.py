@@ -11,8 +11,8 @@ pytest.importorskip("matplotlib")
 from hypvision.cli import main
 from hypvision.io import images
 
-MODEL, CLIP = ["--model", "hcformer_nano.cifar10"], ["--clip", "shapes-s8.captions"]
-WORDS = ["--classes", "disk, star"]
+MODEL, CLIP = ["--model", "hcformer_nano.cifar10"], ["--clip", "emoji-t8.scenes"]
+WORDS = ["--classes", "fruit, bird"]
 
 
 @pytest.fixture

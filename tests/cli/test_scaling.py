@@ -3,12 +3,14 @@ models."""
 
 import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
+import hypvision.cli.scaling
 from hypvision.cli import main
 
 pytest.importorskip("matplotlib")
@@ -132,6 +134,22 @@ def test_mistakes_are_named(tmp_path, monkeypatch, capsys, words, said):
     np.save(tmp_path / "few.npy", np.arange(3))
     status, _, err = call(capsys, *words, "--out", "out")
     assert status == 2 and said in err
+
+
+def test_a_head_that_another_call_measures_meanwhile_stays(tmp_path, capsys, monkeypatch):
+    out = tmp_path / "out"
+    for name in ("mine", "other"):
+        save_file({"lm_head.weight": torch.randn(50, 8)}, tmp_path / f"{name}.safetensors")
+    real = hypvision.cli.scaling.measure_head
+
+    def measure(*subject):
+        if "mine" in subject[0]:
+            assert call(capsys, "heads", tmp_path / "other.safetensors", "--out", out)[0] == 0
+        return real(*subject)
+
+    monkeypatch.setattr(hypvision.cli.scaling, "measure_head", measure)
+    assert call(capsys, "heads", tmp_path / "mine.safetensors", "--out", out)[0] == 0
+    assert [Path(row["model"]).stem for row in rows(out / "heads.csv")] == ["other", "mine"]
 
 
 def test_heads_in_every_kind_of_checkpoint(tmp_path, capsys):

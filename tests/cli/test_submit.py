@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 # which pytest names.
 WORK = """
 import os, time
+from tempfile import TemporaryDirectory
 from pathlib import Path
 from hypvision.io.errors import HypvisionError
 
@@ -50,8 +51,9 @@ def unpicklable():
     return lambda: 0
 
 def sleep(path):
-    Path(path).write_text(str(os.getpid()))
-    time.sleep(300)
+    with TemporaryDirectory(prefix="mine-", dir=Path(path).parent):
+        Path(path).write_text(str(os.getpid()))
+        time.sleep(300)
 """
 
 
@@ -134,9 +136,13 @@ def test_nothing_to_do():
         run_cells([Cell("a", print), Cell("a", print)])
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("way", [PROCESSES, SUBMITIT])
 @pytest.mark.slow
-def test_an_interruption_ends_what_runs(work, tmp_path, way):
+def test_an_interruption_ends_what_runs(work, tmp_path, way, number):
+    """Ctrl-C of a terminal, which goes to all; SIGTERM to the command alone, which a script runs in
+    the background."""
+    alone = number == signal.SIGTERM
     if "submit" in way:
         pytest.importorskip("submitit")
     code = f"""
@@ -146,7 +152,8 @@ def test_an_interruption_ends_what_runs(work, tmp_path, way):
     from hypvision.io.errors import guard
     if __name__ == "__main__":
         # tests as a background job ignore it
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        how = {"signal.SIG_IGN" if alone else "signal.default_int_handler"}
+        signal.signal(signal.SIGINT, how)
         cells = [Cell(name, work.sleep, (rf"{tmp_path}/" + name,)) for name in "abc"]
         raise SystemExit(guard(lambda: run_cells(cells, folder=r"{tmp_path}/jobs", **{way})))
     """
@@ -162,15 +169,17 @@ def test_an_interruption_ends_what_runs(work, tmp_path, way):
         assert main.poll() is None, main.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    os.killpg(main.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+    (os.kill if alone else os.killpg)(main.pid, number)
     _, said = main.communicate(timeout=60)
-    assert main.returncode == 130 and "Interrupted" in said, said
+    assert main.returncode == 130 and ("SIGTERM" if alone else "Interrupted") in said, said
     assert "submit" in way or "Traceback" not in said  # submitit's own processes print theirs
     for name in "ab":
         process = int((tmp_path / name).read_text())
         while running(process):
             assert time.monotonic() < deadline, f"{name} is still running"
             time.sleep(0.1)
+    if alone:
+        assert not list(tmp_path.glob("mine-*"))  # what the cells had for now
     assert not (tmp_path / "c").exists()
 
 

@@ -459,7 +459,7 @@ def test_names_and_tags():
     ) == ["redcaps"]
     assert (
         pretrained_tags("meru-vit-b-16") == ["redcaps", "grit"]
-        and pretrained_tags("shapes-s8") == []
+        and pretrained_tags("emoji-t8") == []
     )
     assert isinstance(space_of(torch.nn.Identity()), Sphere)
     with pytest.raises(HypvisionError, match="has no weights 'openai'"):

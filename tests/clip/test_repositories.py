@@ -149,7 +149,7 @@ def test_names_on_the_command_line(tmp_path, monkeypatch, photo):
         "hf-hub:me/tiny": ("hf-hub:me/tiny", None),
         "hf-hub:me/tiny:a.pt": ("hf-hub:me/tiny", "a.pt"),
         "local-dir:clips/a:a.pt": ("local-dir:clips/a", "a.pt"),
-        "shapes-s8": ("shapes-s8", None),
+        "emoji-t8": ("emoji-t8", None),
     }.items():
         assert parse_name(text) == expected
     (tmp_path / "a:b").mkdir()

@@ -193,7 +193,7 @@ def test_options_go_before_the_tag(recorded):
     )
 
 
-@pytest.mark.parametrize("name", ["shapes-s8", "ViT-B-32", "coca_ViT-B-32"])
+@pytest.mark.parametrize("name", ["emoji-t8", "ViT-B-32", "coca_ViT-B-32"])
 def test_options_that_do_not_apply_are_refused(recorded, name):
     for wrong in (
         dict(nonsense=3),
@@ -231,7 +231,7 @@ TOO_LARGE = [
 @pytest.mark.parametrize("options,match", TOO_LARGE)
 def test_towers_that_exceed_the_memory_are_refused_before_they_are_built(options, match):
     with pytest.raises(HypvisionError, match=match):
-        create_clip("shapes-s8", **options)
+        create_clip("emoji-t8", **options)
 
 
 def test_weights_of_one_tower_are_for_models_without_weights(recorded):
@@ -244,21 +244,19 @@ def test_weights_of_one_tower_are_for_models_without_weights(recorded):
 def test_options_of_this_project_s_models():
     for wrong in (dict(precision="fp16"), dict(device="cpu"), dict(jit=True), dict(cache_dir="x")):
         with pytest.raises(
-            HypvisionError, match=f"'shapes-s8' takes no option '{next(iter(wrong))}'"
+            HypvisionError, match=f"'emoji-t8' takes no option '{next(iter(wrong))}'"
         ):
-            create_clip("shapes-s8", **wrong)
+            create_clip("emoji-t8", **wrong)
     with pytest.raises(HypvisionError, match="precision must be one of 'fp32', 'fp16'.*got 'fp61'"):
         create_clip("ViT-B-32", precision="fp61")
     options = dict(
         force_image_size=96, force_context_length=20, force_quick_gelu=True, init_logit_scale=1.0
     )
-    clip = create_clip("shapes-s8", **options, force_preprocess_cfg=dict(resize_mode="squash"))
-    assert clip.model.positional_embedding.shape == (20, 128) and clip.tokenizer(
+    clip = create_clip("emoji-t8", **options, force_preprocess_cfg=dict(resize_mode="squash"))
+    assert clip.model.positional_embedding.shape == (20, 32) and clip.tokenizer(
         ["a cat"]
     ).shape == (1, 20)
-    assert (
-        clip.model.visual.positional_embedding.shape == (145, 128) and clip.model.logit_scale == 1
-    )
+    assert clip.model.visual.positional_embedding.shape == (145, 64) and clip.model.logit_scale == 1
     assert type(clip.model.visual.transformer.resblocks[0].mlp.gelu).__name__ == "QuickGELU"
     assert preprocessing_of(clip.model) == Preprocessing(96, resize_mode="squash")
-    assert clip.model.encode_text(clip.tokenizer(["a cat"])).shape == (1, 128)
+    assert clip.model.encode_text(clip.tokenizer(["a cat"])).shape == (1, 64)

@@ -22,8 +22,8 @@ from hypvision.helm import attention, head
 from hypvision.helm import rows as helm
 from hypvision.helm.experts import grouped_linear
 from hypvision.losses import hier
-from hypvision.models import hcformer, hierarchy_mapper
-from hypvision.nn import LorentzBatchNorm2d, conv, norm
+from hypvision.models import hcformer
+from hypvision.nn import LorentzBatchNorm2d, cluster_mixer, conv, functional, norm
 
 OWN = Path(hypvision.__file__).parent
 
@@ -65,7 +65,7 @@ def batch_norm() -> tuple:
 
 def turning(length: int, half: int) -> tuple[Tensor, Tensor]:
     angles = torch.randn(length, 1, half)
-    return angles.cos(), angles.sin()
+    return torch.cat([angles.cos()] * 2, -1), torch.cat([-angles.sin(), angles.sin()], -1)
 
 
 def full_heads() -> tuple:
@@ -73,7 +73,6 @@ def full_heads() -> tuple:
     return fresh(
         attention._Heads.apply,
         leaf(2, 5, 3 * 2 * 4 + 8),
-        torch.ones(1, requires_grad=True),
         cos,
         sin,
         2,
@@ -83,12 +82,7 @@ def full_heads() -> tuple:
 
 
 def latent_heads() -> tuple:
-    given = (
-        leaf(2, 5, 2 * 6),
-        leaf(2, 5, 2 * 2 * 6),
-        leaf(2, 5, 2),
-        torch.ones(1, requires_grad=True),
-    )
+    given = (leaf(2, 5, 2 * 6), leaf(2, 5, 2 * 2 * 6), leaf(2, 5, 2))
     return fresh(attention._LatentHeads.apply, *given, *turning(5, 1), 2, 3, 4, 1)
 
 
@@ -103,6 +97,8 @@ def triplets() -> tuple:
 
 
 CASES = {
+    functional._Time: lambda: of(functional.space_time, leaf(3, 4), curvature()),
+    functional._Sized: lambda: of(functional.sized, point(3, 4), curvature(), 1.0),
     norm._BatchNorm: batch_norm,
     hier._TripletLoss: triplets,
     rows._InBlocks: lambda: of(
@@ -116,11 +112,11 @@ CASES = {
         hyperclip.map_packed, torch.randn(12, 4), leaf(3, 2, 2, 2), 0.01
     ),
     hcformer._GeluLinear: lambda: of(hcformer._GeluLinear.apply, leaf(3, 4), leaf(5, 4), leaf(5)),
-    hierarchy_mapper._Attach: lambda: of(hierarchy_mapper._Attach.apply, leaf(3, 4), leaf(5)),
-    helm._Residual: lambda: of(
-        helm.residual_norm, point(3, 7), leaf(3, 8), leaf(1), leaf(8), 7, 7, 1.0, 1e-5
+    functional.Attached: lambda: of(functional.Attached.apply, leaf(3, 4), leaf(5)),
+    cluster_mixer._Shared: lambda: of(
+        cluster_mixer._Shared.apply, leaf(2, 3, 5), leaf(2, 5, 4), leaf(2, 3, 4)
     ),
-    helm._SwiGLU: lambda: of(helm.swiglu, leaf(3, 16), 5, curvature()),
+    helm._Lift: lambda: fresh(helm._Lift.apply, leaf(3, 8), 5, curvature()),
     head._CrossEntropy: cross_entropy,
     attention._Heads: full_heads,
     attention._LatentHeads: latent_heads,

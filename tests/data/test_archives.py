@@ -244,3 +244,49 @@ def test_tiny_imagenet_in_its_zip(tmp_path):
         assert prepare("tiny-imagenet", place, tmp_path / f"out{number}") == 3
         assert content(tmp_path / f"out{number}")["val/n02/val_0.JPEG"] == jpeg(3)
     assert set(content(source)) == {"tiny-imagenet-200.zip"}
+
+
+# What is in them
+
+
+def marked(content, local, central, value):
+    """A zip archive with two bytes of the head of each member changed."""
+    content = bytearray(content)
+    for start, place in ((b"PK\3\4", local), (b"PK\1\2", central)):
+        found = content.find(start)
+        while found >= 0:
+            content[found + place : found + place + 2] = value
+            found = content.find(start, found + 4)
+    return bytes(content)
+
+
+ONE = {"a.jpg": b"x" * 100}
+
+
+@each("name, content, said", [
+    ("a.zip", marked(packed(ONE), 6, 8, b"\1\0"), "password"),
+    ("a.zip", marked(packed(ONE), 8, 10, b"\x63\0"), "packed in a way"),
+    ("a.zip", packed({"a.jpg": bytes(2001)}), "more than 2,000 bytes"),
+    ("a.tar", tar({"a.jpg": bytes(2001)}), "more than 2,000 bytes"),
+    ("a.tar.gz", tar({"a.jpg": bytes(2001)}, "w:gz"), "more than 2,000 bytes"),
+    ("a.tar.xz", tar({"a.jpg": bytes(2001)}, "w:xz"), "more than 2,000 bytes"),
+    ("a.tar.gz", tar(ONE, "w:gz")[:-30], "damaged"),
+    ("a.tar.bz2", tar(ONE, "w:bz2")[:60], "damaged"),
+    ("a.tar.xz", tar(ONE, "w:xz")[:60], "damaged"),
+    ("a.zip", packed(ONE)[:-30], "damaged"),
+])  # fmt: skip
+def test_a_member_that_cannot_be_read(name, content, said, tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "LARGEST", 2000)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(HypvisionError, match=said):
+        archives.Files(tmp_path / name).read("a.jpg")
+
+
+def test_an_archive_of_a_class_has_the_same_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "LARGEST", 2000)
+    inner = tar({"n1/a.JPEG": bytes(2001)})
+    (tmp_path / "train.tar").write_bytes(tar({"n1.tar": inner}))
+    pictures = archives.imagenet(tmp_path)
+    _, write_to = next(pictures)
+    with pytest.raises(HypvisionError, match="more than 2,000 bytes"):
+        write_to(tmp_path / "a.JPEG")

@@ -10,7 +10,6 @@ from hypvision.data.chains import (
     Chain,
     emoji_chains,
     read_chains,
-    shape_chains,
     with_negatives,
     write_chains,
 )
@@ -117,15 +116,6 @@ def test_negatives_are_siblings(tmp_path):
         write_chains(tmp_path / "mixed.csv", mixed)
     text = "captions,negative\na => b,n => m\nc => d,\ne => f,\n"
     assert TextChains(write(tmp_path / "a.csv", text))[0]["negative"] == ["n", "m"]
-
-
-def test_shapes():
-    chains = shape_chains(5)
-    assert chains == shape_chains(5) and {len(chain.texts) for chain in chains} == {4}
-    assert chains[0].texts[0] == "something on a grey ground" and chains[0].negatives[0].startswith(
-        "nothing"
-    )
-    assert all(a != b for chain in chains for a, b in zip(chain.texts, chain.negatives))
 
 
 def test_emoji(tmp_path):

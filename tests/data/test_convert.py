@@ -217,3 +217,19 @@ def test_nothing_is_overwritten_and_mixtures_are_refused(tmp_path, capsys):
         convert(root / "a.xml", root / "other")
     with pytest.raises(HypvisionError, match="no kind that is known"):
         convert(image(tmp_path / "bare/a.png").parent, root / "other")
+
+
+def test_an_image_outside_is_of_the_part_of_its_annotation(tmp_path, monkeypatch):
+    """Where ``HYPVISION_ALLOW_OUTSIDE`` allows it; a folder may also be named by a way around."""
+    image(tmp_path / "photos/b.png")
+    labelme(tmp_path / "data/val", [shape([[1, 1], [9, 1], [9, 9]])])
+    labelme(
+        tmp_path / "data/train", [shape([[1, 1], [9, 1], [9, 9]])], imagePath="../../photos/b.png"
+    )
+    with pytest.raises(HypvisionError, match="lies outside"):
+        convert(tmp_path / "data", tmp_path / "out")
+    monkeypatch.setenv("HYPVISION_ALLOW_OUTSIDE", str(tmp_path / "photos"))
+    written = convert(tmp_path / "photos/../data", tmp_path / "out")
+    assert [(one.file.name, one.images) for one in written] == [
+        ("instances_train.json", 1), ("instances_val.json", 1)
+    ]  # fmt: skip

@@ -161,6 +161,8 @@ def test_folders_that_are_links_and_files_below_are_read(tmp_path, monkeypatch):
     (tmp_path / "data").symlink_to(tmp_path / "disk")
     path = str(tmp_path / "data/a/../a/b.png")
     assert inside([path], tmp_path / "data") == [path]
+    own = str(tmp_path / "data")  # the folder itself, as a data.yaml with "train: ." names it
+    assert inside([own, f"{own}/."], tmp_path / "data") == [own, f"{own}/."]
     monkeypatch.chdir(tmp_path / "disk")
     assert inside(["a/b.png"], "") == ["a/b.png"] == inside(["a/b.png"], "a")
     with pytest.raises(HypvisionError, match="lies outside of"):

@@ -67,11 +67,27 @@ def test_the_index_saves_the_second_counting(server, home):
     assert all("json" in entry or entry[0] == "HEAD" for entry in server.log)
 
 
-def test_an_index_beside_the_shards_counts(server, home):
-    known = dict(bytes=1, modified=1, left_out=[])
-    table = {name: dict(known, samples=7) for name in SHARDS}
+def test_the_counts_of_a_server_are_lent_and_never_kept(server, home):
+    """Where the sizes are right they serve; who reads the shard to its end corrects them."""
+    known = dict(modified=1, left_out=[], samples=7)
+    sizes = {"00.tar": len(SHARDS["00.tar"]), "01.tar": 1}
+    table = {name: dict(known, bytes=size) for name, size in sizes.items()}
     server.files = {**SHARDS, "shards.json": json.dumps({"CaptionShards": table}).encode()}
-    assert shards.CaptionShards(f"{server.url}/good/{{00..01}}.tar").counts == [7, 7]
+    place = f"{server.url}/good/{{00..01}}.tar"
+    data = shards.CaptionShards(place, shuffle=0)
+    assert data.counts == [7, 5]
+    [index] = home.glob("shards/*.json")
+    assert list(json.loads(index.read_text())["CaptionShards"]) == ["01.tar"]
+    with pytest.raises(HypvisionError, match=r"00\.tar' has 4 samples, but 7 by 'shards\.json'"):
+        list(data)
+    data = shards.CaptionShards(place, shuffle=0)  # the truth, counted here, wins
+    assert data.counts == [4, 5] and len(list(data)) == 9
+
+
+@each("content", [b"no JSON", b"[" * 10**5, b'{"CaptionShards": 3}', b"\xff"])
+def test_damaged_counts_of_a_server_are_not_used(content, server):
+    server.files = {**SHARDS, "shards.json": content}
+    assert shards.CaptionShards(f"{server.url}/good/{{00..01}}.tar").counts == [4, 5]
 
 
 def test_what_a_server_lacks(server):

@@ -12,7 +12,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 import hypvision.data.shards as shards
-from hypvision.data.shard_index import INDEX
+from hypvision.data.shard_index import INDEX, count_shards
 from hypvision.io.errors import HypvisionError
 
 
@@ -127,6 +127,19 @@ def test_counts_are_remembered_until_a_shard_changes(tmp_path, monkeypatch):
         assert len(shards.CaptionShards(tmp_path)) == 2
     write_tar(tmp_path / "a.tar", pair(1) | pair(2) | pair(3))
     assert len(shards.CaptionShards(tmp_path)) == 3
+
+
+def test_counts_of_another_process_stay(tmp_path):
+    for name in "ab":
+        write_tar(tmp_path / f"{name}.tar", pair(1))
+
+    def count(path):
+        if path.stem == "a":  # another process counts the other shard meanwhile
+            count_shards([tmp_path / "b.tar"], "words", count)
+        return 1, []
+
+    count_shards([tmp_path / "a.tar"], "words", count)
+    assert json.loads((tmp_path / INDEX).read_text())["words"].keys() == {"a.tar", "b.tar"}
 
 
 def test_what_cannot_be_used_is_named(tmp_path):

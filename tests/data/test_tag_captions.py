@@ -171,7 +171,7 @@ def test_mistakes_are_told(folder):
 
 
 def test_pictures_are_compared_with_the_configs_words(folder):
-    model = CLIPContrast(dict(name="shapes-s8"), classes=NAMES).eval()
+    model = CLIPContrast(dict(name="emoji-t8"), classes=NAMES).eval()
     data = TagCaptions(folder, PREFIX, NAMES, single=True)
     batch = [data[i] for i in range(3)]
     inputs, labels = (
@@ -339,7 +339,7 @@ def test_tuning_ignores_the_held_out_classes(camvid, tmp_path):
 
 def test_published_weights_keep_the_words_of_tags():
     """What goes on from the shipped CLIP and learns a word more is published with that word."""
-    model = CLIPContrast(dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"))
+    model = CLIPContrast(dict(name="emoji-t8", pretrained="zoo:emoji-t8.scenes"))
     table = model.clip.token_embedding.weight
     word = int(model.tokenizer(["pavement"])[0, 1])
     assert not table[word].any()

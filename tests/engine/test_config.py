@@ -282,3 +282,10 @@ def test_a_text_of_the_data_is_no_code_of_the_config(tmp_path, monkeypatch):
     path.write_text(Run(dict(names=names)).pretty_text)
     assert mmengine.Config.fromfile(path).names == names
     assert not mark.exists()
+
+
+def test_the_text_of_a_config_has_no_secrets():
+    """It goes into the work dir, into every checkpoint and into the log."""
+    address = "https://me:hunter2@example.org/{000..009}.tar?sig=hunter2"
+    text = Run(dict(shards=[address], load_from=f"{address}#sha256=ab")).pretty_text
+    assert "hunter2" not in text and text.count("https://example.org/{000..009}.tar") == 2

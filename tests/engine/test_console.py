@@ -204,10 +204,10 @@ def test_the_worst_classes_stand_below_the_table(capsys):
 def test_a_model_without_a_backbone_is_named_by_its_clip(capsys):
     parts = dict(log_dir="logs", test_dataloader=None)
     runner = SimpleNamespace(
-        model=torch.nn.Linear(2, 2), cfg=dict(model=dict(clip=dict(name="shapes-s8"))), **parts
+        model=torch.nn.Linear(2, 2), cfg=dict(model=dict(clip=dict(name="emoji-t8"))), **parts
     )
     console.ConsoleHook().before_run(runner)
-    assert "model   Linear on shapes-s8, 0.0 k parameters" in capsys.readouterr().err
+    assert "model   Linear on emoji-t8, 0.0 k parameters" in capsys.readouterr().err
     console.ConsoleHook().before_run(
         SimpleNamespace(**{**vars(runner), "cfg": dict(model=dict(type="Linear"))})
     )

@@ -18,10 +18,10 @@ from PIL import Image
 
 pytest.importorskip("mmengine")
 from helpers.engine import fails, make_images, tiny, write_config
+from helpers.shapes.export import export
+from helpers.shapes.images import make_scene
 
 from hypvision.cli import main
-from hypvision.data.export import export
-from hypvision.data.shapes import make_scene
 from hypvision.engine.checks import check_channels, close_configs, explain
 from hypvision.engine.config import load_config
 from hypvision.engine.extensions import import_extensions
@@ -371,8 +371,14 @@ def test_checkpoints_of_others(originals, checkpoints, tmp_path, capsys):
 
     torch.save(timm.create_model("test_vit").state_dict(), wrong)
     for init, message in (
-        (dict(checkpoint=str(wrong)), "wrong.pth' does not fit the backbone 'hcformer_nano'"),
-        (dict(checkpoint=str(tmp_path / "none.pth")), "There is no checkpoint '"),
+        (
+            dict(type="Pretrained", checkpoint=str(wrong)),
+            "wrong.pth' does not fit the backbone 'hcformer_nano'",
+        ),
+        (
+            dict(type="Pretrained", checkpoint=str(tmp_path / "none.pth")),
+            "There is no checkpoint '",
+        ),
     ):
         config = tiny(
             "segmentation", originals["segmentation"], tmp_path / "segmentation.py", init=init
@@ -424,15 +430,23 @@ def test_a_checkpoint_that_cannot_be_written_leaves_nothing(originals, tmp_path,
     assert remains(tmp_path / "run") == []
 
 
+def full_disk(replace):
+    """Moves files into place as on a disk that is full after the record of the run."""
+
+    def move(source, target):
+        if os.fspath(target).endswith(".py"):
+            return replace(source, target)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    return move
+
+
 @pytest.mark.parametrize("task", LAYOUTS)
 def test_full_disk(originals, checkpoints, tmp_path, capsys, monkeypatch, task):
     """All writes of predictions fail as on a full disk."""
     config = tiny(task, originals[task], tmp_path / f"{task}.py")
 
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "replace", full)  # mmengine's files and ours
+    monkeypatch.setattr(os, "replace", full_disk(os.replace))  # mmengine's files and ours
     out = tmp_path / "out" / "found"
     flag = "--save" if task == "detection" else "--out"
     said = fails(
@@ -450,10 +464,7 @@ def test_full_disk_in_classification(tmp_path, capsys, monkeypatch):
     out = tmp_path / "out.json"
     out.write_text("old")
 
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(os, "replace", full_disk(os.replace))
     arguments = ["test", config, tmp_path / "run/epoch_1.pth", "--work-dir", tmp_path / "run"]
     assert f"'{out}' was not written: the disk is full" in fails(capsys, *arguments, "--save", out)
     assert out.read_text() == "old" and remains(tmp_path / "data") == []
@@ -572,7 +583,7 @@ def test_a_misspelt_part_of_an_option_is_reported_before_the_data_is_read():
 
 
 def test_a_place_for_data_that_is_made_on_the_fly():
-    config = Path(__file__).parents[2] / "configs/hyperclip/shapes_hyperclip_450i.py"
+    config = Path(__file__).parents[1] / "helpers/shapes/configs/hyperclip.py"
     with pytest.raises(
         HypvisionError, match="no 'data_root', so the option 'data_root' would change nothing"
     ):
@@ -656,10 +667,11 @@ def test_a_launcher_that_started_nothing(classifier, tmp_path, capsys, monkeypat
 def test_commands_without_mmengine(tmp_path, capsys, originals):
     (tmp_path / "notes.md").write_text("")
     image = next((originals["detection"] / "train2017").iterdir())
+    shipped = Path(__file__).parents[2] / "tools/demo_data"
+    sources = ["--emoji", shipped / "emoji", "--photos", shipped / "photos", "--val", "1"]
     for arguments, message in (
-        (["data", "make", tmp_path / "notes.md", "--layout", "ade"], "notes.md' is not a folder"),
-        (["data", "make", tmp_path / "notes.md"], "notes.md' is not a folder"),
-        (["data", "make", "/proc/shapes"], "was not written"),
+        (["data", "make", tmp_path / "notes.md", *sources], "notes.md' is not a folder"),
+        (["data", "make", "/proc/scenes", *sources, "--train", "1"], "was not written"),
         (
             ["explain", image, "--model", "hcformer_nano", "--model-args", "patch_size=0"],
             "patch_size must be an integer",

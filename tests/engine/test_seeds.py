@@ -4,9 +4,9 @@ import json
 from statistics import mean, stdev
 
 import pytest
+from helpers.shapes.export import export
 
 from hypvision.cli import main
-from hypvision.data.export import export
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
 from hypvision.engine.seeds import train_seeds

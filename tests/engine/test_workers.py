@@ -11,15 +11,16 @@ from types import SimpleNamespace
 import pytest
 
 pytest.importorskip("mmengine")
+from helpers.emoji import make_emoji
 from helpers.engine import make_images, tiny, write_config
 from helpers.fewshot_layouts import coop
 from helpers.language import make_text
 from helpers.retrieval_layouts import write_cub
+from helpers.shapes.export import export
 from mmengine.registry import DATASETS
 from torch.utils.data import DataLoader
 
 from hypvision.cli import main
-from hypvision.data.export import export
 from hypvision.engine import workers
 from hypvision.engine.config import load_config
 from hypvision.engine.extensions import import_extensions
@@ -119,12 +120,16 @@ TASKS = {
     "metric learning": metric_learning,
     "few-shot": few_shot,
     "language": language,
-    "contrastive": lambda _: dict(type="ShapeCaptions", length=4, size=32),
-    "radial": lambda _: dict(type="TextChains", source="shapes", length=4),
+    "contrastive": lambda folder: dict(
+        type="EmojiCaptions", root=str(make_emoji(folder / "emoji")), length=4
+    ),
+    "radial": lambda folder: dict(
+        type="TextChains", source="emoji", root=str(make_emoji(folder / "emoji"))
+    ),
 }
 
 
-DATA = "fewshot.dataset image_folder retrieval shape_captions text_chains"
+DATA = "fewshot.dataset image_folder retrieval emoji text_chains"
 MODULES = ["hypvision.tasks.language", *(f"hypvision.data.{name}" for name in DATA.split())]
 
 

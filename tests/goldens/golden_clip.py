@@ -244,7 +244,7 @@ def mmseg_segmentor() -> dict[str, Any]:
     from mmengine.structures import PixelData
     from mmseg.structures import SegDataSample
 
-    options = dict(clip=dict(name="shapes-s8"), adapter=dict(block=32), head=MM_HEAD, upsample=(8,
+    options = dict(clip=dict(name="emoji-t8"), adapter=dict(block=32), head=MM_HEAD, upsample=(8,
     8), resolution=64,
                    crop=64, slide=96)  # fmt: skip
     names = dict(train_classes=["cat", "dog"], test_classes=["a", "b", "c"])
@@ -301,9 +301,7 @@ def detector() -> dict[str, Any]:
     from mmengine.config import ConfigDict
     from mmengine.structures import InstanceData
 
-    model = fill_openvocab(
-        internals.model_of_config("hyperclip/shapes_hyperclip-det_600i.py")
-    ).eval()
+    model = fill_openvocab(internals.model_of_config("hyperclip-det.py")).eval()
     model.set_test_classes(["disk", "red cow", "cross"])
     x, box_head = images(2, 64), model.roi_head
     boxes = torch.tensor([[0, 8.0, 8, 40, 40], [1, 20, 4, 60, 30]])
@@ -332,9 +330,7 @@ def detector() -> dict[str, Any]:
 
 
 def panoptic() -> dict[str, Any]:
-    model = fill_openvocab(
-        internals.model_of_config("hyperclip/shapes_hyperclip-panoptic_600i.py")
-    ).eval()
+    model = fill_openvocab(internals.model_of_config("hyperclip-panoptic.py")).eval()
     model.set_test_classes(["disk", "red cow", "sky"], ["disk"])
     x = images(2, 64)
     with torch.no_grad():

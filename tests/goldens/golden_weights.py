@@ -78,7 +78,7 @@ def shipped(name: str, task: str) -> dict[str, Any]:
         return dict(out, logits=model(x), features=model.forward_features(x), names=" ".join(
             model.pretrained_cfg["label_names"]))  # fmt: skip
     if task == "zero-shot":
-        text = model.tokenizer(["a red star", "a disk left of a green house"])
+        text = model.tokenizer(["a photo of a mammal", "a photo of a fruit and a bird"])
         return dict(
             out, image=model.encode_image(images(2, 64)), text=model.encode_text(text), tokens=text
         )
@@ -88,11 +88,8 @@ def shipped(name: str, task: str) -> dict[str, Any]:
         return dict(out, maps=model.extract_feat(x), logits=model(x, mode="tensor"))
     maps = model.extract_feat(x)
     boxes = torch.tensor([[0, 8.0, 8, 60, 60], [0, 20, 4, 90, 40]])
-    return dict(
-        out, maps=maps, proposals=model.rpn_head(maps),
-        boxes=model.roi_head._bbox_forward(maps, boxes),
-        masks=model.roi_head._mask_forward(maps, boxes)["mask_preds"],
-    )  # fmt: skip
+    found = model.roi_head._bbox_forward(maps, boxes)
+    return dict(out, maps=maps, proposals=model.rpn_head(maps), boxes=found)
 
 
 @torch.no_grad()
@@ -105,8 +102,8 @@ def timm_pretrained(name: str) -> dict[str, Any]:
 SHIPPED = {
     "hcformer_nano.cifar10": "classification",
     "semantic-fpn_hcformer_nano.camvid": "segmentation",
-    "mask-rcnn_hcformer_nano.shapes": "detection",
-    "shapes-s8.captions": "zero-shot",
+    "faster-rcnn_tf_efficientnet_lite0.emoji": "detection",
+    "emoji-t8.scenes": "zero-shot",
 }
 
 
@@ -130,6 +127,6 @@ CASES = {
     },
 }
 FAST = {
-    "zoo names", "zoo hcformer_nano.cifar10", "zoo shapes-s8.captions", "convert himapper",
+    "zoo names", "zoo hcformer_nano.cifar10", "zoo emoji-t8.scenes", "convert himapper",
     "convert hyperboliccv", "convert hyperclip",
 }  # fmt: skip

@@ -182,11 +182,10 @@ def mmseg_segmentor(**options: Any) -> nn.Module:
 
 
 def model_of_config(name: str) -> nn.Module:
-    """The model of ``configs/NAME`` with an untrained CLIP."""
+    """The model of a config of the drawn shapes, with an untrained CLIP."""
     from hypvision.engine.config import load_config
 
-    config = load_config(Path(__file__).parents[2] / "configs" / name)
-    config.model.clip.pop("pretrained")
+    config = load_config(Path(__file__).parents[1] / "helpers/shapes/configs" / name)
     from mmdet.registry import MODELS
 
     return MODELS.build(config.model)

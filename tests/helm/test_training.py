@@ -177,4 +177,5 @@ def test_three_steps_are_the_published():
     for name, value in ours.state_dict().items():
         if name.endswith("attn.bias"):  # which the softmax does not see: its gradient is round-off
             continue
-        assert (value - weights[name]).norm() < 1e-3 * (weights[name].norm() + 0.1), name
+        # Adam's first steps go by the sign of a gradient, even of one that is round-off
+        assert (value - weights[name]).norm() < 3e-3 * (weights[name].norm() + 0.1), name

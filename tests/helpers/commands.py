@@ -20,6 +20,7 @@ import timm
 import torch
 import transformers
 from helpers import fewshot
+from helpers.emoji import make_emoji
 from helpers.engine import make_images, write_config
 from helpers.fewshot_layouts import coop
 from helpers.language import make_text, small
@@ -55,7 +56,7 @@ LINES = {
     ],
     "explain": [
         "photos/a.png --model hcformer_nano.cifar10 --stage 2 --out out",
-        "photos/a.png --clip shapes-s8 --texts words.txt --steps 5 --captions pairs --out out",
+        "photos/a.png --clip emoji-t8 --texts words.txt --steps 5 --captions pairs --out out",
     ],
     "export": ["good.pth --format onnx --model good.py --save out.onnx"],
     "summary": ["good.py --repeats 1 --device cpu --save out.csv"],
@@ -64,11 +65,11 @@ LINES = {
     "configs": ["cifar10"],
     "exec": ["script.py a"],
     "zoo list": ["--write-readme out.md"],
-    "zoo get": ["shapes-s8.captions --out out"],
-    "zoo verify": ["shapes-s8.captions"],
+    "zoo get": ["emoji-t8.scenes --out out"],
+    "zoo verify": ["emoji-t8.scenes"],
     "zoo clean": ["--list"],
-    "zoo card": ["shapes-s8.captions --save out.md"],
-    "zoo push": ["shapes-s8.captions --out out"],
+    "zoo card": ["emoji-t8.scenes --save out.md"],
+    "zoo push": ["emoji-t8.scenes --out out"],
     "zoo publish": [
         "good.py good.pth --name test_vit.own --about about.yml --metrics top1 --out zoo"
     ],
@@ -86,13 +87,11 @@ LINES = {
         )
     },
     "fewshot table": ["results"],
-    "clip evaluate": [
-        "--clip shapes-s8 --suite uncha --data few --sets dtd --device cpu --out out"
-    ],
-    "clip segment": ["photos --classes words.txt --clip shapes-s8 --device cpu --out out"],
-    "clip chains": ["chains.csv --clip shapes-s8 --steps 3 --device cpu --out out"],
-    "clip make-chains": ["shapes out.csv --length 3"],
-    "clip radius": ["--clip shapes-s8 --classes words.txt --images photos --device cpu --out out"],
+    "clip evaluate": ["--clip emoji-t8 --suite uncha --data few --sets dtd --device cpu --out out"],
+    "clip segment": ["photos --classes words.txt --clip emoji-t8 --device cpu --out out"],
+    "clip chains": ["chains.csv --clip emoji-t8 --steps 3 --device cpu --out out"],
+    "clip make-chains": ["emoji out.csv --root emoji"],
+    "clip radius": ["--clip emoji-t8 --classes words.txt --images photos --device cpu --out out"],
     "metric embed": ["photos --model test_vit --weights vit.pth --device cpu --save out.npz"],
     "metric search": [
         "photos/a.png --gallery photos --model test_vit --weights vit.pth --device cpu --save "
@@ -110,7 +109,7 @@ LINES = {
     "scaling heads": ["head.safetensors --tensor w --out out"],
     "scaling tokens": ["ids.npy --out out"],
     "scaling fit": ["losses.csv --out out"],
-    "data make": ["out --layout coco --train 2 --val 1 --size 32"],
+    "data make": ["out --emoji emoji --photos backdrops --layout coco --train 2 --val 1 --size 32"],
     "data prepare": ["voc20 voc out"],
     "data convert": ["boxes out"],
     "data shard": ["pairs out --samples 1"],
@@ -118,7 +117,7 @@ LINES = {
 
 
 _TEXTS = {
-    "words.txt": "a disk\na red ring\n",
+    "words.txt": "a mammal\na fruit\n",
     "few/dtd/labels/test1.txt": "apple/test0.png\nbird/test0.png\n",
     "script.py": "print('ran')\n",
     "pairs/captions.csv": "image,caption\na.png,a red disk\nb.png,a ring\n",
@@ -156,6 +155,8 @@ def write_inputs(folder: Path) -> Path:
         "pairs/images/b.png",
         "voc/JPEGImages/x.jpg",
         "boxes/a.png",
+        "backdrops/train/a.png",
+        "backdrops/test/a.png",
     ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 256, (40, 48, 3), dtype=np.uint8)).save(folder / name)
@@ -167,6 +168,7 @@ def write_inputs(folder: Path) -> Path:
     with writing_video(folder / "film.mp4", 5) as append:
         for name in "ab":
             append(Image.open(folder / f"photos/{name}.png"))
+    make_emoji(folder / "emoji", styles=("noto",))
     np.save(folder / "ids.npy", np.arange(400) ** 2 // 800)
     save_file({"w": torch.randn(20, 6)}, folder / "head.safetensors")
     make_images(folder / "images", per_class=2)

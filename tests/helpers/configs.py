@@ -8,8 +8,8 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+from helpers.shapes.export import export
 
-from hypvision.data.export import export
 from hypvision.engine.config import load_config
 from hypvision.io.shipped import shipped_configs
 

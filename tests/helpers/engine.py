@@ -127,7 +127,7 @@ def tiny(task: str, data: Path, path: Path, workers: int = 0, init: dict | None 
     """Write a config of ``task`` (``"segmentation"`` or ``"detection"``) for scenes of 64 x 64
     pixels in ``data``."""
     ending = "/" if task == "detection" else ""
-    base = ROOT / "configs" / "demo" / f"{task}.py"
+    base = ROOT / "tests/helpers/shapes/configs" / f"{task}.py"
     text = TINY.format(base=base, data=f"{data}{ending}", workers=workers, init=init)
     path.write_text(text + (DETECTION if task == "detection" else SEGMENTATION))
     return path

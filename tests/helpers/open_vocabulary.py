@@ -5,6 +5,7 @@ from helpers.engine import ROOT
 from hypvision.engine.config import load_config
 
 CONFIGS = ROOT / "configs/hyperclip"
+SMALL = ROOT / "tests/helpers/shapes/configs"
 # what the names of CLIP's trained parameters have in common, by the beginning of the config's name
 RIVALS = {
     "lora": ".lora.",
@@ -26,9 +27,8 @@ def check_what_trains(model, name):
 
 
 def small(name, options=None):
-    """An offline config on scenes, its CLIP untrained, two small steps."""
-    config = load_config(CONFIGS / name)
-    config.model.clip.pop("pretrained")
+    """A config on drawn scenes, its CLIP untrained, two small steps."""
+    config = load_config(SMALL / name)
     config.merge_from_dict({
         "train_dataloader.batch_size": 2, "train_dataloader.dataset.size": 64,
         "train_dataloader.dataset.length": 8, "val_dataloader.dataset.size": 64,
@@ -44,7 +44,7 @@ def one_step(name, coco):
     """A COCO config on the images of a folder at 64 pixels, of one step, with a small random
     CLIP."""
     config = load_config(CONFIGS / name, {"data_root": f"{coco}/"})
-    config.model.clip = dict(name="shapes-s8")
+    config.model.clip = dict(name="emoji-t8")
     if config.model.get("adapter") and "block" in config.model.adapter:
         config.model.adapter.block = 32
     config.model.neck.out_channels = 32

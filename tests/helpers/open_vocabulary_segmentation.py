@@ -18,7 +18,7 @@ HEAD = dict(
 )
 
 
-SMALL = dict(clip=dict(name="shapes-s8"), adapter=dict(block=32), head=HEAD, upsample=(8, 8),
+SMALL = dict(clip=dict(name="emoji-t8"), adapter=dict(block=32), head=HEAD, upsample=(8, 8),
 resolution=64, crop=64,
              slide=96)  # fmt: skip
 

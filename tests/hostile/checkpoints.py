@@ -116,7 +116,7 @@ def learned(path: Path, folder: Path) -> Any:
     from hypvision.clip.models import create_clip
     from hypvision.clip.prompting import build_host, load_learned
 
-    return load_learned(build_host(create_clip("shapes-s8", None), "coop"), path)
+    return load_learned(build_host(create_clip("emoji-t8", None), "coop"), path)
 
 
 def cache(path: Path, folder: Path) -> Any:
@@ -209,10 +209,10 @@ COMMANDS = {
     "export": "export {} --format onnx --model good.py --save out.onnx",
     "explain --weights": "explain photos/a.png --model himapper --weights {} --out out",
     "lm save": "lm save text.py {} out",
-    "clip chains --tuned": "clip chains chains.csv --clip shapes-s8 --tuned {} --steps 3 --device "
+    "clip chains --tuned": "clip chains chains.csv --clip emoji-t8 --tuned {} --steps 3 --device "
     "cpu",
     "clip chains --embeddings": "clip chains chains.csv --embeddings {} --steps 3",
-    "clip radius --adapter": "clip radius --clip shapes-s8 --classes words.txt --adapter {} "
+    "clip radius --adapter": "clip radius --clip emoji-t8 --classes words.txt --adapter {} "
     "--device cpu --out out",
     "clip segment --weights": "clip segment photos --classes words.txt --weights {} --device cpu "
     "--out out",
@@ -225,7 +225,7 @@ COMMANDS = {
     "--out zoo",
     "scaling heads": "scaling heads {} --tensor w --out out",
     "fewshot --teacher": "fewshot base2new --method promptkd --datasets dtd --seeds 1 --shots 2 "
-    "--root few --clip shapes-s8 --teacher {} --out out",
+    "--root few --clip emoji-t8 --teacher {} --out out",
 }
 FUNCTIONS: dict[str, Callable[[Path, Path], Any]] = {
     "read": read, "read_file, mapped": read_mapped, "read_header": read_header,

@@ -145,7 +145,7 @@ def _searches(folder: Path) -> str:
 
     from hypvision.clip.models import create_clip
 
-    bundle = create_clip("shapes-s8", "zoo:shapes-s8.captions")
+    bundle = create_clip("emoji-t8", "zoo:emoji-t8.scenes")
 
     def work(number: int) -> None:
         with torch.inference_mode():

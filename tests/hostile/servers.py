@@ -2,7 +2,8 @@
 
 Every server is at 127.0.0.1 and stops after :data:`SECONDS` and :data:`BYTES`. What arrives is the
 right file, or nothing arrives and one sentence says why: in time, in bounded memory, and without
-reading a file of this machine or telling a password to another host.
+reading a file of this machine or telling a password to another host. A shard and a picture have no
+sum: of them one answer may be wrong from its first byte, but two are never joined.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ GROUP = "servers"
 SECONDS, BYTES = 60, 2**31  # of one answer
 DEADLINE = 4  # seconds, as HYPVISION_DEADLINE
 SECRET = b"the secret of this machine " * 100
-PASSWORD = "hunter2"
+PASSWORD = "hunter2"  # also the signature of an address
+QUERY = f"X-Amz-Signature={PASSWORD}&sig={PASSWORD}"
 
 
 class Request(NamedTuple):
@@ -246,7 +248,8 @@ def cut(after: Answer) -> Answer:
 
     def answer(request: Request) -> Iterator[bytes]:
         if request.number == 0:
-            yield reply("200 OK", request.data[: len(request.data) // 2], length=len(request.data))
+            half = request.data[: len(request.data) // 2]
+            yield reply("200 OK", half, length=len(request.data), ETag='"1"')
         else:
             yield from after(request)
 
@@ -263,6 +266,18 @@ def lying_range(shift: int, kind: bytes | None = None) -> Answer:
         yield reply("206 Partial Content", body, Content_Range=about)
 
     return answer
+
+
+def next_version(request: Request) -> Iterator[bytes]:
+    """A whole file of the same size and other bytes, with its own tag."""
+    yield reply("200 OK", bytes(len(request.data)), ETag='"2"')
+
+
+def next_version_part(request: Request) -> Iterator[bytes]:
+    start = request.start
+    body = bytes(len(request.data) - start)
+    about = f"bytes {start}-{len(request.data) - 1}/{len(request.data)}"
+    yield reply("206 Partial Content", body, Content_Range=about, ETag='"2"')
 
 
 def range_of(text: str) -> Answer:
@@ -377,6 +392,8 @@ ANSWERS: dict[str, Answer] = {
     "cut, then 416": cut(status("416 Range Not Satisfiable")),
     "cut, then a redirect to file://": cut(moved(to_secret)),
     "a part that was not asked for": always_206,
+    "cut, then the next version": cut(next_version),
+    "cut, then the next version's part": cut(next_version_part),
     "a byte at each request": no_progress,
     "a gzip bomb": gzip_bomb(1),
     "a gzip bomb in three layers": gzip_bomb(3),
@@ -400,6 +417,7 @@ def _environment(folder: Path, deadline: float = DEADLINE) -> None:
     from huggingface_hub import constants
 
     import hypvision.checkpoints.download
+    import hypvision.io.web
 
     for name in (
         "HYPVISION_WEIGHTS",
@@ -425,7 +443,7 @@ def _environment(folder: Path, deadline: float = DEADLINE) -> None:
     constants.HF_HUB_CACHE = str(folder / "hub")
     constants.HF_HUB_DOWNLOAD_TIMEOUT = constants.HF_HUB_ETAG_TIMEOUT = 1
     hypvision.checkpoints.download.WAIT = 0.01
-    hypvision.checkpoints.download.UNTOLD = 2**22
+    hypvision.io.web.UNTOLD = 2**22
 
 
 def _record(path: Path) -> Any:
@@ -450,9 +468,42 @@ def of_an_address(server: Server, file: Path) -> Path:
     from hypvision.checkpoints.sources import fetch
 
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    return fetch(
-        f"{server.url.replace('://', f'://me:{PASSWORD}@')}/net.safetensors#sha256={digest}"
-    )
+    return fetch(f"{_secret(server)}/net.safetensors?{QUERY}#sha256={digest}")
+
+
+def _secret(server: Server) -> str:
+    return server.url.replace("://", f"://me:{PASSWORD}@")
+
+
+def of_a_picture(server: Server, file: Path) -> Path:
+    """As ``hypvision predict ADDRESS`` gets it."""
+    from hypvision.inference.sources import fetched
+
+    with fetched([f"{_secret(server)}/net.png?{QUERY}"]) as ([found], _):
+        (file.parent / "picture.bin").write_bytes(Path(found).read_bytes())
+    return file.parent / "picture.bin"
+
+
+def of_a_shard(server: Server, file: Path) -> Path:
+    """As a training reads it, in pieces and with a step back."""
+    from hypvision.data.remote import RemoteFile
+
+    answer = server.answer
+    counts: dict[str, int] = {}
+
+    def counted(request: Request) -> Iterator[bytes]:
+        number = counts.get(request.method, 0)
+        counts[request.method] = number + 1
+        yield from answer(request._replace(number=number))
+
+    server.answer = counted
+    begin = len(server.data) // 4
+    with RemoteFile(f"{_secret(server)}/000000.tar?{QUERY}").open() as source:
+        first = source.read(begin)
+        source.seek(begin // 2)
+        content = first[: begin // 2] + source.read()
+    (file.parent / "shard.bin").write_bytes(content)
+    return file.parent / "shard.bin"
 
 
 def of_an_index(server: Server, file: Path) -> Path:
@@ -498,7 +549,10 @@ WAYS: dict[str, Callable[[Server, Path], Any]] = {
     "address": of_an_address,
     "index of a release": of_an_index,
     "hub": of_the_hub,
+    "picture": of_a_picture,
+    "shard": of_a_shard,
 }
+WITHOUT_SUM = ("picture", "shard")
 
 
 def _inputs(folder: Path) -> tuple[Path, Path]:
@@ -524,13 +578,17 @@ def _check(
     try:
         found = WAYS[way](server, file)
         said = "the right file"
-    except HypvisionError as error:
+    except (HypvisionError, FileNotFoundError) as error:  # of a shard that is not there
         found, said = None, str(error)
+        assert isinstance(error, HypvisionError) or way == "shard", said
     seconds = time.monotonic() - begun
     assert seconds < deadline + 6, f"it took {seconds:.1f} s: {said}"
     if isinstance(found, Path):
-        assert name in RECOVERS, f"it gave {found}"
-        assert found.read_bytes() == file.read_bytes(), "it gave another file"
+        right = found.read_bytes() == file.read_bytes()
+        mixed = "cut" in name or "part" in name
+        assert right or (way in WITHOUT_SUM and not mixed), "it gave another file"
+        assert name in RECOVERS or way in WITHOUT_SUM, f"it gave {found}"
+        said = said if right else "what the server sent as a whole"
     assert PASSWORD not in said or "with a password" in name, said
     token = base64.b64encode(f"me:{PASSWORD}".encode()).decode()
     if other is not None:
@@ -544,7 +602,11 @@ def _check(
 
 def _look_around(folder: Path, file: Path, way: str) -> None:
     right = file.read_bytes()
+    output = folder.parent / "output"  # of this case, with its log
+    told = output.read_text(errors="replace") if output.is_file() else ""
+    assert PASSWORD not in told, f"the log has the password: {told[-500:]}"
     for path in folder.rglob("*"):
+        assert PASSWORD not in path.name, f"a file is called {path.name}"
         if not path.is_file() or path == file or path.name == "secret.txt":
             continue
         content = path.read_bytes() if path.stat().st_size < 2**24 else b""

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("open_clip")
 pytest.importorskip("mmengine")
 pytest.importorskip("transformers")
-from hostile import metadata, servers, table
+from hostile import data, metadata, servers, table
 
 import hypvision.data.language
 import hypvision.helm.huggingface  # noqa: F401 - once, so that no case waits for it
@@ -21,6 +21,21 @@ ONCE_BROKEN = {
         "hub's metadata: an ETag that is a path",
         "mirror: an error page without an end",
         "mirror: the next one is asked",
+        "picture: cut, then the next version's part",
+        "shard: a redirect to file://",
+        "shard: bytes that drip",
+        "shard: cut, then bytes of another place",
+        "shard: cut, then the next version",
+        "shard: cut, then the next version's part",
+        "shard: what is no HTTP",
+        "address: 503",
+    ],
+    data: [
+        "a pipe called .xml",
+        "a shape of a list",
+        "a zip with a password",
+        "counts that lie",
+        "key points of 5,000 digits",
     ],
     metadata: [
         "CLIP: a merges file that is code",

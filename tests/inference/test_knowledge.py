@@ -6,16 +6,17 @@ import warnings
 import numpy as np
 import pytest
 from helpers.engine import ROOT
+from PIL import Image
 
 import hypvision
 from hypvision.cli import main
-from hypvision.data.shapes import make_scene
 from hypvision.inference import Boxes, Classes, Embedding, Known, Tags
 from hypvision.inference.knowledge import doubts, entropy, warnings_of
 from hypvision.inference.predictors import Request, load_predictor
 from hypvision.inference.sources import IN_MEMORY
 
 ABC = ("a", "b", "c")
+EXAMPLES = ROOT / "hypvision/app/examples"
 PHOTOS = ROOT / "tools/demo_data/photos/test"
 
 
@@ -122,16 +123,14 @@ def test_shipped_weights_doubt_images_unlike_their_training_data():
 
 
 def test_a_detector_looks_at_pictures_as_they_are():
-    scene = make_scene(0, "val", 96).image
-    (right,) = hypvision.predict(scene, "mask-rcnn_hcformer_nano.shapes")
-    assert right.doubts == () and not right.known.resized and right.known.size == (96, 96)
-    with pytest.warns(UserWarning, match="far from the 96 x 96 pixels"):
-        hypvision.predict(scene.resize((384, 384)), "mask-rcnn_hcformer_nano.shapes")
+    scene = Image.open(EXAMPLES / "scene0.jpg").resize((128, 128))
+    (right,) = hypvision.predict(scene, "faster-rcnn_tf_efficientnet_lite0.emoji")
+    assert right.doubts == () and not right.known.resized and right.known.size == (128, 128)
+    with pytest.warns(UserWarning, match="far from the 128 x 128 pixels"):
+        hypvision.predict(scene.resize((512, 512)), "faster-rcnn_tf_efficientnet_lite0.emoji")
 
 
 def test_the_command_warns_on_standard_error(tmp_path, capsys):
-    from PIL import Image
-
     Image.new("RGB", (128, 128), (200, 30, 90)).save(tmp_path / "flat.png")
     words = [
         "predict",

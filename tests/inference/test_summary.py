@@ -163,14 +163,14 @@ def test_the_table_and_its_files(tmp_path, capsys):
 
 def test_the_towers_of_a_clip(capsys):
     assert (
-        "one image of 3 x 64 x 64" in (said := summed(capsys, "--clip", "shapes-s8"))
+        "one image of 3 x 64 x 64" in (said := summed(capsys, "--clip", "emoji-t8"))
         and "visual.transformer" in said
     )
-    assert "one text of 77 tokens" in summed(capsys, "--clip", "shapes-s8", "--part", "text")
-    whole = said.splitlines()[0].removeprefix("shapes-s8")
+    assert "one text of 77 tokens" in summed(capsys, "--clip", "emoji-t8", "--part", "text")
+    whole = said.splitlines()[0].removeprefix("emoji-t8")
     assert (
-        summed(capsys, "shapes-s8.captions", "--depth", "0").splitlines()[0]
-        == f"shapes-s8.captions{whole}"
+        summed(capsys, "emoji-t8.scenes", "--depth", "0").splitlines()[0]
+        == f"emoji-t8.scenes{whole}"
     )
 
 
@@ -178,13 +178,13 @@ def test_the_towers_of_a_clip(capsys):
     ("words", "error"),
     [
         ([], "one of the arguments MODEL"),
-        (["resnet18", "--clip", "shapes-s8"], "not allowed with argument MODEL"),
+        (["resnet18", "--clip", "emoji-t8"], "not allowed with argument MODEL"),
         (["resnet18", "--save", "a.txt"], "ends in .csv or .json"),
         (["deepseek-small_books"], "describes a LanguageModel, which learns from texts"),
         (["photos", "--model-args", "a=1"], "A config contains the arguments of its model"),
         (["semantic-fpn_hcformer_nano.camvid", "--model-args", "a=1"], "is a segmentation model"),
-        (["shapes-s8.captions", "--model-args", "a=1"], "is a zero-shot model"),
-        (["shapes-s8.captions", "--size", "99"], "takes images of one size"),
+        (["emoji-t8.scenes", "--model-args", "a=1"], "is a zero-shot model"),
+        (["emoji-t8.scenes", "--size", "99"], "takes images of one size"),
     ],
 )
 def test_mistakes_of_options(capsys, words, error):
@@ -203,7 +203,7 @@ def test_mistakes_of_options(capsys, words, error):
             224,
         ),
         ("semantic-fpn_hcformer-nano_600i_camvid", ["backbone", "neck", "decode_head"], 192),
-        ("detection", ["backbone", "neck", "rpn_head", "roi_head"], 96),
+        ("emoji_detection", ["backbone", "neck", "rpn_head", "roi_head"], 96),
         ("camvid_hyperclip_600i", ["clip", "head"], 64),
         (
             "clip-emoji_1400i",

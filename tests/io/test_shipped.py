@@ -36,8 +36,7 @@ def test_names_are_unique_and_found():
         and find_config("default_runtime") is None
     )
     assert set(shipped_configs("demo/*")) == {
-        "classification", "detection", "emoji_detection", "emoji_segmentation", "open_vocabulary",
-        "photos", "segmentation",
+        "emoji_detection", "emoji_segmentation", "open_vocabulary", "photos",
     }  # fmt: skip
 
 

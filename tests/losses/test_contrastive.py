@@ -106,7 +106,7 @@ def model_and_batch():
     from hypvision.tasks.contrastive import CLIPContrast
 
     torch.manual_seed(0)
-    model = CLIPContrast(dict(name="shapes-s8", geometry="lorentz"), blank_words=True)
+    model = CLIPContrast(dict(name="emoji-t8", geometry="lorentz"), blank_words=True)
     words = ["a disk", "a red ring", "a disk", "a house", "a star", "a cup", "a dog", "a house"]
     pixels = torch.randint(0, 256, (2, 8, 3, 64, 64), dtype=torch.uint8)
     return model, dict(

@@ -66,11 +66,6 @@ def test_assignments_are_distributions_and_number_the_windows():
     assert found.window_index[0].tolist() == [0, 0, 0, 1, 1, 1, 1, 2, 2, 2]
 
 
-def test_layer_scale_multiplies_the_output():
-    mixer, x, scale = randomised(), torch.randn(1, 7, 7, 12), torch.rand(12)
-    torch.testing.assert_close(mixer(x, scale), mixer(x) * scale, rtol=1e-5, atol=1e-5)
-
-
 def test_bfloat16_autocast_is_close_and_finite():
     mixer, x = randomised(), torch.randn(2, 9, 12, 12)
     expected = mixer(x)
@@ -439,7 +434,7 @@ def test_assignments_of_shifted_windows_are_those_of_forward(shift):
     x = torch.randn(1, 11, 13, 12, dtype=torch.float64)
     found = mixer.assignments(x)
     assert found.window_index.unique().tolist() == list(range(9))
-    padded, top, left = mixer._padded(x)
+    padded, top, left = mixer._features(x)
     (mixed, _), _ = mixer._levels(padded)
     whole = mixer._moved(mixed.reshape(*padded.shape[:3], -1), back=True)
     mixed = whole[0, top : top + 11, left : left + 13].reshape(11, 13, 2, 6)

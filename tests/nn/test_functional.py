@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from hypvision.geometry import lorentz
-from hypvision.nn.functional import signature, space_time, to_centroids, with_time
+from hypvision.nn import functional
+from hypvision.nn.functional import (
+    minkowski_square,
+    sized,
+    space_time,
+    to_centroids,
+    with_time,
+)
 
 
 @pytest.mark.parametrize("c", [1.0, torch.tensor(0.3, dtype=torch.float64)])
@@ -23,10 +30,53 @@ def test_points_of_space_parts(c):
     assert not torch.autograd.grad(space_time(origin, 1.0).sum(), origin)[0].any()
 
 
-def test_signs_are_those_of_the_inner_product():
-    x = torch.randn(7, 6, dtype=torch.float64)
-    square = (x * signature(6, x) * x).sum(-1, keepdim=True)
-    torch.testing.assert_close(square, -lorentz.minkowski_inner(x, x))
+@pytest.mark.parametrize("c", [0.7, torch.tensor(0.7, dtype=torch.float64, requires_grad=True)])
+@pytest.mark.parametrize("negative", [False, True])
+def test_times_by_hand_are_those_of_plain_operations(c, negative, monkeypatch):
+    space = torch.randn(3, 4, 6, dtype=torch.float64, requires_grad=True)
+    given = [space, c] if isinstance(c, torch.Tensor) else [space]
+    cotangent = torch.randn(3, 4, 1, dtype=torch.float64)
+    found = []
+    for plain in (False, True):
+        monkeypatch.setattr(functional, "plain", lambda x, plain=plain: plain)
+        time = space_time(space, c, negative=negative)
+        grads = torch.autograd.grad(time, given, cotangent, create_graph=True)
+        found.append([time, *grads, *torch.autograd.grad(grads[0].sum(), given)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+    assert (found[0][0][0] < 0).all() == negative and (found[0][0][1:] > 0).all()
+
+
+@pytest.mark.parametrize("slot", [0, 6])
+def test_the_square_is_that_of_the_inner_product(slot):
+    x = torch.randn(7, 9 if slot else 7, dtype=torch.float64)
+    x[:, 7:] = 0
+    points = torch.cat([x[:, slot : slot + 1], x[:, :6]], -1) if slot else x
+    expected = -lorentz.minkowski_inner(points, points)
+    torch.testing.assert_close(minkowski_square(x, slot), expected)
+
+
+@pytest.mark.parametrize("slot", [0, 6])
+@pytest.mark.parametrize("least", [1e-4, 1.0])
+def test_sizes_by_hand_are_those_of_plain_operations(slot, least, monkeypatch):
+    """Also where the square is below the least, or negative."""
+    x = 0.7 * torch.randn(50, 7, dtype=torch.float64)
+    x[:, slot] += torch.linspace(0, 6, 50)
+    c, size = (torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (0.7, 1.9))
+    given = [x.requires_grad_(), c, size]
+    found = []
+    for plain in (False, True):
+        monkeypatch.setattr(functional, "plain", lambda x, plain=plain: plain)
+        out = sized(x, c, least, size, slot)
+        cotangent = torch.linspace(-1, 2, out.numel(), dtype=x.dtype).view_as(out)
+        found.append([out, *torch.autograd.grad(out, given, cotangent, retain_graph=True)])
+        [first] = torch.autograd.grad(out, x, cotangent, create_graph=True)
+        found[-1] += torch.autograd.grad(first.sum(), given)
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+    square = minkowski_square(x, slot) * c
+    assert (square < 0).any() and (square > least).any()
+    assert least < 1 or (square.abs() < least).any()
 
 
 @pytest.mark.parametrize("c", [0.3, torch.tensor(2.0, dtype=torch.float64)])

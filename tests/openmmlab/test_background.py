@@ -8,11 +8,11 @@ import pytest
 
 pytest.importorskip("mmdet")
 from helpers.engine import tiny
+from helpers.shapes.export import export
 from helpers.task_models import CLASSES, HEADS, SIZE, detector
 from mmdet.registry import DATASETS
 
 import hypvision.openmmlab  # noqa: F401 - mmcv's operations, before mmdet
-from hypvision.data.export import export
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
 

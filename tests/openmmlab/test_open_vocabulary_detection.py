@@ -10,10 +10,14 @@ import torch
 from PIL import Image
 
 pytest.importorskip("open_clip")
-from helpers.open_vocabulary import CONFIGS, RIVALS, check_what_trains, one_step, small
+from helpers.open_vocabulary import CONFIGS, RIVALS, SMALL, check_what_trains, one_step, small
+from helpers.shapes.detection import (
+    OpenVocabScenesDataset,
+    scene_classes,
+)
+from helpers.shapes.export import export
 
 from hypvision.clip.regions import fuse_scores, pool_boxes, pool_masks, region_logits
-from hypvision.data.export import export
 from hypvision.engine.config import load_config
 from hypvision.engine.predicting import predictor_of, trained_model, untrained_model
 from hypvision.engine.run import test as run_test
@@ -21,10 +25,6 @@ from hypvision.engine.run import train
 from hypvision.inference import Boxes, predict
 from hypvision.inference.predictors import Request
 from hypvision.io.errors import HypvisionError
-from hypvision.openmmlab.datasets.open_vocabulary_scenes import (
-    OpenVocabScenesDataset,
-    scene_classes,
-)
 from hypvision.openmmlab.open_vocabulary.detection import (
     OpenVocabBBoxHead,
     OpenVocabCocoDataset,
@@ -34,7 +34,7 @@ from hypvision.openmmlab.open_vocabulary.detection import (
 from hypvision.openmmlab.open_vocabulary.vocabulary import ClipScores, groups_of
 from hypvision.openmmlab.pyramid import BlockPyramid
 
-SCENES = "shapes_hyperclip-det_600i.py"
+SCENES = "hyperclip-det.py"
 
 
 def test_fusion_by_hand():
@@ -51,9 +51,7 @@ def test_fusion_by_hand():
 
 
 def test_a_misspelt_option_of_the_detector():
-    config = load_config(
-        CONFIGS / "shapes_hyperclip-det_600i.py", {"model.template": "a photo of a {}."}
-    )
+    config = load_config(SMALL / SCENES, {"model.template": "a photo of a {}."})
     with pytest.raises(
         HypvisionError, match="HyperCLIPDetector an argument 'template', .* Did you mean templates"
     ):
@@ -469,7 +467,7 @@ def shrink(name, coco):
         model.neck.update(in_channels=[64, 128, 256, 512])
         strides = [4, 8, 16, 32, 64]
     else:
-        model.hooks = (1, 2, 4, 5)
+        model.hooks = (0, 1, 2, 3)
     model.rpn_head.update(in_channels=32, feat_channels=32)
     model.rpn_head.anchor_generator.strides = strides
     for extractor in (model.roi_head.bbox_roi_extractor, model.roi_head.mask_roi_extractor):

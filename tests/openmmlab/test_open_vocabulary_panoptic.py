@@ -10,9 +10,10 @@ from PIL import Image
 
 pytest.importorskip("open_clip")
 from helpers.open_vocabulary import CONFIGS, RIVALS, check_what_trains, one_step, small
+from helpers.shapes.detection import scene_classes
+from helpers.shapes.images import make_scene
 
 from hypvision.data.classes import load_classes
-from hypvision.data.shapes import make_scene
 from hypvision.engine.config import load_config
 from hypvision.engine.predicting import predictor_of
 from hypvision.engine.run import test as run_test
@@ -20,7 +21,6 @@ from hypvision.engine.run import train
 from hypvision.inference import Segments, predict
 from hypvision.inference.predictors import Request
 from hypvision.io.errors import HypvisionError
-from hypvision.openmmlab.datasets.open_vocabulary_scenes import scene_classes
 from hypvision.openmmlab.open_vocabulary.panoptic import (
     LoadPanopticSegments,
     OpenVocabPanopticDataset,
@@ -29,7 +29,7 @@ from hypvision.openmmlab.open_vocabulary.panoptic import (
     panoptic_counts,
 )
 
-SCENES = "shapes_hyperclip-panoptic_600i.py"
+SCENES = "hyperclip-panoptic.py"
 
 
 def test_counts_by_hand():
@@ -408,7 +408,7 @@ def shrink(name, coco):
     """A COCO config on six images, its CLIP replaced by a small random one, the heads made
     narrow."""
     config = one_step(name, coco)
-    config.model.hooks = (1, 2, 4, 5)
+    config.model.hooks = (0, 1, 2, 3)
     head = config.model.panoptic_head
     head.update(in_channels=[32] * 4, feat_channels=32, out_channels=32, num_queries=8)
     head.positional_encoding.num_feats = head.pixel_decoder.positional_encoding.num_feats = 16

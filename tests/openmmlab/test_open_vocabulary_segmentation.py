@@ -116,7 +116,7 @@ def test_pictures_of_different_sizes_in_a_batch():
     assert max(int(sample.pred_sem_seg.data.max()) for sample in found) <= 1
     single = model.test_step(dict(inputs=data["inputs"][1:]))
     assert torch.equal(single[0].pred_sem_seg.data, found[1].pred_sem_seg.data)
-    assert model.extract_feat(torch.rand(1, 3, 64, 64)).shape == (1, 128, 8, 8)
+    assert model.extract_feat(torch.rand(1, 3, 64, 64)).shape == (1, 64, 8, 8)
     assert model(torch.rand(1, 3, 64, 64), mode="tensor").shape == (1, 3, 32, 32)
     with torch.no_grad():
         model.clip.visual.conv1.weight.fill_(torch.nan)
@@ -252,14 +252,13 @@ def test_classes_of_the_wrong_data_are_told(folder, tmp_path):
 
 
 def test_drawn_scenes():
-    from mmseg.datasets.transforms import PackSegInputs
-
-    from hypvision.openmmlab.datasets.open_vocabulary_shapes import (
+    from helpers.shapes.segmentation import (
         BASE,
         CLASSES,
         NOVEL,
         ColourShapeDataset,
     )
+    from mmseg.datasets.transforms import PackSegInputs
 
     for level, count in (("shape", 17), ("colour-shape", 97)):
         assert len(CLASSES[level]) == count == len(BASE[level]) + len(NOVEL[level])
@@ -295,7 +294,7 @@ def test_own_data_in_ten_lines(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = {"train_cfg.max_iters": 2, "train_cfg.val_interval": 2, "model.head": HEAD,
     "model.upsample": (8, 8),
-               "model.clip": dict(_delete_=True, name="shapes-s8"), "model.adapter.block": 32,
+               "model.clip": dict(_delete_=True, name="emoji-t8"), "model.adapter.block": 32,
                "model.resolution": 64, "model.crop": 64, "model.slide": 96,
                "train_dataloader.num_workers": 0, "val_dataloader.num_workers": 0,
                "test_dataloader.num_workers": 0,
@@ -303,7 +302,7 @@ def test_own_data_in_ten_lines(folder, tmp_path, monkeypatch):
     from hypvision.engine.config import load_config
 
     loaded = load_config(config)
-    loaded.model.clip = dict(name="shapes-s8")
+    loaded.model.clip = dict(name="emoji-t8")
     options.pop("model.clip")
     loaded.merge_from_dict(options)
     runner = train(loaded, tmp_path / "work")

@@ -51,7 +51,6 @@ def test_the_loader_gives_the_names_of_the_engine():
     [
         "hcformer_nano.cifar10",
         "semantic-fpn_hcformer_nano.camvid",
-        "mask-rcnn_hcformer_nano.shapes",
     ],
 )
 def test_init_cfg_takes_the_backbone_of_any_task(name):
@@ -168,25 +167,27 @@ def test_headers_that_describe_no_segmenter_are_refused(model, tmp_path):
     write_weights({"a": torch.ones(1)}, path, header={"model": model})
     with pytest.raises(
         HypvisionError,
-        match=r"a\.safetensors' (or its config holds no HyperCLIPSegmentor|has a wrong value)",
+        match=r"a\.safetensors' (or its config .* no HyperCLIPSegmentor|has a wrong value)",
     ):
         load_segmenter(path)
 
 
-def test_a_detector_finds_a_shape():
+def test_a_detector_finds_an_emoji():
     pytest.importorskip("mmdet")
     from mmdet.structures import DetDataSample
 
-    from hypvision.data import ShapesScenes
+    from hypvision.data.emoji_scenes import EmojiScenes
 
-    model = hypvision.load("mask-rcnn_hcformer_nano.shapes")
-    assert tuple(model.dataset_meta["classes"]) == ("branched", "composite", "polygon", "round")
-    scene = ShapesScenes("val", length=100, size=96, seed=0)[0]
-    drawn = torch.from_numpy(np.asarray(scene.image)[..., ::-1].copy()).permute(
-        2, 0, 1
-    )  # BGR, as mmdet reads files
+    name = "faster-rcnn_tf_efficientnet_lite0.emoji"
+    model = hypvision.load(name)
+    assert tuple(model.dataset_meta["classes"]) == builtin_index().get(name).classes
+    shipped = REPOSITORY / "tools/demo_data"
+    scene = EmojiScenes(
+        shipped / "emoji", shipped / "photos/test", length=1, size=128, augmented=False
+    ).scene(0)
+    drawn = torch.from_numpy(scene.image[..., ::-1].copy()).permute(2, 0, 1)  # BGR, as mmdet reads
     sample = DetDataSample(
-        metainfo=dict(img_shape=(96, 96), ori_shape=(96, 96), scale_factor=(1.0, 1.0), img_id=0)
+        metainfo=dict(img_shape=(128, 128), ori_shape=(128, 128), scale_factor=(1.0, 1.0), img_id=0)
     )
     with torch.no_grad():
         (result,) = model.test_step(dict(inputs=[drawn], data_samples=[sample]))
@@ -199,9 +200,8 @@ def test_a_detector_finds_a_shape():
         inner = width.prod()
         return (inner / ((a[2:] - a[:2]).prod() + (b[2:] - b[:2]).prod() - inner)).item()
 
-    assert (
-        max(overlap(best, torch.as_tensor(box, dtype=torch.float32)) for box in scene.boxes) > 0.5
-    )
+    boxes = [torch.tensor(placed.box, dtype=torch.float32) for placed in scene.objects]
+    assert max(overlap(best, box) for box in boxes) > 0.5
 
 
 @pytest.mark.parametrize(
@@ -210,21 +210,19 @@ def test_a_detector_finds_a_shape():
         ("hcformer_nano.cifar10", "timm"),
         ("semantic-fpn_hcformer_nano.camvid", "mmseg"),
         ("hyperclip_t8.emoji", "open_clip"),
-        ("mask-rcnn_hcformer_nano.shapes", "mmdet"),
         ("semantic-fpn_tf_efficientnet_lite0.camvid", "mmseg"),
         ("faster-rcnn_tf_efficientnet_lite0.emoji", "mmdet"),
         ("lhier_tf_efficientnet_lite0.grocery", "timm"),
-        ("shapes-s8.captions", "open_clip"),
+        ("emoji-t8.scenes", "open_clip"),
     ],
 )
 def test_the_code_on_a_card_runs(name, library, tmp_path, monkeypatch):
     """As a reader would paste it, with an image of the kind that the model knows."""
     pytest.importorskip(library)
-    from hypvision.data import ShapesScenes
     from hypvision.zoo.cards import model_card
 
     code = model_card(builtin_index().get(name)).split("```python\n")[1].split("```")[0]
-    image = ShapesScenes("val", length=100, size=96, seed=0)[0].image
+    image = Image.open(REPOSITORY / "hypvision/app/examples/scene0.jpg").resize((96, 96))
     monkeypatch.chdir(tmp_path)
     image.save("picture.jpg")
     space = dict(image=image, images=torch.randn(2, 3, 64, 64))

@@ -6,10 +6,10 @@ import json
 import pytest
 import torch
 from helpers.engine import ROOT, scalars, tiny
+from helpers.shapes.export import export
 from mmengine.registry import MODELS, DefaultScope
 
 import hypvision.openmmlab  # noqa: F401 - registers TimmBackbone
-from hypvision.data.export import export
 from hypvision.engine.config import Run, prepare
 from hypvision.engine.hooks import UnusedParametersHook
 from hypvision.io.errors import HypvisionError
@@ -126,7 +126,7 @@ def test_two_processes_train_them(tmp_path, kind):
     data = export(tmp_path / "coco", "coco", 8, 2, 64, level="kind")
     path = tmp_path / "config.py"
     path.write_text(
-        f"_base_ = ['{ROOT}/configs/demo/detection.py']\nvis_backends = "
+        f"_base_ = ['{ROOT}/tests/helpers/shapes/configs/detection.py']\nvis_backends = "
         "[dict(type='LocalVisBackend')]\nvisualizer = dict(vis_backends=vis_backends)\ndata_root = "
         f"'{data}/'\nmodel = dict(_delete_=True, **{json.dumps(detector(kind))})\n".replace(
             "null", "None"

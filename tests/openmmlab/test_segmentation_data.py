@@ -21,8 +21,7 @@ from hypvision.data.prepare import prepare
 from hypvision.data.tag_captions import TagCaptions
 from hypvision.data.usage import usages
 from hypvision.io.errors import HypvisionError
-from hypvision.openmmlab.datasets.open_vocabulary_shapes import ColourShapeDataset
-from hypvision.openmmlab.datasets.segmentation import CamVidDataset, LoadLabelMap, ShapesSegDataset
+from hypvision.openmmlab.datasets.segmentation import CamVidDataset, LoadLabelMap
 from hypvision.openmmlab.open_vocabulary.segmentation import OpenVocabSegDataset
 from hypvision.openmmlab.sample_checks import check_label_maps, watch_samples
 
@@ -111,7 +110,6 @@ DATASETS = dict(
     words=words,
     ade=mmseg(ADE20KDataset),
     camvid=mmseg(CamVidDataset),
-    shapes=mmseg(ShapesSegDataset),
     tags=tags,
 )
 READERS = dict(DATASETS, voc20=prepared("voc20"), voc20b=prepared("voc20b"))
@@ -206,7 +204,7 @@ def test_what_is_right_is_read(root, reader):
     if found is not None:
         assert len(found.labels) == 7
         assert all(np.array_equal(labels, found.labels[0]) for labels in found.labels)
-        zero = reader in ("ade", "shapes")
+        zero = reader == "ade"
         assert np.array_equal(
             found.labels[0], np.where(LABELS == 0, 255, LABELS - (LABELS < 255)) if zero else LABELS
         )
@@ -404,10 +402,6 @@ def test_the_palette_in_the_files_is_compared_with_that_of_the_config(root):
         base(root, metainfo=meta)
     found = base(root, metainfo=meta, rgb_masks="ignore")
     assert np.array_equal(found.labels[0], np.array([0, 2, 1, 255])[np.minimum(LABELS, 3)])
-
-
-def test_drawn_scenes_are_counted_too():
-    assert str(ColourShapeDataset(length=3).usage) == "'ColourShapeDataset': used 3 of 3 images."
 
 
 def test_the_reader_is_the_one_that_configs_name():

@@ -142,9 +142,8 @@ def test_weights_of_the_backbone_before_are_left_out(ours, caplog):
     import_extensions(config)
     prepare(config)
     assert (config.model.pretrained is None) == ours
-    assert (
-        "resnet50_v1c' is of another backbone than the TimmBackbone 'hcformer_nano'" in caplog.text
-    ) == ours
+    told = "resnet50_v1c'" in caplog.text and "TimmBackbone 'hcformer_nano'" in caplog.text
+    assert told == ours
 
 
 @pytest.mark.parametrize("name", REFUSED)

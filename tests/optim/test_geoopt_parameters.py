@@ -150,13 +150,9 @@ def test_decoupled_decay_goes_to_the_origin(name):
 def test_what_cannot_be_stepped_is_told():
     table = points("PoincareBall")
     torch.nn.functional.embedding(torch.tensor([1]), table, sparse=True).sum().backward()
-    with pytest.raises(
-        RuntimeError, match="Sparse gradients of geoopt's parameters are for its own optimisers"
-    ):
+    with pytest.raises(RuntimeError, match="Sparse gradients"):
         RiemannianAdam([table]).step()
     parameter = torch.nn.Parameter(torch.zeros(3))
     parameter.manifold = object()
-    with pytest.raises(
-        TypeError, match="hypvision.geometry and of geoopt, got a parameter on object, which lacks"
-    ):
+    with pytest.raises(TypeError, match="a parameter on object, which lacks egrad2rgrad"):
         RiemannianSGD([parameter])

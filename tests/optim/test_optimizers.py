@@ -835,8 +835,10 @@ def test_wrong_parameters_are_explained():
     class Sphere(Manifold):
         pass
 
-    with pytest.raises(TypeError, match="Sphere"):
-        RiemannianSGD([ManifoldParameter(torch.zeros(3, 4), Sphere())])
+    points = ManifoldParameter(torch.zeros(3, 4), Sphere())
+    points.grad = torch.ones(3, 4)
+    with pytest.raises(TypeError, match="Sphere.*egrad2rgrad"):
+        RiemannianSGD([points]).step()
 
 
 @pytest.mark.parametrize("kind", [Lorentz, PoincareBall])

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from hypvision.data.export import export
-from hypvision.data.taxonomy import KINDS
+from helpers.shapes.export import export
+from helpers.shapes.taxonomy import KINDS
 
 STUDIES = Path(__file__).parents[2] / "studies"
 

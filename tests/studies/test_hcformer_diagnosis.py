@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from hypvision.data.export import export
+from helpers.shapes.export import export
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
@@ -208,10 +207,10 @@ def test_a_merged_mlp_gives_the_pixels_of_a_region_that_of_their_mean(by):
     )
     network = hypvision.models.HCFormer(num_classes=3, img_size=32, patch_size=2, **options)
     block = network.stages[0].blocks[0]
-    x, scale, seen = torch.randn(2, 16, 16, 8), torch.ones(8), []
+    x, seen = torch.randn(2, 16, 16, 8), []
     with torch.no_grad(), module["merged"]([block], by, seen):
         block.mixer(x)
-        found = block.mlp(x, scale)
+        found = block.mlp(x)
     with torch.no_grad():
         assignment = block.mixer.assignments(x)
         best = assignment.patch.mean(1).argmax(1)
@@ -223,7 +222,7 @@ def test_a_merged_mlp_gives_the_pixels_of_a_region_that_of_their_mean(by):
         for image in range(2):
             for label in labels[by][image].unique():
                 inside = labels[by][image] == label
-                expected = block.mlp(x[image][inside].mean(0, keepdim=True), scale)
+                expected = block.mlp(x[image][inside].mean(0, keepdim=True))
                 assert torch.allclose(found[image][inside], expected, atol=1e-5)
-        assert not torch.allclose(block.mlp(x, scale), found, atol=1e-3)  # as before, afterwards
+        assert not torch.allclose(block.mlp(x), found, atol=1e-3)  # as before, afterwards
     assert seen == [pytest.approx(sum(len(row.unique()) for row in labels[by]) / 512)]

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from hypvision.data.export import export
+from helpers.shapes.export import export
 
 STUDIES = Path(__file__).parents[2] / "studies"
 

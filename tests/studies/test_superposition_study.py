@@ -133,7 +133,9 @@ def test_results_whose_weights_are_gone_are_drawn_without_them(tmp_path, capsys)
     (tmp_path / "fig6.png").unlink()
     status, out, err = call(capsys, *words)
     assert status == 0 and (tmp_path / "fig6.png").exists() and "1/m" in out
-    assert "fig6: a panel is empty. The weights of power-a1.0000" in err and "-m8.json" in err
+    assert (
+        "fig6: a panel is empty. There are no weights of power-a1.0000" in err and "-m8.json" in err
+    )
 
 
 def test_several_figures_are_checked_before_the_first_is_trained(tmp_path, capsys):

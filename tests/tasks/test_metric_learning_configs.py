@@ -10,7 +10,6 @@ pytest.importorskip("mmengine")
 from helpers.configs import shipped
 from helpers.retrieval_layouts import write_cars, write_cub, write_folder, write_inshop, write_sop
 
-from hypvision.data.shapes import TAXONOMY
 from hypvision.engine.config import load_config
 from hypvision.engine.run import test as run_test
 from hypvision.engine.run import train
@@ -19,7 +18,7 @@ ROOT = Path(__file__).parents[2] / "configs" / "lhier"
 CONFIGS = [path.name for path in shipped("lhier/*.py")]
 QUICK = ("lhier_dino-small_2xb90-100e_cub200.py", "hier_deit-small_2xb90-150e_inshop.py")
 CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-FOLDERS = ("cifar10", "shapes", "grocery", "omniglot")
+FOLDERS = ("cifar10", "grocery", "omniglot")
 CHARACTERS = tuple(f"Greek_{i:03d}" for i in range(183))
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*published are"),
@@ -35,11 +34,6 @@ def data(tmp_path_factory):
     write_inshop(root / "inshop")
     write_folder(root / "cifar10/train", CIFAR, images=8)
     write_folder(root / "cifar10/test", CIFAR, images=8)
-    # Six instances of each shape: the folders are named as `hypvision data make --level instance`
-    # does.
-    shapes = TAXONOMY.classes["instance"][: 6 * len(TAXONOMY.classes["shape"])]
-    write_folder(root / "shapes/train", shapes, images=8)
-    write_folder(root / "shapes/val", shapes, images=8)
     names = load_config(ROOT / "hier_efficientnet-lite0_20e_grocery.py")
     groceries = (*names.fit, *names.held, *names.unseen)
     write_folder(root / "grocery/images/train", groceries, images=4)

@@ -7,11 +7,11 @@ import pytest
 
 pytest.importorskip("mmdet")
 from helpers.cases import each
+from helpers.shapes.export import export
 from mmdet.registry import DATASETS
 from mmengine.registry import DefaultScope
 
 from hypvision.cli import main
-from hypvision.data.export import export
 from hypvision.engine.extensions import import_extensions
 from hypvision.io.errors import HypvisionError
 from hypvision.tasks.own_folder import Choices, config_of, described

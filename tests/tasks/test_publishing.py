@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -47,7 +48,9 @@ from hypvision.tasks.publishing import (
 )
 from hypvision.zoo.cards import readme
 from hypvision.zoo.export import part_of
+from hypvision.zoo.familiar import Familiar
 from hypvision.zoo.loading import training_cfg
+from hypvision.zoo.release import put_record
 
 ABOUT = dict(
     description="Tiny.", intended_use="Tests.", data="Noise.", training="hypvision train x",
@@ -138,6 +141,38 @@ def test_a_published_file_is_small_measured_and_loads(trained, where, tmp_path, 
     assert all(torch.equal(weights[name], before[name]) for name in before)
     assert (zoo / "README.md").read_text() == readme(read_index(zoo))
     assert [p.name for p in (zoo / "weights").iterdir()] == [told.filename]
+
+
+@pytest.mark.parametrize("command", ["publish", "add_familiar"])
+def test_a_record_that_comes_during_the_measurement_stays(
+    trained, where, tmp_path, monkeypatch, command
+):
+    zoo = tmp_path / "zoo"
+    processes_give(monkeypatch, lambda *_: {"top1": 40.0})
+    first = publish("config.py", trained[2], "hcformer_nano.tiny", ABOUT, zoo)
+    old = zoo / first.file.path
+
+    def another(*_):
+        """What another command writes meanwhile: a record that names the same file."""
+        seen = read_index(zoo).records.get("hcformer_nano.other")
+        put_record(zoo, replace(first, name="hcformer_nano.other"), old, seen)
+        return {"top1": 40.0}
+
+    def measured(*_):
+        another()
+        return Familiar(torch.eye(3), 0.5, 0.0)
+
+    processes_give(monkeypatch, another)
+    monkeypatch.setattr(hypvision.tasks.publishing, "familiar_images", measured)
+    if command == "publish":
+        last = publish("config.py", trained[2], "hcformer_nano.tiny", {}, zoo, storage="float32")
+    else:
+        last = add_familiar("hcformer_nano.tiny", zoo)
+    index = read_index(zoo)
+    assert list(index.records) == ["hcformer_nano.tiny", "hcformer_nano.other"]
+    assert index.get("hcformer_nano.tiny") == last != first
+    assert all((zoo / record.file.path).is_file() for record in index)
+    assert (zoo / "README.md").read_text() == readme(index)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +276,7 @@ def test_a_segmenter_on_clip_is_described():
     assert found["model_config"]["clip"] == {"name": "emoji-t8"}  # not where its weights came from
     words = dict(classes=["groceries", "mammal"])  # of the training
     assert _classes(config, words) == config.words and len(config.words) == 22
-    whole = load_config(ROOT / "configs/hyperclip/shapes_hyperclip_450i.py")
+    whole = load_config(ROOT / "tests/helpers/shapes/configs/hyperclip.py")
     assert describe_config(whole)["input"]["size"] == [3, 96, 96]
     with pytest.raises(HypvisionError, match=r"which words .* Add classes="):
         _classes(whole, words)
@@ -252,7 +287,7 @@ def test_a_segmenter_on_clip_is_described():
 
 
 def test_a_classifier_of_several_labels_is_no_record():
-    config = load_config(ROOT / "configs/demo/classification.py")
+    config = load_config(ROOT / "configs/hcformer/hcformer-nano_cifar10.py")
     config.model.multi_label = True
     with pytest.raises(HypvisionError, match="one class an image"):
         describe_config(config)
@@ -341,7 +376,7 @@ def test_a_record_says_all_that_a_clip_is():
     ):
         with pytest.raises(HypvisionError, match=said):
             describe_config(
-                load_config(ROOT / "configs/hyperclip/clip-shapes_1100i.py", dict(model=more))
+                load_config(ROOT / "tests/helpers/shapes/configs/clip.py", dict(model=more))
             )
     fine = {
         "model.clip.force_image_size": 64,
@@ -349,8 +384,8 @@ def test_a_record_says_all_that_a_clip_is():
         "model.clip.load_weights": False,
     }
     assert (
-        describe_config(load_config(ROOT / "configs/hyperclip/clip-shapes_1100i.py", fine))["model"]
-        == "shapes-s8"
+        describe_config(load_config(ROOT / "tests/helpers/shapes/configs/clip.py", fine))["model"]
+        == "emoji-t8"
     )
 
 
@@ -359,13 +394,13 @@ def test_a_record_says_all_that_a_clip_is():
     [
         ("hcformer/hcformer-nano_8e_cifar10.py", "classification", [3, 32, 32]),
         ("hcformer/semantic-fpn_hcformer-nano_600i_camvid.py", "segmentation", [3, 192, 192]),
-        ("demo/detection.py", "detection", [3, 96, 96]),
+        ("baselines/faster-rcnn_tf-efficientnet-lite0_2e_emoji.py", "detection", [3, 128, 128]),
         ("lhier/lhier_efficientnet-lite0_20e_grocery.py", "retrieval", [3, 160, 160]),
     ],
 )
 def test_what_a_config_says(config, task, size):
     found = describe_config(load_config(ROOT / "configs" / config))
-    model = "tf_efficientnet_lite0" if task == "retrieval" else "hcformer_nano"
+    model = "tf_efficientnet_lite0" if "lite0" in config else "hcformer_nano"
     assert (found["task"], found["model"], found["input"]["size"]) == (task, model, size)
     assert len(found["input"]["mean"]) == 3 and max(found["input"]["mean"]) < 1
     if task != "classification":

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.chains import make_chains
 from helpers.emoji import make_emoji
 
 pytest.importorskip("open_clip")
@@ -15,7 +16,7 @@ from hypvision.clip.features import frozen_texts
 from hypvision.clip.models import create_clip
 from hypvision.clip.radial.texts import embed_texts
 from hypvision.clip.radial.weights import merge_tower, save_tower, tower_weights
-from hypvision.data.chains import Chain, shape_chains, write_chains
+from hypvision.data.chains import Chain, write_chains
 from hypvision.data.text_chains import TextChains
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
@@ -23,7 +24,7 @@ from hypvision.io.errors import HypvisionError
 from hypvision.tasks.radial import ChainOrder, RadialTuning
 
 CONFIGS = Path(__file__).parents[2] / "configs/hierarcaps"
-CHAINS = shape_chains(6)
+CHAINS = make_chains(6)
 
 
 @pytest.fixture
@@ -241,10 +242,11 @@ def test_images_are_a_level_more(clip, tmp_path):
         model(**given, mode="loss")
 
 
-def test_levels_may_be_left_out():
-    data = TextChains("shapes", length=2, levels=(0, 1, 3))
+def test_levels_may_be_left_out(tmp_path):
+    write_chains(tmp_path / "chains.csv", make_chains(2))
+    data = TextChains(tmp_path / "chains.csv", levels=(0, 1, 3))
     assert data.usage.used == {"chains": 2}
-    full = shape_chains(2)[1]
+    full = make_chains(2)[1]
     assert data[1] == dict(
         positive=[full.texts[i] for i in (0, 1, 3)], negative=[full.negatives[i] for i in (0, 1, 3)]
     )
@@ -252,7 +254,7 @@ def test_levels_may_be_left_out():
 
 def test_the_published_config_takes_steps(tmp_path, monkeypatch):
     monkeypatch.setenv("HYPVISION_HOME", str(tmp_path / "home"))
-    write_chains(tmp_path / "data/hierarcaps_train.csv.gz", shape_chains(12))
+    write_chains(tmp_path / "data/hierarcaps_train.csv.gz", make_chains(12))
     options = {
         "data_root": str(tmp_path / "data"),
         "model.clip": dict(name="emoji-s16", _delete_=True),
@@ -278,12 +280,13 @@ def test_a_resumed_training_keeps_the_reference_of_its_weights(tmp_path, monkeyp
     monkeypatch.setenv("HYPVISION_HOME", str(tmp_path / "home"))
     (path,) = CONFIGS.glob("radial-clip-emoji_*i.py")
     options = {
-        "model.clip": dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"),
+        "model.clip": dict(name="emoji-t8", pretrained="zoo:emoji-t8.scenes"),
         "val_cfg": None,
     }
+    write_chains(tmp_path / "chains.csv", make_chains(8))
     options |= {
         "train_dataloader.dataset": dict(
-            type="TextChains", source="shapes", length=8, _delete_=True
+            type="TextChains", source=str(tmp_path / "chains.csv"), _delete_=True
         )
     }
     options |= dict.fromkeys(

@@ -18,7 +18,7 @@ def arguments(tmp_path):
     page = tmp_path / "benchmarks.md"
     page.write_text(f"before\n{bench.MARKS[0]}\nold\n{bench.MARKS[1]}\nafter\n")
     return parser.parse_args(
-        f"--models shapes-s8 --size 32 --prompts 3 --repeats 1 --write {page}".split()
+        f"--models emoji-t8 --size 32 --prompts 3 --repeats 1 --write {page}".split()
     )
 
 
@@ -29,13 +29,13 @@ def test_table_is_written(arguments):
     assert page.startswith("before") and page.endswith("after\n") and "old" not in page
     assert (
         len({row.count("|") for row in rows}) == 1
-        and rows[2].startswith("| shapes-s8 | ")
+        and rows[2].startswith("| emoji-t8 | ")
         and len(rows) == 4
     )
 
 
 def test_both_ways_of_making_weights_have_the_same_gradient():
-    model = adapters.inject(create_clip("shapes-s8").model, block=32)
+    model = adapters.inject(create_clip("emoji-t8").model, block=32)
     gradients = []
     for make in (bench.reference_weights, bench.fused_weights):
         model.zero_grad()

@@ -13,9 +13,8 @@ from bench import open_vocabulary as bench
 from hypvision.io.errors import HypvisionError
 
 CONFIGS = Path(__file__).parents[2] / "configs/hyperclip"
-SHAPES = [
-    CONFIGS / f"shapes_hyperclip{name}.py" for name in ("_450i", "-det_600i", "-panoptic_600i")
-]
+SMALL = Path(__file__).parents[1] / "helpers/shapes/configs"
+SHAPES = [SMALL / f"hyperclip{name}.py" for name in ("", "-det", "-panoptic")]
 
 
 def parse(*options):
@@ -33,7 +32,7 @@ def test_table_is_written(tmp_path, capsys):
             "--configs",
             *SHAPES,
             "--clip",
-            "shapes-s8",
+            "emoji-t8",
             "--size",
             64,
             "--repeats",
@@ -42,7 +41,7 @@ def test_table_is_written(tmp_path, capsys):
             page,
         )
     )
-    rows = [line for line in page.read_text().splitlines() if line.startswith("| shapes")]
+    rows = [line for line in page.read_text().splitlines() if line.startswith("| hyperclip")]
     assert [row.split(" | ")[0] for row in rows] == [f"| {path.stem}" for path in SHAPES]
     for row in rows:
         cells = [cell.strip() for cell in row.strip("| ").split("|")]
@@ -51,7 +50,7 @@ def test_table_is_written(tmp_path, capsys):
 
 def test_a_step_trains_what_the_config_says():
     torch.manual_seed(0)
-    case = bench.Case(SHAPES[0], 2, 64, "shapes-s8", "cpu")
+    case = bench.Case(SHAPES[0], 2, 64, "emoji-t8", "cpu")
     before = {name: value.clone() for name, value in case.model.named_parameters()}
     case.step()
     changed = {

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import timm
 import torch
+from helpers.shapes.images import make_scene
 from PIL import Image
 
 from hypvision.cli import main
-from hypvision.data.shapes import make_scene
 from hypvision.geometry import lorentz
 from hypvision.io.errors import HypvisionError
 from hypvision.viz.hierarchy_tree import (

@@ -225,8 +225,8 @@ def test_towers_and_records_have_one_unit(name):
 
 def test_what_does_not_go_together(capsys):
     for arguments, message in (
-        (["--clip", "shapes-s8"], "choose --part image, text or both"),
-        (["shapes-s8.captions", "--part", "text"], "is for a CLIP: name it with --clip"),
+        (["--clip", "emoji-t8"], "choose --part image, text or both"),
+        (["emoji-t8.scenes", "--part", "text"], "is for a CLIP: name it with --clip"),
         ([], "one of the arguments NAME --clip is required"),
     ):
         assert main(["export", *arguments, "--format", "onnx"]) == 2

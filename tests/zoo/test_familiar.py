@@ -2,12 +2,25 @@
 predictions."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 
-from hypvision.zoo.familiar import Familiar, familiar_of, fit, written
+from hypvision.inference.knowledge import Known
+from hypvision.inference.predictors import classifier
+from hypvision.io.errors import HypvisionError
+from hypvision.zoo.familiar import (
+    KEY,
+    Familiar,
+    familiar_of,
+    fit,
+    in_header,
+    of_header,
+    written,
+)
 
 
 def test_the_distance_is_that_of_the_nearest_class():
@@ -34,26 +47,67 @@ def test_the_limit_holds_back_a_twentieth_of_the_held_out_images():
     assert (found.distances(far) > found.limit).float().mean() > 0.5
 
 
-@pytest.mark.parametrize(
-    "change",
+NAN = torch.tensor([[1.0, float("nan"), 1.0]])
+
+
+@each(
+    "change, said",
     [
-        dict(means=[1.0]),
-        dict(means=torch.ones(3)),
-        dict(limit="0.1"),
-        dict(more=1),
-        dict(means=torch.ones(2, 2).long()),
+        (dict(means=[1.0]), "means must be a tensor of floats (C, D)"),
+        (dict(means=None), "means must be a tensor of floats (C, D)"),
+        (dict(means=torch.ones(3)), "means must be a tensor of floats (C, D)"),
+        (dict(means=torch.ones(2, 2).long()), "means must be a tensor of floats (C, D)"),
+        (dict(means=torch.ones(0, 3)), "means must be finite numbers"),
+        (dict(means=NAN), "means must be finite numbers"),
+        (dict(means=NAN.nan_to_num(float("inf"))), "means must be finite numbers"),
+        (dict(limit="0.1"), "limit must be a finite number from -0.001 to 2.001, got '0.1'"),
+        (dict(limit=float("nan")), "limit must be a finite number from -0.001 to 2.001, got nan"),
+        (dict(limit=3.0), "got 3.0"),
+        (dict(limit=True), "got True"),
+        (dict(false_alarms=float("inf")), "false_alarms must be a finite number from 0 to 1"),
+        (dict(false_alarms=None), "false_alarms must be a finite number from 0 to 1, got None"),
     ],
-    ids=["list", "shape", "text", "more", "whole numbers"],
 )
-def test_other_content_of_a_checkpoint_counts_for_nothing(change):
+def test_other_content_of_a_checkpoint_is_told(change, said):
     right = written(Familiar(torch.ones(2, 3), 0.1, 0.05))
-    assert torch.equal(familiar_of(dict(meta=dict(familiar=right))).means, torch.ones(2, 3))
-    assert familiar_of(dict(meta=dict(familiar={**right, **change}))) is None
-    assert (
-        familiar_of({}) is None
-        and familiar_of(dict(meta=None)) is None
-        and familiar_of(dict(meta={})) is None
-    )
+    found = familiar_of(dict(meta=dict(familiar=right)))
+    assert torch.equal(found.means, torch.ones(2, 3))
+    with pytest.raises(HypvisionError, match=re.escape(said)) as told:
+        familiar_of(dict(meta=dict(familiar={**right, **change})), "best.pth")
+    assert str(told.value).startswith("'best.pth' does not say what images the model knows")
+    if "means" not in change or isinstance(change["means"], torch.Tensor):
+        with pytest.raises(HypvisionError, match=re.escape(said)):
+            in_header(Familiar(**{**right, **change}))
+
+
+@each("content", [{}, dict(meta=None), dict(meta={}), dict(meta=dict(familiar=None))])
+def test_a_checkpoint_without_it_is_fine(content):
+    assert familiar_of(content) is None
+
+
+@each("content", [[1], "text", 7, {}])
+def test_what_is_no_table_is_told(content):
+    for read, place in (
+        (familiar_of, dict(meta=dict(familiar=content))),
+        (of_header, {KEY: content}),
+    ):
+        with pytest.raises(HypvisionError, match="does not say what images the model knows"):
+            read(place)
+
+
+@each("held_out", [0, 1])
+def test_too_few_images_set_no_limit(held_out):
+    with pytest.raises(HypvisionError, match=f"{held_out} held-out images say nothing"):
+        fit(torch.ones(4, 3), torch.tensor([0, 0, 1, 1]), torch.ones(held_out, 3))
+
+
+def test_means_of_another_width_are_told_before_the_first_image():
+    known = Known(("a", "b"), "the weights best.pth", familiar=Familiar(torch.ones(2, 3), 0.1, 0.0))
+    with pytest.raises(
+        HypvisionError, match=r"has 5 features, but .* with 3 \(the weights best.pth"
+    ):
+        classifier(None, None, known, "cpu", head=torch.nn.Linear(5, 2))
+    classifier(None, None, known, "cpu", head=torch.nn.Linear(3, 2))
 
 
 def test_from_a_training_to_a_warning(tmp_path, capsys):

@@ -30,7 +30,7 @@ from hypvision.geometry import rows
 from hypvision.helm import Helm, attention, head, preset
 from hypvision.helm import rows as helm_rows
 from hypvision.models import hcformer
-from hypvision.nn import norm
+from hypvision.nn import functional, norm
 
 MARKS = ("<!-- backward:begin -->", "<!-- backward:end -->")
 INTRODUCTION = f"""
@@ -39,7 +39,8 @@ INTRODUCTION = f"""
 Each is taken out of the training step of a network in turn. That of HCFormer's MLP is a little
 below 25 % of memory and stays: without it the memory target above would be missed. The loss of
 HIER's triplets stands beside its published form in a table of its own. Functions that define a
-gradient (limited conversions, parameters without one) or call a Triton kernel are no rows.
+gradient (limited conversions, parameters without one) or call a Triton kernel are no rows. Some
+stay for the kernels that they save on a GPU (docs/gpu.md).
 
 {MARKS[0]}
 {MARKS[1]}
@@ -72,8 +73,8 @@ def _map_rows(s: Tensor, c: float | None, *parts: Tensor) -> Tensor:
     return out * torch.minimum(limit, clip)[..., None]
 
 
-def _residual(x, u, w, gain, n, scale, eps, safe):
-    return helm_rows.residual_norm(x, u, w, gain, n, n, scale, eps, safe, fused=False)
+def _lift(x: Tensor, n: int, radius: Tensor) -> Tensor:
+    return helm_rows.lift(x, n, radius * radius)
 
 
 def _mlp(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -103,17 +104,11 @@ ROWS = (
     Row("geometry: rows (blocks)", "hcnn_resnet18", _whole),
     Row("geometry: rows (blocks)", "hecnn_resnet18", _whole),
     Row("geometry: rows (blocks)", "lvit_tiny", _whole),
+    Row("nn.functional: times and sizes", "lvit_tiny", _plain(functional)),
     Row(
-        "helm.rows: residual and norm",
+        "helm.rows: times in place",
         "helm_d_115m",
-        lambda: patch.object(helm_rows._Residual, "apply", _residual),
-    ),
-    Row(
-        "helm.rows: SwiGLU",
-        "helm_d_115m",
-        lambda: patch.object(
-            helm_rows._SwiGLU, "apply", lambda *given: helm_rows.swiglu(*given, fused=False)
-        ),
+        lambda: patch.object(helm_rows._Lift, "apply", _lift),
     ),
     Row("helm.attention: heads", "helm_d_115m", _heads(attention.FullAttention)),
     Row("helm.attention: latent heads", "helm_mice_120m", _heads(attention.LatentAttention)),

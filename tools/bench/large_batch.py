@@ -68,7 +68,7 @@ def steps(size: int, chunk: int, device: str) -> dict[str, Callable[[], object]]
     calls = {}
     for name, rows in (("whole", None), ("chunks", chunk)):
         torch.manual_seed(0)
-        clip = dict(name="shapes-s8", geometry="lorentz")
+        clip = dict(name="emoji-t8", geometry="lorentz")
         task = CLIPContrast(clip, classes=["a"], chunk=rows).to(device).train()
         calls[name] = step_of(task, our_loss, batch)
     return calls

@@ -2,9 +2,9 @@
 memory.
 
 The configs are those of the paper's trainings (segmentation, detection, panoptic segmentation);
-weights are random, images the drawn scenes at the configs' own size. A step is what the engine does
-with a batch: preprocessing, losses, backward, clipping, optimiser. Models of one task are timed in
-turns, in one process; medians count.
+weights are random, images noise with a few squares of made-up classes at the configs' own size. A
+step is what the engine does with a batch: preprocessing, losses, backward, clipping, optimiser.
+Models of one task are timed in turns, in one process; medians count.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ _NAMES = [
     "hyperclip-panoptic-vitb16_8xb2-50e_coco116-17",
 ]
 DEFAULT = [Path(__file__).parents[2] / f"configs/hyperclip/{name}.py" for name in _NAMES]
-# Type of the model -> scope, drawn data that stand in for its own, side of the images that its
-# configs train on.
-TASKS: dict[str, tuple[str, dict[str, Any], int]] = {
-    "HyperCLIPSegmentor": ("mmseg", dict(type="ColourShapeDataset"), 384),
-    "HyperCLIPDetector": ("mmdet", dict(type="OpenVocabScenesDataset"), 640),
-    "HyperCLIPPanoptic": ("mmdet", dict(type="OpenVocabScenesDataset", panoptic=True), 640),
+# Type of the model -> scope, side of the images that its configs train on.
+TASKS = {
+    "HyperCLIPSegmentor": ("mmseg", 384),
+    "HyperCLIPDetector": ("mmdet", 640),
+    "HyperCLIPPanoptic": ("mmdet", 640),
 }
+CLASSES = tuple(f"object {number}" for number in range(12))
+OBJECTS = 3  # in an image
 
 
 def task_of(config: Path) -> str:
@@ -52,6 +53,41 @@ def task_of(config: Path) -> str:
         raise HypvisionError(
             f"'{config}' is no open-vocabulary config: model.type must be {', '.join(TASKS)}."
         )
+    return found
+
+
+def samples(scope: str, batch: int, size: int) -> dict[str, list[Any]]:
+    """Noise with squares of made-up classes, as the data sets of mmseg and mmdet give a batch:
+    ``inputs``, uint8 (3, size, size), and ``data_samples`` with labels, or with boxes and masks."""
+    from mmdet.structures import DetDataSample
+    from mmdet.structures.mask import BitmapMasks
+    from mmengine.structures import InstanceData, PixelData
+    from mmseg.structures import SegDataSample
+
+    generator = torch.Generator().manual_seed(0)
+    found: dict[str, list[Any]] = dict(inputs=[], data_samples=[])
+    shape = (size, size)
+    metainfo = dict(img_id=0, img_shape=shape, ori_shape=shape, scale_factor=(1.0, 1.0))
+    for _ in range(batch):
+        pixels = torch.randint(0, 256, (3, *shape), generator=generator, dtype=torch.uint8)
+        corners = torch.randint(0, size - size // 4, (OBJECTS, 2), generator=generator)
+        labels = torch.randint(0, len(CLASSES), (OBJECTS,), generator=generator)
+        masks = torch.zeros(OBJECTS, *shape, dtype=torch.uint8)
+        label_map = torch.full(shape, 255)
+        for number, (left, top) in enumerate(corners.tolist()):
+            window = (slice(top, top + size // 4), slice(left, left + size // 4))
+            masks[number][window] = 1
+            label_map[window] = labels[number]
+        if scope == "mmseg":
+            sample = SegDataSample(metainfo=metainfo, gt_sem_seg=PixelData(data=label_map[None]))
+        else:
+            boxes = torch.cat([corners, corners + size // 4], 1).float()
+            masks = BitmapMasks(masks.numpy(), *shape)
+            truth = InstanceData(bboxes=boxes, labels=labels, masks=masks)
+            ignored = InstanceData(bboxes=boxes[:0], labels=labels[:0])
+            sample = DetDataSample(metainfo=metainfo, gt_instances=truth, ignored_instances=ignored)
+        found["inputs"].append(pixels)
+        found["data_samples"].append(sample)
     return found
 
 
@@ -67,39 +103,27 @@ class Case:
     """
 
     def __init__(self, config: Path, batch: int, size: int | None, clip: str | None, device: str):
-        from mmengine.dataset import pseudo_collate
         from mmengine.optim import build_optim_wrapper
-        from mmengine.registry import DATASETS, MODELS, DefaultScope
+        from mmengine.registry import MODELS, DefaultScope
         from mmengine.utils import import_modules_from_strings
 
         from hypvision.engine.config import load_config
 
         loaded = load_config(config)
         self.name = config.stem
-        scope, data, default = TASKS[task_of(config)]
-        import_modules_from_strings(
-            [
-                "hypvision.openmmlab.datasets.open_vocabulary_shapes",
-                *loaded.custom_imports["imports"],
-            ]
-        )
+        scope, default = TASKS[task_of(config)]
+        import_modules_from_strings(loaded.custom_imports["imports"])
         loaded.model.clip.pretrained = None
         if clip:
             loaded.model.clip = dict(name=clip)
         self.size = size or default
         with DefaultScope.overwrite_default_scope(scope):
             self.model = MODELS.build(loaded.model).to(device).train()
-            pack = [dict(type="PackSegInputs" if scope == "mmseg" else "PackDetInputs")]
-            drawn = DATASETS.build(
-                dict(
-                    **data, split="train", which="base", length=batch, size=self.size, pipeline=pack
-                )
-            )
             self.wrapper = build_optim_wrapper(self.model, loaded.optim_wrapper)
         for phase, fixed in self.model.fixed.items():  # as DatasetClassesHook does
             if not fixed:
-                setattr(self.model, f"{phase}_classes", drawn.metainfo["classes"])
-        self.batch = pseudo_collate([drawn[i] for i in range(batch)])
+                setattr(self.model, f"{phase}_classes", CLASSES)
+        self.batch = samples(scope, batch, self.size)
 
     def step(self) -> None:
         """A training step."""

@@ -6,7 +6,6 @@ custom_imports = dict(
         "hypvision.tasks",
         "hypvision.openmmlab.pyramid",
         "hypvision.openmmlab.open_vocabulary.detection",
-        "hypvision.openmmlab.datasets.open_vocabulary_scenes",
     ]
 )  # fmt: skip
 custom_hooks = [dict(type="DatasetClassesHook")]

@@ -6,7 +6,6 @@ custom_imports = dict(
         "hypvision.tasks",
         "hypvision.openmmlab.pyramid",
         "hypvision.openmmlab.open_vocabulary.panoptic",
-        "hypvision.openmmlab.datasets.open_vocabulary_scenes",
     ]
 )  # fmt: skip
 default_hooks = dict(checkpoint=dict(save_best="ov/PQ"))

@@ -1,5 +1,5 @@
-"""Adapters of CLIP: a few trained parameters on a frozen model, all with the interface of
-:mod:`.base`."""
+"""Adapters of CLIP: methods that train a few parameters on a frozen model, with one interface
+(:mod:`.base`)."""
 
 from hypvision.clip.adapters import (
     bottleneck,
@@ -7,7 +7,7 @@ from hypvision.clip.adapters import (
     lathadapter,
     lora,
     vpt,
-)  # importing a method registers it
+)  # Importing the module of a method registers the method.
 from hypvision.clip.adapters.base import (
     ADAPTERS,
     Adapter,

@@ -1,15 +1,16 @@
 """The interface that every adapter of a frozen CLIP implements.
 
->>> # or a config: HyperCLIPConfig(block=64)
+>>> # The second argument may also be a config: HyperCLIPConfig(block=64)
 >>> model = adapters.inject(model, "hyperclip", block=64)
 >>> optimizer = torch.optim.AdamW(adapters.trainable_parameters(model), lr=1.5e-5)
->>> adapters.save(model, "adapter.safetensors")        # what was learned, and nothing else
+>>> adapters.save(model, "adapter.safetensors")        # only the learned weights and the config
 >>> adapters.load(fresh_model, "adapter.safetensors")  # onto the base model of the training
->>> adapters.merge(model)                              # plain open_clip weights; or remove(model)
+>>> adapters.merge(model)            # makes plain open_clip weights; remove(model) drops the change
 
-A method is a folder: ``config.py`` (a dataclass, :class:`AdapterConfig`), ``model.py`` (where it is
-put: a subclass of :class:`Adapter`, marked by :func:`register`), maybe ``layer.py`` (the
-mathematics). A model may carry one adapter of each method; ``name`` chooses one of several.
+A method is a folder: ``config.py`` (a dataclass, :class:`AdapterConfig`), ``model.py`` (a subclass
+of :class:`Adapter` that changes the model, marked by :func:`register`), and perhaps ``layer.py``
+(the mathematics). A model may have one adapter of each method; the argument ``name`` chooses one of
+several.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class AdapterConfig:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> AdapterConfig:
-        """A config from options by name."""
+        """Return a config with these options; an unknown option is an error."""
         known = [field.name for field in fields(cls)]
         method = cls.__name__.removesuffix("Config")
         unknown = sorted(set(options) - set(known))
@@ -71,11 +72,11 @@ class AdapterConfig:
 
 
 class Adapter(ABC):
-    """One method on one model. It is made by :func:`inject` and stored in ``model.adapters``.
+    """An adapter: one method on one model, made by :func:`inject` and stored in ``model.adapters``.
 
     The modules that it adds are registered under its :attr:`name` (``model.NAME``,
-    ``...BLOCK.NAME``), so that its entries of the model's state dict are those with this word in
-    their names.
+    ``...BLOCK.NAME``), so its entries in the model's state dict are those with this word in their
+    names.
 
     The constructor does not change the model; it raises an error if the method or its config does
     not fit the model.
@@ -84,7 +85,8 @@ class Adapter(ABC):
     name: ClassVar[str]
     Config: ClassVar[type[AdapterConfig]]
     changes_towers: ClassVar[bool] = True
-    """Whether embeddings change; if not, the adapter has no effect but in a task that asks it."""
+    """Whether the adapter changes embeddings; if not, only tasks that ask the adapter itself use
+    it."""
 
     def __init__(self, model: nn.Module, config: Any):
         self.model = model
@@ -92,33 +94,33 @@ class Adapter(ABC):
 
     @abstractmethod
     def attach(self) -> None:
-        """Put the adapter into the model. With most methods its outputs do not change until the
-        adapter is trained."""
+        """Add the adapter to the model. With most methods the model's outputs do not change until
+        the adapter is trained."""
 
     @abstractmethod
     def detach(self) -> None:
-        """Undo :meth:`attach`: restore the base model bit for bit."""
+        """Undo :meth:`attach`, which restores the base model bit for bit."""
 
     @abstractmethod
     def describe(self) -> str:
-        """What is adapted, for :func:`summary`."""
+        """Return words for what is adapted, for :func:`summary`."""
 
     def merge(self) -> None:
-        """Merge the learned change into the base weights, if the method allows it; the caller then
-        calls :meth:`detach`."""
+        """Merge the learned change into the base weights, if the method allows it; the caller calls
+        :meth:`detach` afterwards."""
         raise HypvisionError(
             f"An adapter '{self.name}' cannot be merged, because weights of a plain CLIP cannot "
             "express it. Keep it in the model, and save it with adapters.save."
         )
 
     def parameters(self) -> list[nn.Parameter]:
-        """The trainable parameters, in the order of the model's parameters."""
+        """Return the trainable parameters, in the order of the model's parameters."""
         return [
             value for name, value in self.model.named_parameters() if self.name in name.split(".")
         ]
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The adapter's entries of the model's state dict."""
+        """Return the adapter's entries in the model's state dict."""
         return {
             name: value
             for name, value in self.model.state_dict().items()
@@ -126,18 +128,19 @@ class Adapter(ABC):
         }
 
     def freeze_unused(self) -> None:  # noqa: B027 - most methods have nothing to freeze
-        """Freeze parameters that dense prediction does not use; distributed training fails if they
-        get no gradient."""
+        """Freeze parameters that dense prediction does not use, because distributed training fails
+        if a parameter gets no gradient."""
 
     def acts_on(self) -> list[tuple[Tower, Sequence[int]]]:
-        """The adapted towers with the numbers of their blocks; a saved file records them to
-        identify the base model."""
+        """Return the adapted towers with the numbers of their adapted blocks; a saved file
+        identifies the base model by these."""
         return [(tower, range(len(tower.blocks))) for tower in find_towers(self.model)]
 
     @torch.no_grad()
     def fingerprint(self) -> dict[str, Any]:
-        """Identifies a base model: sizes, the mean absolute value of the packed projections, and a
-        few of their entries (two random initialisations have the same mean)."""
+        """Return numbers that identify a base model: for each tower its sizes, the mean absolute
+        value of its packed projections, and a few of their entries (two random initialisations have
+        the same mean)."""
         found = {}
         for tower, numbers in self.acts_on():
             weights = [tower.frozen(tower.blocks[number]).float() for number in numbers]
@@ -152,12 +155,12 @@ class Adapter(ABC):
 
 
 ADAPTERS: dict[str, type[Adapter]] = {}
-"""Methods by name, as configs call them: ``adapter=dict(type="hyperclip", ...)``; those of
-:data:`hypvision.checkpoints.match.ADAPTER_NAMES`."""
+"""Adapter methods by name, as in configs: ``adapter=dict(type="hyperclip", ...)``. The names are
+those in :data:`hypvision.checkpoints.match.ADAPTER_NAMES`."""
 
 
 def register(method: type[Adapter]) -> type[Adapter]:
-    """Class decorator: register a method under its name."""
+    """Register a method under its name; a class decorator."""
     ADAPTERS[method.name] = method
     return method
 
@@ -177,12 +180,12 @@ def _carried(model: nn.Module) -> dict[str, Adapter]:
 
 
 def is_injected(model: nn.Module, name: str | None = None) -> bool:
-    """Whether a model has an adapter (of this name, if given)."""
+    """Return whether a model has an adapter (of this name, if given)."""
     return bool(_carried(model)) if name is None else name in _carried(model)
 
 
 def adapter_of(model: nn.Module, name: str | None = None) -> Adapter:
-    """The adapter of a model; ``name`` chooses one of several."""
+    """Return the adapter of a model; ``name`` chooses one of several."""
     carried = _carried(model)
     if name is None and len(carried) == 1:
         return next(iter(carried.values()))
@@ -203,14 +206,14 @@ def inject(
     freeze: bool = True,
     **options: Any,
 ) -> nn.Module:
-    """Put an adapter on an open_clip model, in place, and return it; its state dict has the base
-    model's names and the adapter's.
+    """Add an adapter to an open_clip model in place, and return the model; its state dict has the
+    base model's names and those of the adapter.
 
     Args:
-        config: what is adapted and how: a config of a method; its name, with the config's fields as
-            ``options``; or a dict of both, ``dict(type="hyperclip", block=64)``; the default type
-            is HyperCLIP.
-        freeze: freeze everything but the adapters.
+        config: the method and its settings: a config of the method; or its name, with the config's
+            fields as ``options``; or both in a dict, ``dict(type="hyperclip", block=64)``, where
+            the default type is HyperCLIP.
+        freeze: freeze all parameters but those of adapters.
     """
     if isinstance(config, AdapterConfig):
         if options:
@@ -239,7 +242,7 @@ def inject(
 
 
 def trainable_parameters(model: nn.Module, name: str | None = None) -> list[nn.Parameter]:
-    """The trainable parameters of one adapter, or of all, for an optimiser."""
+    """Return the trainable parameters of one adapter, or of all, for an optimiser."""
     chosen = (
         _carried(model).values()
         if name is None and is_injected(model)
@@ -249,12 +252,12 @@ def trainable_parameters(model: nn.Module, name: str | None = None) -> list[nn.P
 
 
 def adapter_state_dict(model: nn.Module, name: str | None = None) -> dict[str, Tensor]:
-    """The adapter's own entries of the model's state dict."""
+    """Return the adapter's own entries in the model's state dict."""
     return adapter_of(model, name).state_dict()
 
 
 def summary(model: nn.Module, name: str | None = None) -> str:
-    """One line about the trained parameters."""
+    """Return a line of text about the adapter: the number of its parameters and what it adapts."""
     adapter = adapter_of(model, name)
     own = {id(parameter) for parameter in adapter.parameters()}
     count = sum(parameter.numel() for parameter in adapter.parameters())
@@ -265,14 +268,14 @@ def summary(model: nn.Module, name: str | None = None) -> str:
 
 
 def merge(model: nn.Module, name: str | None = None) -> nn.Module:
-    """Write the learned change into the base weights and remove the adapter: a plain open_clip
-    model, in place."""
+    """Merge the learned change into the base weights in place and remove the adapter; return the
+    model, which is a plain open_clip model then."""
     adapter_of(model, name).merge()
     return remove(model, name)
 
 
 def remove(model: nn.Module, name: str | None = None) -> nn.Module:
-    """Remove the adapter in place, which restores the base model."""
+    """Remove the adapter in place, which restores the base model, and return the model."""
     adapter = adapter_of(model, name)
     adapter.detach()
     others = {key: other for key, other in _carried(model).items() if other is not adapter}
@@ -283,16 +286,18 @@ def remove(model: nn.Module, name: str | None = None) -> nn.Module:
     return model
 
 
-# Files
+# Adapter files
 # --------------------------------------------------------------------------------------------------
 
 
 def save(model: nn.Module, path: str | Path, name: str | None = None) -> Path:
-    """Write the adapter's weights and configuration into one safetensors file, moved into place
-    when complete."""
+    """Write the adapter's weights and configuration to a safetensors file, which is complete when
+    it appears at ``path``; return the path."""
     path = Path(path).expanduser()
     if path.suffix != ".safetensors":
-        raise HypvisionError(f"An adapter is written as .safetensors, got '{path}'.")
+        raise HypvisionError(
+            f"An adapter is written as .safetensors, got '{path}'. Give a path with this ending."
+        )
     adapter = adapter_of(model, name)
     about = dict(type=adapter.name, config=asdict(adapter.config), base=adapter.fingerprint())
     write_tensors(adapter.state_dict(), path, {"adapter": json.dumps(about)})
@@ -300,8 +305,8 @@ def save(model: nn.Module, path: str | Path, name: str | None = None) -> Path:
 
 
 def load(model: nn.Module, path: str | Path, strict: bool = True) -> nn.Module:
-    """Put a saved adapter, a file of :func:`save`, onto a fresh base model, in place; ``strict``:
-    raise an error if it was trained on other base weights."""
+    """Add an adapter from a file of :func:`save` to a fresh base model in place, and return the
+    model. With ``strict`` it is an error if the adapter was trained on other base weights."""
     path = Path(path).expanduser()
     config, base, weights = _read(path)
     _check_sizes(model, base, path)
@@ -312,7 +317,8 @@ def load(model: nn.Module, path: str | Path, strict: bool = True) -> nn.Module:
         found = compare(adapter.state_dict(), weights)
         if found.missing or found.unexpected or found.mismatched:
             raise HypvisionError(
-                f"The adapter '{path}' does not fit this model: {found.describe()}."
+                f"The adapter '{path}' does not fit this model: {found.describe()}. "
+                "Load it onto the model that it was trained on."
             )
     except HypvisionError:
         remove(model, adapter.name)
@@ -323,7 +329,7 @@ def load(model: nn.Module, path: str | Path, strict: bool = True) -> nn.Module:
 
 
 class _Base(NamedTuple):
-    """A tower in :meth:`Adapter.fingerprint`."""
+    """What :meth:`Adapter.fingerprint` records of one tower of the base model."""
 
     width: int
     depth: int
@@ -332,7 +338,7 @@ class _Base(NamedTuple):
 
 
 class _About(NamedTuple):
-    """The header of a file of :func:`save`."""
+    """The header of a file that :func:`save` writes."""
 
     type: str
     config: dict[str, Any]
@@ -340,13 +346,13 @@ class _About(NamedTuple):
 
 
 def _read(path: Path) -> tuple[AdapterConfig, Mapping[str, _Base], dict[str, Tensor]]:
-    """Config, fingerprint of the base model, and weights of a file."""
+    """Read the config, the fingerprint of the base model, and the weights from an adapter file."""
     if not path.is_file():
         raise HypvisionError(f"{why_no_file(path, 'adapter')} Check the path.")
     wrong = format_problem(path)
     if wrong is not None:
         of_training = (
-            "To take it out of a training: clip.load_segmenter, and save the adapter of its clip."
+            "To get it from a training, call clip.load_segmenter and save the adapter of its clip."
         )
         advice = of_training if path.suffix in (".pth", ".pt") else "Copy it again."
         raise HypvisionError(f"The adapter '{path}' cannot be read: it is {wrong}. {advice}")
@@ -368,8 +374,8 @@ def _check_sizes(model: nn.Module, base: Mapping[str, _Base], path: Path) -> Non
             width, depth = sizes.get(modality, (0, 0))
             raise HypvisionError(
                 f"The adapter '{path}' is of another model: its {modality} tower has "
-                f"{trained.depth} blocks of width {trained.width}, this one's {depth} of {width}. "
-                "Load it onto the model that it was trained on."
+                f"{trained.depth} blocks of width {trained.width}, but here it has {depth} of "
+                f"width {width}. Load it onto the model that it was trained on."
             )
 
 
@@ -379,7 +385,7 @@ def _check_base(measured: Mapping[str, Any], base: Mapping[str, _Base], path: Pa
             continue
         size = base[modality].mean_abs
         sample, numbers = map(torch.tensor, (base[modality].sample, here["sample"]))
-        # tolerance of bfloat16, because either model may be in bfloat16
+        # The tolerance is that of bfloat16, because either model may be in bfloat16.
         alike = sample.shape == numbers.shape and (
             math.isclose(here["mean_abs"], size, rel_tol=1e-2)
             and torch.allclose(numbers, sample, rtol=1e-2, atol=1e-2 * size)

@@ -1,6 +1,7 @@
-"""Few-shot recognition with a frozen CLIP: hosts, learned prompts, and official checkpoints."""
+"""Few-shot recognition with a frozen CLIP: methods (called hosts), learned prompts, and official
+checkpoints."""
 
-# importing hosts registers them
+# Importing the modules of hosts registers the hosts.
 from hypvision.clip.prompting import heads, prompted, promptkd, promptsrc
 from hypvision.clip.prompting.hosts import (
     HOSTS,

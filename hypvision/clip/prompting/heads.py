@@ -1,6 +1,6 @@
 """Methods on features of the frozen towers: linear probe, CLIP-Adapter, Tip-Adapter.
 
-They use an image only through its frozen feature, so precomputed features (B, d) may be given in
+They use only the frozen feature of an image, so precomputed features ``(B, d)`` may be given in
 place of images.
 """
 
@@ -17,13 +17,12 @@ from hypvision.clip.towers import embedding_size
 from hypvision.geometry.numerics import exact
 from hypvision.io.errors import HypvisionError
 
-ROWS = 4096  # validation images whose similarities to the cache are computed in one batch
+ROWS = 4096  # number of validation images that are compared with the cache in one batch
 
 
 class LinearProbe(Host, name="linear-probe"):
-    """A linear classifier of the unit image features, for a hyperbolic CLIP of the images' vectors
-    in the tangent space at the origin; it distinguishes only the ``classes`` that it was trained
-    on."""
+    """A linear classifier of unit image features, or for a hyperbolic CLIP of the images' tangent
+    vectors at the origin; it distinguishes only the ``classes`` of its training."""
 
     learner: nn.Linear
     feature_inputs = on_hyperboloid = True
@@ -76,7 +75,8 @@ class CLIPAdapter(Host, name="clip-adapter"):
 
 
 class _Cache(nn.Module):
-    """Keys (N, d) and values (N, C) of the training images, with alpha and beta."""
+    """The cache of Tip-Adapter: keys ``(N, d)`` and values ``(N, C)`` of the N training images, and
+    the numbers alpha and beta."""
 
     values: Tensor
     alpha: Tensor
@@ -91,15 +91,15 @@ class _Cache(nn.Module):
 
 
 class TipAdapter(Host, name="tip-adapter"):
-    r"""Tip-Adapter (Zhang et al., ECCV 2022): to CLIP's logits come those of a cache of the
-    training images, :math:`\alpha \exp(-\beta (1 - v \cdot K))\, V` with their features :math:`K`
-    and one-hot labels :math:`V`.
+    r"""Tip-Adapter (Zhang et al., ECCV 2022) adds to CLIP's logits those of a cache of the training
+    images, :math:`\alpha \exp(-\beta (1 - v \cdot K))\, V` with their features :math:`K` and
+    one-hot labels :math:`V`.
 
-    :meth:`fill` makes the cache, of ``keys`` images and so many ``classes``; :meth:`search` chooses
-    alpha and beta. With ``tune`` the keys train from there (Tip-Adapter-F). For a hyperbolic CLIP
-    the features are directions in the tangent space at the origin, and CLIP's logits are minus its
-    scaled distances. ``ensemble``: class features as in :func:`.hosts.mean_class_features`, as
-    published on ImageNet.
+    :meth:`fill` fills the cache, which has ``keys`` images of ``classes`` classes; :meth:`search`
+    chooses alpha and beta. With ``tune`` the keys are trained further (Tip-Adapter-F). For a
+    hyperbolic CLIP the features are directions of tangent vectors at the origin, and CLIP's logits
+    are minus its scaled distances. With ``ensemble`` class features are those of
+    :func:`.hosts.mean_class_features`, as published for ImageNet.
     """
 
     learner: _Cache
@@ -131,28 +131,28 @@ class TipAdapter(Host, name="tip-adapter"):
         return mean_class_features(self) if self.ensemble else super().encode_classes()
 
     def unsaid(self) -> dict[str, Tensor]:
-        """alpha and beta, since the official files hold only the cache."""
+        """Return alpha and beta, because official files contain only the cache."""
         return {
             f"learner.{name}": getattr(self.learner, name).clone() for name in ("alpha", "beta")
         }
 
     @torch.no_grad()
     def fill(self, features: Tensor, labels: Tensor) -> None:
-        """Fill the cache with features (N, d) of the frozen tower (means over augmented views) and
-        labels (N,)."""
+        """Fill the cache with features ``(N, d)`` of the frozen tower, which are means over
+        augmented views, and labels ``(N,)``."""
         size, classes = self.learner.values.shape
         if len(features) != size or int(labels.max()) >= classes:
             raise HypvisionError(
                 f"The Tip-Adapter was made for {size} images of {classes} classes, but the data "
-                f"has {len(features)} of {int(labels.max()) + 1}. Set their number, "
+                f"has {len(features)} of {int(labels.max()) + 1}. Set the number of images, "
                 f"images={len(features)} of few_shot_config or keys={len(features)} of the head, "
-                "and that of the classes."
+                "and the number of classes."
             )
         self.learner.keys.copy_(F.normalize(features.float(), dim=-1))
         self.learner.values.copy_(F.one_hot(labels, classes))
 
     def cache_logits(self, image: Tensor) -> Tensor:
-        """(B, C) of unit features (B, d)."""
+        """Return the logits ``(B, C)`` of the cache for unit features ``(B, d)``."""
         with exact(image.device):
             affinity = image @ self.learner.keys.T
             return (
@@ -163,7 +163,7 @@ class TipAdapter(Host, name="tip-adapter"):
 
     @torch.no_grad()
     def restart(self) -> None:
-        """alpha and beta as they were before :meth:`search`, for more training of the keys."""
+        """Reset alpha and beta to their values before :meth:`search`, to train the keys further."""
         self.learner.alpha.fill_(self._start[0])
         self.learner.beta.fill_(self._start[1])
 
@@ -176,12 +176,12 @@ class TipAdapter(Host, name="tip-adapter"):
         plain: Tensor | None = None,
         ends: tuple[float, float] = (7.0, 3.0),
     ) -> float:
-        """Grid search of alpha and beta on validation features, from 0.1 to the ends; the first
-        best pair wins (beta outermost).
+        """Choose alpha and beta by a grid search on validation data, and return the accuracy there
+        in percent. Among equally good pairs the first one is taken (beta is the outer loop).
 
-        Features (N, d) are not normalised; ``plain`` are logits (N, C) to which those of the cache
-        are added, by default CLIP's; ``ends``, of beta and alpha, are not included. Returns the
-        accuracy there, in percent.
+        Features ``(N, d)`` are not normalised. ``plain`` are logits ``(N, C)`` to which those of
+        the cache are added (None: CLIP's). The grid has ``betas`` and ``alphas`` values, from 0.1
+        to below the ``ends`` of beta and alpha.
         """
         image = F.normalize(features.float(), dim=-1)
         plain = self.plain_logits(features.float()) if plain is None else plain
@@ -207,7 +207,7 @@ class TipAdapter(Host, name="tip-adapter"):
         if len(self.names) != classes:
             raise HypvisionError(
                 f"This Tip-Adapter has a cache of {classes} classes, so it cannot recognise "
-                f"{len(self.names)} others."
+                f"{len(self.names)} others. Fill a cache with images of these classes."
             )
         image = self.features(images)
         return self.output(image, text, extra=self.cache_logits(F.normalize(image, dim=-1)))

@@ -1,8 +1,8 @@
-"""Few-shot recognition with a frozen CLIP: the interface of the methods.
+"""Few-shot recognition with a frozen CLIP: the interface of all methods.
 
 A host is a method applied to a CLIP. It maps images to unit features of images and classes
-(:class:`HostOutput`); logits are their scaled cosines. :attr:`Host.learner` is trained, CLIP is
-frozen. A new list of classes is one call, :meth:`Host.set_classes`.
+(:class:`HostOutput`); logits are their cosines, times a scale. :attr:`Host.learner` is trained,
+CLIP is frozen. :meth:`Host.set_classes` sets a new list of classes.
 
 >>> host = build_host(create_clip("ViT-B-16", "openai"), "maple")         # of :mod:`.prompted`
 >>> host.set_classes(["cat", "dog"])
@@ -45,25 +45,25 @@ from hypvision.io.checks import at_least, refuse
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.records import parse
 
-_CHUNK = 256  # texts that are encoded at once without gradients
+_CHUNK = 256  # number of texts that are encoded at once without gradients
 
 
 @dataclass
 class HostOutput:
-    """The output of a host for a batch.
+    """The output of a host for a batch of B images and C classes.
 
     Attributes:
-        image: (B, d) unit image features, float32.
-        text: (C, d) unit class features, or (B, C, d) where each image has its own.
-        scale: of the cosines, ``1 / tau``.
-        losses: additional weighted losses.
-        extra: (B, C) logits that are added to the cosines (Tip-Adapter).
-        teacher: (B, C) logits of a teacher in place of labels (PromptKD).
-        direct: (B, C) logits in place of the cosines: of a classifier without class features
-            (linear probe), or minus the scaled distances of a hyperbolic CLIP.
+        image: unit image features ``(B, d)``, float32.
+        text: unit class features ``(C, d)``, or ``(B, C, d)`` if each image has its own; or None.
+        scale: the factor of the cosines, ``1 / tau``.
+        losses: additional losses, already weighted.
+        extra: logits ``(B, C)`` that are added to the cosines (Tip-Adapter).
+        teacher: logits ``(B, C)`` of a teacher in place of labels (PromptKD).
+        direct: logits ``(B, C)`` in place of the cosines: those of a classifier without class
+            features (linear probe), or minus the scaled distances of a hyperbolic CLIP.
         distillation: weight of the loss against ``teacher``.
-        temperature: of the softmax in that loss.
-        consistency: function that computes ``losses`` for other unit class features (PromptSRC).
+        temperature: temperature of the softmax in this loss.
+        consistency: a function that computes ``losses`` for other unit class features (PromptSRC).
         raw_image, raw_text: ``image`` and ``text`` before normalisation.
     """
 
@@ -81,8 +81,8 @@ class HostOutput:
     raw_text: Tensor | None = None
 
     def logits(self, text: Tensor | None = None) -> Tensor:
-        """Logits (B, C) for these class features (of any length) or the host's own; computed
-        outside autocast."""
+        """Return logits ``(B, C)``, computed outside autocast, for the class features ``text``, of
+        any length, or for the host's own (None)."""
         if text is None and self.direct is not None:
             return self.direct if self.extra is None else self.direct + self.extra
         text = self.text if text is None else text
@@ -96,8 +96,8 @@ class HostOutput:
             return logits if self.extra is None else logits + self.extra
 
     def fit(self, logits: Tensor, labels: Tensor | None, weights: Tensor | None = None) -> Tensor:
-        """The loss: weighted divergence from the teacher's logits, or cross-entropy with weights of
-        the classes (C,)."""
+        """Return the loss of logits: the weighted divergence from the teacher's logits if there are
+        any, else the cross-entropy with ``weights`` of the classes ``(C,)``."""
         if self.teacher is None:
             assert labels is not None, "without a teacher the loss needs labels"
             return F.cross_entropy(logits, labels, weights)
@@ -106,8 +106,8 @@ class HostOutput:
 
 
 def mean_divergence(logits: Tensor, target: Tensor) -> Tensor:
-    """KL(softmax(target) || softmax(logits)), summed and divided by B C, as in the codes of
-    PromptKD and PromptSRC."""
+    """Return KL(softmax(target) || softmax(logits)), summed over ``(B, C)`` and divided by B C, as
+    in the codes of PromptKD and PromptSRC."""
     total = F.kl_div(
         logits.log_softmax(-1), target.log_softmax(-1), reduction="sum", log_target=True
     )
@@ -115,14 +115,18 @@ def mean_divergence(logits: Tensor, target: Tensor) -> Tensor:
 
 
 HOSTS: dict[str, type[Host]] = {}
-"""Methods by name, as configs and the command line call them; a class enters by
+"""Methods by the name that configs and the command line use; a class registers itself by
 ``class CoOp(Host, name="coop")``."""
 
 
 class Host(nn.Module):
-    """Base of the methods: :attr:`learner` trains, ``clip`` is frozen, ``names`` are the classes.
-    In training at most ``text_chunk`` class texts are encoded at a time, and activations recomputed
-    in backward, so that memory does not grow with the number of classes; None: all at once."""
+    """Base of the few-shot methods: :attr:`learner` trains, ``clip`` is frozen, ``names`` are the
+    classes.
+
+    In training at most ``text_chunk`` class texts are encoded at a time, and their activations are
+    computed again in the backward pass, so that memory does not grow with the number of classes;
+    None: all texts at once.
+    """
 
     clip: nn.Module
     learner: nn.Module
@@ -130,16 +134,17 @@ class Host(nn.Module):
     std: Tensor
 
     feature_inputs = False
-    """Whether features of the frozen image tower, (B, d), may be given in place of images."""
+    """Whether features ``(B, d)`` of the frozen image tower may be given in place of images."""
     reads_names = True
-    """Whether classes are recognised by the texts of their names."""
+    """Whether the method recognises classes by the texts of their names."""
     on_hyperboloid = False
-    """Whether the method works with a hyperbolic CLIP, in the tangent space at the origin."""
+    """Whether the method works with a hyperbolic CLIP, whose features are tangent vectors at the
+    origin."""
 
     @property
     def fixed_classes(self) -> int | None:
-        """The number of the classes that it learned one by one, whose names are fixed since; None:
-        any names."""
+        """The number of classes if training fixes the classes, as each has weights of its own;
+        None: any class names will do."""
         return None
 
     def __init_subclass__(cls, name: str | None = None) -> None:
@@ -166,7 +171,7 @@ class Host(nn.Module):
         self.register_state_dict_post_hook(_drop_frozen)
         self.register_load_state_dict_pre_hook(_add_frozen)
 
-    # Classes
+    # Class names and their features
 
     def set_classes(
         self,
@@ -174,15 +179,15 @@ class Host(nn.Module):
         template: str | None = None,
         templates: Sequence[str] | None = None,
     ) -> None:
-        """Change the classes; warns of classes with equal tokens.
+        """Set the class names, and warn of classes with equal tokens.
 
         Args:
-            names: in the order of the labels; ``_`` stands for a space.
-            template: the sentence of the data set, for methods without a learned context; default:
-                unchanged, at first that of the weights.
-            templates: those of the data set for methods that take the mean over several; default:
-                those of the weights, else the seven of :data:`~hypvision.data.classes.SELECTED`,
-                and ``template``.
+            names: class names in the order of the labels; ``_`` stands for a space.
+            template: the data set's sentence for methods without a learned context; None: keep the
+                current one, which at first is that of the weights.
+            templates: the data set's sentences for methods that average over several; None: those
+                of the weights, or else the seven of :data:`~hypvision.data.classes.SELECTED`, and
+                ``template``.
         """
         if not names:
             raise HypvisionError("The class list is empty. Give at least one class name.")
@@ -204,19 +209,21 @@ class Host(nn.Module):
 
     @property
     def ending(self) -> str:
-        """What ends a sentence: a full stop, unless the template has none."""
+        """The end of a sentence: a full stop, or nothing if the template has none."""
         return "." if self.template.endswith(".") else ""
 
     def tokens(self, sentences: list[str]) -> Tensor:
-        """Token numbers (T, L) in the memory of the host, where cutting texts waits for no GPU."""
+        """Return token numbers ``(T, L)`` on the CPU, where cutting texts does not wait for a
+        GPU."""
         return self.tokenizer(sentences)
 
     def texts(self) -> Tensor:
-        """Unit class features (C, d), float32; cached until classes or learned weights change."""
+        """Return unit class features ``(C, d)``, float32, cached until classes or learned weights
+        change."""
         return self.class_features()[0]
 
     def class_features(self) -> tuple[Tensor, Tensor]:
-        """:meth:`texts`, normalised and not."""
+        """Return class features ``(C, d)``, float32: of unit length, and before normalisation."""
         if not self.names:
             raise HypvisionError(
                 "There are no classes. Call set_classes(['cat', 'dog', ...]) first."
@@ -232,33 +239,34 @@ class Host(nn.Module):
         return self._memo.get(learned, make)
 
     def text_parameters(self) -> list[Tensor]:
-        """The learned parameters that class features depend on."""
+        """Return the learned parameters on which the class features depend."""
         return []
 
     def encode_classes(self) -> Tensor:
-        """Compute class features (C, d), not normalised, float32."""
+        """Compute class features ``(C, d)``, float32 and not normalised."""
         return self._encode(self.tokens(self.sentences()))
 
     def _encode(self, tokens: Tensor, layers: Mapping[int, Tensor] | None = None) -> Tensor:
         return encode_sentences(self.clip, tokens, layers, self.text_chunk)
 
-    # Images
+    # Images and their features
 
     @property
     def scale(self) -> Tensor:
-        """``1 / tau`` of the frozen CLIP."""
+        """``1 / tau`` of the frozen CLIP, the factor of cosines."""
         return logit_scale_of(self.clip).exp().float()
 
     def frozen_features(self, images: Tensor) -> Tensor:
-        """Features (B, d) of the frozen image tower, not normalised, float32; features are returned
-        unchanged."""
+        """Return features ``(B, d)`` of the frozen image tower, float32 and not normalised;
+        features in place of images are returned as they are."""
         if images.dim() == 2:
             return images.float()
         with torch.no_grad():
             return encode_image(self.clip, self.normalised(images)).float()
 
     def normalised(self, images: Tensor) -> Tensor:
-        """Normalise pixels for this CLIP."""
+        """Return images ``(B, 3, H, W)``, RGB from 0 to 255, normalised for this CLIP; another size
+        than its own is an error."""
         size = fixed_size(self.clip)
         if size is not None and tuple(images.shape[-2:]) != size:
             given, wanted = ("x".join(map(str, pair)) for pair in (images.shape[-2:], size))
@@ -269,25 +277,26 @@ class Host(nn.Module):
         return (images.float() - self.mean) / self.std
 
     def features(self, images: Tensor) -> Tensor:
-        """Image features (B, d), not normalised, float32."""
+        """Return image features ``(B, d)``, float32 and not normalised."""
         return self.frozen_features(images)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> HostOutput:
-        """Features of a batch: images (B, 3, H, W), RGB from 0 to 255, or features (B, d) where
-        :attr:`feature_inputs` says so; labels (B,) for hosts whose losses use them."""
+        """Return the output for a batch of images ``(B, 3, H, W)``, RGB from 0 to 255, or of
+        features ``(B, d)`` if :attr:`feature_inputs`; ``labels`` ``(B,)`` are for hosts whose
+        losses use them."""
         return self.output(self.features(images), self.class_features())
 
     def plain_logits(self, image: Tensor, text: Tensor | None = None) -> Tensor:
-        """CLIP's logits (B, C) of image features (B, d) and class features (C, d), default: the
-        host's; neither are normalised. Cosines, or on a hyperboloid minus distances, times the
-        scale."""
+        """Return CLIP's logits ``(B, C)`` for image features ``(B, d)`` and class features ``(C,
+        d)`` (None: the host's), which are both not normalised: cosines, or on a hyperboloid minus
+        distances, times the scale."""
         text = self.class_features()[1] if text is None else text
         space = space_of(self.clip)
         with exact(image.device):
             return space.logits(space.embed(image, "image"), space.embed(text, "text"), self.scale)
 
     def output(self, image: Tensor, classes: tuple[Tensor, Tensor], **others: Any) -> HostOutput:
-        """The output for image features (not normalised) and the result of
+        """Return the output for image features, which are not normalised, and the result of
         :meth:`class_features`."""
         text, raw = classes
         if is_hyperbolic(self.clip):
@@ -297,11 +306,11 @@ class Host(nn.Module):
         )
 
     def unsaid(self) -> dict[str, Tensor]:
-        """Entries of the state dict that a file may lack."""
+        """Return entries of the state dict that a checkpoint may lack, with their values."""
         return {}
 
     def train(self, mode: bool = True) -> Host:
-        """Switch the mode; the frozen CLIP stays in evaluation mode."""
+        """Set the mode of the learner; the frozen CLIP stays in evaluation mode."""
         super().train(mode)
         self.clip.eval()
         self._memo.clear()
@@ -312,25 +321,25 @@ class Host(nn.Module):
         return super()._apply(*args, **kwargs)
 
 
-# State dicts hold only what was learned
+# State dicts contain only what was learned
 
 
 def is_learned(name: str) -> bool:
-    """Whether an entry of a host's state dict is learned, not frozen."""
+    """Return whether an entry of a host's state dict is learned and not frozen."""
     return name.startswith("learner.") or (
         name.startswith("clip.") and any(part in ADAPTERS for part in name.split("."))
     )
 
 
 def _drop_frozen(host: nn.Module, state_dict: dict[str, Tensor], prefix: str, _: Any) -> None:
-    """After ``state_dict()``: drop the frozen models."""
+    """Drop the entries of frozen models from the result of ``state_dict()``."""
     for name in [name for name in state_dict if name.startswith(prefix)]:
         if not is_learned(name.removeprefix(prefix)):
             del state_dict[name]
 
 
 def _add_frozen(host: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    """Before ``load_state_dict()``: add the frozen models."""
+    """Add the entries of frozen models before ``load_state_dict()``, which checkpoints lack."""
     for name, module in host.named_modules():
         if name.partition(".")[0] in ("clip", "teacher"):
             for own, value in (*module._parameters.items(), *module._buffers.items()):
@@ -344,7 +353,8 @@ def _add_frozen(host: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_:
 
 
 def load_learned(host: Host, source: str | Path) -> None:
-    """Load learned weights from a training's checkpoint or an official one, converted or not."""
+    """Load learned weights into a host, from a training's checkpoint or an official one, converted
+    or not."""
     weights = learned_names(network_weights(read(source), re.compile(r"host\.(.+)")), host.clip)
     weights = {
         **host.unsaid(),
@@ -363,10 +373,15 @@ def encode_sentences(
     chunk: int | None = None,
     embeddings: Tensor | None = None,
 ) -> Tensor:
-    """Text features (T, d), not normalised, float32, of tokens (T, L); ``layers`` are learned
-    tokens (n, width) or (T, n, width) that replace the n tokens after the first one, ``embeddings``
-    (T, L, width) stand in place of those of the tokens. With gradients a ``chunk`` is encoded at a
-    time, and activations are recomputed in backward."""
+    """Return text features ``(T, d)``, float32 and not normalised, of tokens ``(T, L)``.
+
+    Args:
+        layers: learned tokens ``(n, width)`` or ``(T, n, width)`` by block, which replace the n
+            tokens after the first one.
+        chunk: with gradients, encode this many texts at a time, and compute their activations again
+            in the backward pass.
+        embeddings: vectors ``(T, L, width)`` in place of the token embeddings.
+    """
     layers = layers or {}
 
     def encode(rows: Tensor, embedded: Tensor | None, *prompts_of_rows: Tensor) -> Tensor:
@@ -380,7 +395,7 @@ def encode_sentences(
     size = chunk or (len(tokens) if grad else _CHUNK)
     if len(tokens) <= size:
         return encode(tokens, embeddings, *values)
-    # Sort texts by length, so that each chunk needs little padding.
+    # Chunks of texts of similar length need little padding, so the texts are sorted by length.
     order = (tokens != 0).sum(-1).argsort(stable=True)
     places = order.to(next(clip.parameters()).device)
     found = []
@@ -393,16 +408,16 @@ def encode_sentences(
 
 
 def is_hyperbolic(clip: nn.Module) -> bool:
-    """Whether a CLIP model embeds on a hyperboloid, or on several."""
+    """Return whether a CLIP embeds on a hyperboloid, or on a product of several."""
     return not isinstance(space_of(clip), Sphere)
 
 
-# Registry
+# Making hosts by name
 # --------------------------------------------------------------------------------------------------
 
 
 def build_host(clip: CLIPBundle, name: str, **options: Any) -> Host:
-    """A host by its name, a key of :data:`HOSTS`, with the options of its class."""
+    """Return the host with this name, a key of :data:`HOSTS`, and the options of its class."""
     known_hosts = f"{did_you_mean(name, HOSTS)} There are: {', '.join(sorted(HOSTS))}."
     refuse((name not in HOSTS, f"There is no few-shot method '{name}'.{known_hosts}"))
     method = HOSTS[name]
@@ -411,7 +426,7 @@ def build_host(clip: CLIPBundle, name: str, **options: Any) -> Host:
     for key, value in options.items():
         if value != known[key].default and key != "teacher":
             parse(hints[key], value, f"The few-shot method '{name}': {key}")
-            # either number of tokens may be 0 if a method has tokens in both towers
+            # A method with tokens in both towers may have 0 in one of them.
             if str(known[key].annotation).startswith("int"):
                 at_least(0 if key in ("text", "vision") else 1, integer=True, **{key: value})
     return method(clip, **options)
@@ -420,8 +435,8 @@ def build_host(clip: CLIPBundle, name: str, **options: Any) -> Host:
 def _check_host(
     name: str, method: type[Host], hyperbolic: bool, options: Mapping[str, Any]
 ) -> dict[str, inspect.Parameter]:
-    """The parameters of a method; an error for a CLIP that it does not take, and for options that
-    it does not have or lacks."""
+    """Return the parameters of a method; a CLIP that it cannot use, and options that it does not
+    know or that are missing, are errors."""
     able = ", ".join(sorted(other for other, host in HOSTS.items() if host.on_hyperboloid))
     known = {
         key: parameter
@@ -448,12 +463,13 @@ def _check_host(
     return known
 
 
-# Zero-shot
+# Zero-shot recognition and class features over several templates
 # --------------------------------------------------------------------------------------------------
 
 
 class ZeroShot(Host, name="zeroshot"):
-    """CLIP as it is (Radford et al., ICML 2021); ``ensemble``: with :func:`mean_class_features`."""
+    """CLIP without training (Radford et al., ICML 2021), with ``ensemble`` by
+    :func:`mean_class_features`."""
 
     feature_inputs = on_hyperboloid = True
 
@@ -467,16 +483,17 @@ class ZeroShot(Host, name="zeroshot"):
 
 @torch.no_grad()
 def sentence_features(host: Host, templates: Sequence[str]) -> Tensor:
-    """Text features (T, C, d) of the frozen tower, of each template and class, not normalised."""
+    """Return text features ``(T, C, d)`` of the frozen tower, not normalised, for T templates and C
+    classes."""
     tokens = host.tokens([template.format(name) for template in templates for name in host.names])
     return encode_sentences(host.clip, tokens).unflatten(0, (len(templates), -1))
 
 
 def mean_class_features(host: Host) -> Tensor:
-    """Class features (C, d) over several sentences: the seven that CLIP's authors selected on
-    ImageNet and, on other data, the data set's own. The direction is that of the mean of the unit
-    features, and the length is the mean of the features' lengths. For a hyperbolic CLIP the result
-    is the mean of the features before the lift."""
+    """Return class features ``(C, d)`` over several sentences: the seven that CLIP's authors
+    selected on ImageNet and, on other data, the data set's own. Their direction is that of the mean
+    of the unit features, and their length is the mean of the features' lengths. For a hyperbolic
+    CLIP the result is the mean of the features before the lift."""
     sentences = sentence_features(host, host.mean_templates)
     if is_hyperbolic(host.clip):
         return sentences.mean(0)
@@ -485,5 +502,5 @@ def mean_class_features(host: Host) -> Tensor:
 
 
 def feature_size(host: Host) -> int:
-    """Length d of a host's features."""
+    """Return the length d of a host's features."""
     return getattr(host, "dim", None) or embedding_size(host.clip)

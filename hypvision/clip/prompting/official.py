@@ -1,11 +1,11 @@
-"""Convert learned weights between official checkpoints of the few-shot methods and ours.
+"""Conversion of learned weights between official checkpoints of the few-shot methods and ours.
 
 MaPLe, PromptSRC and PromptKD save the whole model with the frozen CLIP (PromptSRC: two of them);
 the frozen parts and the tokens of the training's classes are dropped. CoOp, CoCoOp and CLIP-Adapter
-save only the learned part, without a module's name as prefix; that of the whole model
-(``prompt_learner.``, ``adapter.``) is accepted too, but never written, because the official code
-silently ignores unknown names. Tip-Adapter saves one tensor a file (:func:`read_cache`). Our names
-are those of a few-shot training, ``host.learner.*``; the command is
+save only the learned part, whose names have no prefix; the names of the whole model, with a prefix
+(``prompt_learner.``, ``adapter.``), are accepted but never written, because the official code
+silently ignores unknown names. Tip-Adapter saves each tensor in a file of its own
+(:func:`read_cache`). Our names are those of a few-shot training, ``host.learner.*``; the command is
 ``hypvision zoo convert --from maple IN OUT``.
 """
 
@@ -27,7 +27,7 @@ _PREFIX = "host.learner."
 _TEXT = "text_encoder.transformer.resblocks"
 _IMAGE = "image_encoder.transformer.resblocks"
 
-# Method -> (official name, our name); {n} is a number, {m} is n + 1. The first match counts.
+# Method -> pairs (official name, our name); {n} is a number, {m} is n + 1. The first match is used.
 _NAMES = {
     "maple": [
         ("prompt_learner.ctx", "ctx"),
@@ -61,28 +61,28 @@ _NAMES = {
     "tip-adapter": [(name, name) for name in ("keys", "values", "alpha", "beta")],
 }  # fmt: skip
 FEW_SHOT = tuple(_NAMES)
-"""The methods."""
+"""Names of the few-shot methods whose checkpoints can be converted."""
 
-# Methods for which the official code saves only the learned weights.
+# Methods whose official code saves only the learned weights.
 _ALONE = ("coop", "cocoop", "clip-adapter", "tip-adapter")
-# Further entries of the official files: embeddings of the training's class names, frozen towers.
+# Entries of official files that are not learned: embeddings of class names, a frozen image tower.
 _FROZEN = re.compile(
     r"(prompt_learner\.)?token_(prefix|suffix)2?$|prompt_learner\.ZS_image_encoder\."
 )
 _TOWERS = ("image_encoder.", "text_encoder.", "logit_scale")
-# Methods whose learned part the whole model keeps by this name.
+# Method -> prefix of the names of its learned part in the whole model.
 _PREFIXES = {"coop": "prompt_learner.", "cocoop": "prompt_learner.", "clip-adapter": "adapter."}
-# (a frozen entry of official files, the CLIP's own name)
+# Pairs (frozen entry of official files, the CLIP's own name).
 _FROZEN_CLIP = [
     ("image_encoder.{rest}", "visual.{rest}"), ("text_encoder.{rest}", "{rest}"), ("logit_scale",
     "logit_scale")
 ]  # fmt: skip
-# these weights are 1 x 1 convolutions in the official code
+# In the official code these weights are 1 x 1 convolutions.
 _CONVOLUTION = ("projector.0.weight", "projector.3.weight")
 
 
 def _kind(names: Mapping[str, Any]) -> str | None:
-    """The method that official names belong to."""
+    """Return the method whose official checkpoints have such names; None if there is none."""
     lines = "\n".join(name.removeprefix("adapter.") for name in names)
     for method, marks in _MARKS:
         if all(re.search(mark, lines, re.MULTILINE) for mark in marks):
@@ -90,35 +90,36 @@ def _kind(names: Mapping[str, Any]) -> str | None:
     return None
 
 
-# method and what its names, one a line, must have; the first that fits counts
+# Pairs (method, patterns that its names, one a line, must contain); the first match is used.
 _MARKS = (
     ("maple", (r"\.compound_prompts_text\.|^prompt_learner\.proj\.",)),
     ("promptkd", (r"^VPT_image_trans\.",)),
     ("promptsrc", (r"^prompt_learner\.ctx$", r"^image_encoder\.VPT$")),
     ("cocoop", (r"^(prompt_learner\.)?ctx$", r"meta_net\.")),
     ("coop", (r"^(prompt_learner\.)?ctx$",)),
-    # no biases
+    # A CLIP-Adapter has no biases.
     ("clip-adapter", (r"^fc\.0\.weight$", r"^fc\.2\.weight$", r"\A(?![\s\S]*^fc\.0\.bias$)")),
     ("tip-adapter", (r"^keys$", r"^values$")),
 )
 
 
 def is_official(method: str, weights: Mapping[str, Tensor]) -> bool:
-    """Whether weights are an official checkpoint of a method."""
+    """Return whether weights are an official checkpoint of a method."""
     return _kind(weights) == method
 
 
 def from_official(method: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Official weights by our names, in float32; refuses learned entries of another method."""
+    """Return official weights by our names, in float32; learned entries of another method are an
+    error."""
     found = {}
     for name, value in weights.items():
         bare = name.removeprefix(_PREFIXES.get(method, ""))
         own = None if _FROZEN.match(name) else translated(bare, _NAMES[method])
         if own is None and _is_needed(name, method):
             raise HypvisionError(
-                f"The checkpoint looks like one of {method}, but has a learned entry '{name}', for "
-                "which that has no place. It is of another method or a variant of it, which cannot "
-                "be converted."
+                f"The checkpoint looks like one of {method}, but has a learned entry '{name}', "
+                "which this method does not have. It belongs to another method or to a variant, "
+                "which cannot be converted."
             )
         if own is None and name.startswith("image_encoder."):
             check_tuning([name], f"of {method}")
@@ -130,8 +131,8 @@ def from_official(method: str, weights: Mapping[str, Tensor]) -> dict[str, Tenso
 
 
 def _check_whole(method: str, weights: Mapping[str, Tensor]) -> None:
-    """Raise an error if weights by our names lack one that the method has at any depth."""
-    optional = ("alpha", "beta")  # Tip-Adapter's, which only our files have
+    """Raise an error if weights by our names lack one that the method has at every depth."""
+    optional = ("alpha", "beta")  # only our files of Tip-Adapter have them
     needed = [own for _, own in _NAMES[method] if "{" not in own and own not in optional]
     lacking = [own for own in needed if _PREFIX + own not in weights]
     if lacking:
@@ -143,19 +144,19 @@ def _check_whole(method: str, weights: Mapping[str, Tensor]) -> None:
 
 
 def _reshaped(own: str, value: Tensor) -> Tensor:
-    """Reshape a tensor to or from the official shape."""
+    """Return a tensor reshaped to or from its official shape."""
     if own in _CONVOLUTION:
         return value.flatten(1) if value.dim() == 4 else value[..., None, None]
     return value.T.contiguous() if own == "keys" else value
 
 
 def _is_needed(name: str, method: str) -> bool:
-    """Whether the model would change if an entry without a counterpart among our names were
-    dropped."""
+    """Return whether dropping an entry that has no counterpart among our names would change the
+    model."""
     if _FROZEN.match(name) or (
         method == "promptkd" and not name.startswith(("image_encoder.", "VPT_image_trans."))
     ):
-        return False  # PromptKD learns no text weights: it takes the class features of its teacher
+        return False  # PromptKD learns no text weights: the class features are its teacher's.
     if name.startswith("VPT_image_trans."):
         return True
     if "VPT" in name.split(".")[-1]:
@@ -164,18 +165,18 @@ def _is_needed(name: str, method: str) -> bool:
 
 
 def learned_names(weights: Mapping[str, Tensor], clip: nn.Module) -> dict[str, Tensor]:
-    """Learned weights under our names: official names translated, others unchanged.
+    """Return learned weights by our names; official names are translated, others stay as they are.
 
     Raises:
-        HypvisionError: the frozen CLIP beside official ones is not ``clip``, for which they were
-            not learned.
+        HypvisionError: the frozen CLIP in an official checkpoint is not ``clip``, so the weights
+            were not learned for it.
     """
     method = _kind(weights)
     if method is None:
         return dict(weights)
     own = clip.state_dict()
     for name, value in weights.items():
-        # PromptKD's text tower is the teacher's
+        # In a checkpoint of PromptKD the text tower is the teacher's.
         kept = (
             None
             if method == "promptkd" and name.startswith("text_encoder.")
@@ -195,14 +196,14 @@ def learned_names(weights: Mapping[str, Tensor], clip: nn.Module) -> dict[str, T
 
 
 def _about_equal(value: Tensor, own: Tensor) -> bool:
-    """Whether weights are the same up to the rounding of float16, in which official files keep the
-    frozen CLIP."""
+    """Return whether weights are equal up to the rounding of float16, in which official files
+    contain the frozen CLIP."""
     return value.shape == own.shape and torch.allclose(value.to(own), own, rtol=1e-2, atol=1e-3)
 
 
 def to_official(method: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse, without the frozen CLIP; raises an error for entries that the official format
-    cannot represent."""
+    """Return weights by official names, the inverse of :func:`from_official`, without the frozen
+    CLIP; entries that the official format cannot represent are an error."""
     _check_whole(method, weights)
     found = {}
     for name, value in weights.items():
@@ -218,12 +219,13 @@ def to_official(method: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def as_saved(weights: Mapping[str, Tensor], epoch: int) -> dict[str, Any]:
-    """Wrap weights as the official code saves and reads them, without optimiser state."""
+    """Return the content of a file as the official code saves and reads it, without optimiser
+    state."""
     return dict(state_dict=dict(weights), epoch=epoch, val_result=None)
 
 
-# Tip-Adapter's cache: keys_NAME.pt (d, N), or the trained best_F_NAME.pt (N, d), and values_NAME.pt
-# (N, C).
+# Tip-Adapter's code writes its cache to the files keys_NAME.pt (d, N), or best_F_NAME.pt (N, d) for
+# trained keys, and values_NAME.pt (N, C).
 _CACHE = re.compile(r"(keys|best_F)_(.+)\.pt")
 _CACHE_NAMES = (
     "Tip-Adapter's code keeps its cache in two files of one folder, such as keys_16shots.pt "
@@ -232,8 +234,8 @@ _CACHE_NAMES = (
 
 
 def read_cache(path: Path) -> Mapping[str, Any]:
-    """The content of a Tip-Adapter's checkpoint; an official file of keys (d, N) with the
-    ``values`` (N, C) of the file beside it."""
+    """Read a checkpoint of Tip-Adapter; for an official file of keys also the file of values beside
+    it. The result has ``keys`` ``(d, N)`` and ``values`` ``(N, C)``."""
     content = read_file(path, single="keys")
     if set(content) != {"keys"}:
         return content
@@ -257,7 +259,7 @@ def read_cache(path: Path) -> Mapping[str, Any]:
 
 
 def cache_files(weights: Mapping[str, Tensor], target: Path) -> dict[Path, Tensor]:
-    """The official files of a Tip-Adapter's cache, with their content; the inverse of
+    """Return the official files of a Tip-Adapter's cache, with their content, the inverse of
     :func:`read_cache`."""
     name = _CACHE.fullmatch(target.name)
     if name is None:
@@ -296,7 +298,8 @@ def _sizes_of_context(own: _Weights, depth: _Depth) -> dict[str, Any]:
     return dict(tokens=context.shape[-2], **each)
 
 
-# method -> its options by its weights and the depths of its prompts; of others those of a context
+# Method -> function from its weights and the depths of its prompts to its options; methods that are
+# not listed have a context.
 _SIZES: dict[str, Callable[[_Weights, _Depth], dict[str, Any]]] = {
     "promptkd": lambda own, depth: dict(
         tokens=len(own["prompts.visual"]), depth=depth("prompts.deep_visual.")
@@ -309,15 +312,15 @@ _SIZES: dict[str, Callable[[_Weights, _Depth], dict[str, Any]]] = {
 
 
 def variant(method: str, weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
-    """The method of converted weights, and those of its options that the sizes of the weights
-    determine."""
+    """Return the method of converted weights, and those of its options that follow from the sizes
+    of the weights."""
     own = {name.removeprefix(_PREFIX): value for name, value in weights.items()}
 
     def depth(stem: str) -> int:
         return 1 + sum(name.startswith(stem) for name in own)
 
     found = _SIZES.get(method, _sizes_of_context)(own, depth)
-    # The official code starts at most four tokens from the words "a photo of a"; in CoCoOp only
+    # The official code starts up to four tokens from the words "a photo of a", but in CoCoOp only
     # exactly four.
     if (method in ("maple", "promptsrc") and len(own["ctx"]) > 4) or (
         method == "cocoop" and len(own["ctx"]) != 4

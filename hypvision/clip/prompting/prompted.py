@@ -1,11 +1,12 @@
 """Hosts with learned tokens: CoOp, CoCoOp, deep prompts of one tower or both, MaPLe.
 
-Common options: ``words``: the text tokens start from these, empty: at random; ``depth``: layers
-with tokens of their own (default: the published number, or all of a tower with fewer);
-``emulate_half`` of :class:`PromptLearner`; ``text_chunk`` of :class:`.hosts.Host`.
+Common options: ``words``: the words whose embeddings are the initial text tokens (empty: random
+tokens); ``depth``: number of layers with tokens of their own (None: the published number, or all
+layers of a tower with fewer); ``emulate_half`` of :class:`PromptLearner`; ``text_chunk`` of
+:class:`.hosts.Host`.
 
-Depth counts the first layer: ``depth=9`` are the tokens that enter at block 0 and the eight sets
-that replace them at blocks 1 to 8; later blocks process the last set. Depth 1 is shallow prompting.
+Depth counts the first layer: with ``depth=9`` tokens enter at block 0 and are replaced by eight
+other sets at blocks 1 to 8; later blocks process the last set. Depth 1 is shallow prompting.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from hypvision.clip.towers import PromptTokens, embedding_size, encode_image, fi
 from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError
 
-# Learned tokens
+# Modules with learned tokens
 # --------------------------------------------------------------------------------------------------
 
 
 def tower_width(clip: nn.Module, modality: str, depth: int) -> int:
-    """Width of the tower ``"text"`` or ``"vision"``."""
+    """Return the width of the tower ``"text"`` or ``"vision"``; a tower without transformer blocks,
+    or with too few for ``depth``, is an error."""
     tower = next((tower for tower in find_towers(clip) if tower.modality == modality), None)
     if tower is None:
         methods = "zeroshot, linear-probe, coop, cocoop, clip-adapter and tip-adapter"
@@ -47,8 +49,8 @@ def tower_width(clip: nn.Module, modality: str, depth: int) -> int:
 
 
 def depth_for(clip: nn.Module, depth: int | None, usual: int, *modalities: str) -> int:
-    """The depth of prompts: the given depth, else ``usual``. If a tower has fewer blocks than that,
-    all of them, with a warning."""
+    """Return the depth of prompts: the given one, else ``usual``, or with a warning the number of
+    blocks of a tower that has fewer."""
     blocks = min(
         [usual, *(len(tower.blocks) for tower in find_towers(clip) if tower.modality in modalities)]
     )
@@ -61,7 +63,7 @@ def depth_for(clip: nn.Module, depth: int | None, usual: int, *modalities: str) 
 
 
 def _possible(given: int | None, usual: int, most: int, text: str) -> int:
-    """What is given, else what is usual, or with a warning less if a CLIP is too small for it."""
+    """Return ``given``, else ``usual``, or with a warning ``most`` if a CLIP allows no more."""
     if given is None and most < usual:
         warnings.warn(f"The prompts have {text.format(most)}.", stacklevel=3)
     return min(usual, most) if given is None else given
@@ -69,7 +71,8 @@ def _possible(given: int | None, usual: int, most: int, text: str) -> int:
 
 @torch.no_grad()
 def word_embeddings(clip: CLIPBundle, words: str, count: int) -> Tensor:
-    """Token embeddings (count, width) of the first words of a sentence, one token a word."""
+    """Return the token embeddings ``(count, width)`` of the first words of a sentence, with one
+    token for each word."""
     embedding = text_part(clip.model).token_embedding
     return (
         embedding(clip.tokenizer([words]).to(embedding.weight.device))[0, 1 : 1 + count]
@@ -80,17 +83,17 @@ def word_embeddings(clip: CLIPBundle, words: str, count: int) -> Tensor:
 
 
 class PromptLearner(nn.Module):
-    """Independent tokens for the towers.
+    """Independent learned tokens for the text tower, the image tower or both.
 
-    CoOp (Zhou et al., IJCV 2022) has text tokens alone, of depth 1; deep language and deep vision
-    prompting those of one tower; independent prompting (IVLP) and PromptSRC (Khattak et al., ICCV
-    2023) both.
+    CoOp (Zhou et al., IJCV 2022) has only text tokens, of depth 1; deep language and deep vision
+    prompting have deep tokens of one tower; independent prompting (IVLP) and PromptSRC (Khattak et
+    al., ICCV 2023) of both.
 
     Args:
-        text, vision, text_depth, vision_depth: number of tokens of each layer, 0 for none; layers
-            with tokens of their own.
-        words: the text tokens of the first layer start as the embeddings of its first words; empty:
-            at random.
+        text, vision: number of tokens of each layer; 0: no tokens in this tower.
+        text_depth, vision_depth: number of layers with tokens of their own.
+        words: the embeddings of the first of these words are the initial text tokens of the first
+            layer; empty: random tokens.
         emulate_half: round all tokens but those of the first text layer to float16, as the official
             code of MaPLe and PromptSRC does.
     """
@@ -114,7 +117,7 @@ class PromptLearner(nn.Module):
             if words and len(words.split()) < text:
                 raise HypvisionError(
                     f"{text} text tokens cannot start from the {len(words.split())} words "
-                    f"'{words}'. Give more."
+                    f"'{words}'. Give more words."
                 )
             self.ctx = nn.Parameter(
                 word_embeddings(clip, words, text) if words else _random(text, width)
@@ -129,15 +132,15 @@ class PromptLearner(nn.Module):
 
     @property
     def prefix(self) -> str:
-        """The words in front of a class name; the tokens replace some of them."""
+        """The words before a class name; learned tokens replace some of them."""
         return self.words or " ".join(["X"] * self.text_tokens)
 
     def rounded(self, tokens: Tensor) -> Tensor:
-        """Round tokens as the official code does (with ``emulate_half``)."""
+        """Return tokens rounded to float16, as in the official code, if ``emulate_half``."""
         return tokens.half().to(tokens.dtype) if self.emulate_half else tokens
 
     def text(self) -> Mapping[int, Tensor]:
-        """Text tokens (n, width) by block number."""
+        """Return the text tokens ``(n, width)`` by block number."""
         if not self.text_tokens:
             return {}
         return {
@@ -146,7 +149,7 @@ class PromptLearner(nn.Module):
         }
 
     def vision(self) -> Mapping[int, Tensor]:
-        """Image tokens (n, width) by block number."""
+        """Return the image tokens ``(n, width)`` by block number."""
         if not hasattr(self, "visual"):
             return {}
         return {
@@ -159,8 +162,8 @@ def _random(*shape: int) -> Tensor:
 
 
 class MaPLeLearner(PromptLearner):
-    """MaPLe (Khattak et al., CVPR 2023): ``tokens`` for each of ``depth`` layers of both towers;
-    those of the images are projected from those of the texts, layer by layer."""
+    """The tokens of MaPLe (Khattak et al., CVPR 2023): ``tokens`` for each of ``depth`` layers of
+    both towers; image tokens are projected from the text tokens of the same layer."""
 
     def __init__(self, clip: CLIPBundle, tokens: int, depth: int, words: str, emulate_half: bool):
         super().__init__(
@@ -178,8 +181,8 @@ class MaPLeLearner(PromptLearner):
 
 
 class CoCoOpLearner(PromptLearner):
-    """CoCoOp (Zhou et al., CVPR 2022): a small network maps each image's feature to a shift of the
-    context."""
+    """The context of CoCoOp (Zhou et al., CVPR 2022): a small network maps each image's feature to
+    a shift of the context."""
 
     def __init__(self, clip: CLIPBundle, tokens: int, words: str):
         super().__init__(clip, text=tokens, words=words)
@@ -190,11 +193,11 @@ class CoCoOpLearner(PromptLearner):
         )
 
     def context(self, image: Tensor) -> Tensor:
-        """(B, d) unit image features -> (B, n, width)."""
+        """Return the context ``(B, n, width)`` of each image for unit image features ``(B, d)``."""
         return self.ctx + self.meta(image)[:, None]
 
 
-# Hosts
+# Hosts: the few-shot methods
 # --------------------------------------------------------------------------------------------------
 
 
@@ -224,13 +227,15 @@ class PromptedHost(Host):
 
 
 class CoOp(PromptedHost, name="coop"):
-    """CoOp (Zhou et al., IJCV 2022): a learned context of the class name.
+    """CoOp (Zhou et al., IJCV 2022): learned tokens are the context of the class name.
 
     Args:
-        tokens: of the context; default 16, or half of the places of a CLIP with short texts.
-        position: of the class name: ``"end"``, ``"middle"`` or ``"front"`` of the context.
-        per_class, classes: a context for each of so many classes, which then cannot change after
-            training.
+        tokens: number of tokens of the context; None: 16, or half of the positions of a CLIP with
+            short texts.
+        position: where the class name stands: at the ``"end"``, in the ``"middle"`` or in
+            ``"front"`` of the context.
+        per_class, classes: learn a context for each of this number of classes, which then cannot
+            change after training.
     """
 
     feature_inputs = True
@@ -253,7 +258,7 @@ class CoOp(PromptedHost, name="coop"):
             )
         self.position = position
         most = len(text_part(clip.model).positional_embedding) // 2
-        places = f"{{}} tokens instead of 16: texts of this CLIP have {2 * most} places"
+        places = f"{{}} tokens instead of 16: texts of this CLIP have {2 * most} positions"
         self.learner = PromptLearner(clip, text=_possible(tokens, 16, most, places), words=words)
         if per_class:
             start = self.learner.ctx.detach()
@@ -284,15 +289,16 @@ class CoOp(PromptedHost, name="coop"):
         return encode_sentences(self.clip, tokens, None, self.text_chunk, embedded)
 
     def _places(self, length: int) -> Tensor:
-        """(C, L): for each position the index into ``start, context, name, rest``."""
-        # argmax finds the end token; lengths include start and end token
+        """Return ``(C, L)``: for each position of a class's text the index into ``start, context,
+        name, rest``."""
+        # argmax finds the end token; the lengths include the start and end tokens.
         ends = self.tokenizer(list(self.names)).argmax(-1).tolist()
-        # with words behind the learned tokens
+        # The context also contains the words that follow the learned tokens.
         count = int(self.tokenizer([self.learner.prefix]).argmax(-1)) - 1
         before = count // 2 if self.position == "middle" else 0
         rows = []
         for end in ends:
-            # of a sentence that was cut off at the end token alone
+            # A sentence that was cut off keeps only its end token after the name.
             rest = min(count + end, length - 1)
             name = range(1 + count, rest)
             context = range(1, 1 + count)
@@ -301,8 +307,8 @@ class CoOp(PromptedHost, name="coop"):
 
 
 class CoCoOp(PromptedHost, name="cocoop"):
-    """CoCoOp (Zhou et al., CVPR 2022): the context depends on the image, so the texts are encoded
-    for each image."""
+    """CoCoOp (Zhou et al., CVPR 2022): the context depends on the image, so the class texts are
+    encoded for each image."""
 
     learner: CoCoOpLearner
     feature_inputs = True
@@ -327,9 +333,9 @@ class CoCoOp(PromptedHost, name="cocoop"):
 
 
 class IVLP(PromptedHost, name="ivlp"):
-    """Independent deep prompts of both towers, the base of PromptSRC, with so many tokens
-    (``text``, ``vision``) of each layer; ``text_depth`` or ``vision_depth`` is the depth of one
-    tower, if it differs from ``depth``."""
+    """Independent deep prompts of both towers, the base of PromptSRC, with ``text`` and ``vision``
+    tokens in each layer; ``text_depth`` and ``vision_depth`` are the depths of single towers that
+    differ from ``depth``."""
 
     usual_depth = 9
 
@@ -357,7 +363,8 @@ class IVLP(PromptedHost, name="ivlp"):
 
 
 class DeepVision(IVLP, name="deep-vision"):
-    """Deep prompts of the image tower alone (VPT; Jia et al., ECCV 2022), ``tokens`` a layer."""
+    """Deep prompts of the image tower alone (VPT; Jia et al., ECCV 2022), with ``tokens`` in each
+    layer."""
 
     usual_depth = 12
 
@@ -372,7 +379,7 @@ class DeepVision(IVLP, name="deep-vision"):
 
 
 class DeepLanguage(IVLP, name="deep-language"):
-    """Deep prompts of the text tower alone, ``tokens`` a layer."""
+    """Deep prompts of the text tower alone, with ``tokens`` in each layer."""
 
     feature_inputs = True
     usual_depth = 12
@@ -390,7 +397,7 @@ class DeepLanguage(IVLP, name="deep-language"):
 
 
 class MaPLe(PromptedHost, name="maple"):
-    """MaPLe (Khattak et al., CVPR 2023), with ``tokens`` a layer in each tower."""
+    """MaPLe (Khattak et al., CVPR 2023), with ``tokens`` in each layer of each tower."""
 
     learner: MaPLeLearner
 

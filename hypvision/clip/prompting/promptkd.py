@@ -2,9 +2,9 @@ r"""PromptKD: a prompted student learns a teacher's predictions on images withou
 CVPR 2024).
 
 The class features are those of the teacher, a tuned host on a larger CLIP; the student has prompts
-in its image tower and a projector into the teacher's space. It learns by
-:math:`w\,T^2\, KL(q_T \,\|\, p_T)`. The images of all classes are used, also those of the new
-classes: the method is transductive.
+in its image tower and a projector into the teacher's space. It learns by :math:`w\,T^2\, KL(q_T
+\,\|\, p_T)`. The images of all classes are used, also those of new classes, so the method is
+transductive.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ from hypvision.io.errors import HypvisionError
 
 
 class PromptKD(Host, name="promptkd"):
-    """The student with its teacher.
+    """The student of PromptKD with its teacher.
 
     Args:
         teacher: a frozen host, or a dict that describes it: ``dict(clip=dict(name="ViT-L-14",
             pretrained="openai"), host=dict(name="promptsrc"), checkpoint="teacher.pth")``.
-        tokens, depth, emulate_half: of the image prompts, see :class:`.prompted.PromptLearner`.
-        weight, temperature: of the loss (1000; 200 for FGVCAircraft, Flowers102 and DTD).
+        tokens, depth, emulate_half: options of the image prompts, see
+            :class:`.prompted.PromptLearner`.
+        weight, temperature: weight w and temperature T of the loss (w is 1000; 200 for
+            FGVCAircraft, Flowers102 and DTD).
     """
 
     learner: nn.ModuleDict
 
-    reads_names = False  # the teacher reads the class names
+    reads_names = False  # the teacher reads the class names, not the student
 
     def __init__(
         self,
@@ -86,7 +88,7 @@ class PromptKD(Host, name="promptkd"):
         self.teacher.set_classes(*names, **templates)
 
     def class_features(self) -> tuple[Tensor, Tensor]:
-        """The class features of the teacher, (C, d of the teacher)."""
+        """Return the class features of the teacher, ``(C, d)``, with the teacher's length d."""
         with torch.no_grad():
             return self.teacher.class_features()
 

@@ -5,10 +5,10 @@ Independent prompts of both towers (:class:`.prompted.IVLP`) learn by
 .. math:: L = CE + 25\,\overline{|\hat t - \hat t_0|} + 10\,\overline{|\hat v - \hat v_0|}
           + KL(q \,\|\, p),
 
-with the frozen model's features :math:`\hat t_0` (a mean over 60 templates) and :math:`\hat v_0`,
-its logits' softmax :math:`q`, and that of the prompted logits :math:`p`; the divergence is divided
-by the number of elements, as the official code has it. The weights of all epochs are averaged in
-the end, weighted by :func:`gaussian_weights`.
+where the frozen model gives the text features :math:`\hat t_0` (a mean over 60 templates), the
+image features :math:`\hat v_0` and the softmax :math:`q` of its logits; :math:`p` is the softmax of
+the prompted logits. The divergence is divided by the number of elements, as in the official code.
+In the end the weights of all epochs are averaged, weighted by :func:`gaussian_weights`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from hypvision.io.checks import at_least, more_than
 
 
 class PromptSRC(IVLP, name="promptsrc"):
-    """The host; in evaluation it is :class:`.prompted.IVLP`, which explains the other arguments.
+    """The host PromptSRC; in evaluation it is :class:`.prompted.IVLP`, which explains the other
+    arguments.
 
     Args:
-        text_weight, image_weight, logit_weight: of the three consistency losses (Sec. 3.2: 25, 10,
-            1).
-        templates: how many of CLIP's templates make the frozen class features (60); weights that
-            name templates of their own have those.
-        cache: folder for these features, named by a hash of sentences and weights; None: no cache
-            on disk.
+        text_weight, image_weight, logit_weight: weights of the three consistency losses (Sec. 3.2:
+            25, 10, 1).
+        templates: number of CLIP's templates whose mean gives the frozen class features (60);
+            weights that name templates of their own use those.
+        cache: folder for these features, in files named by a hash of sentences and weights; None:
+            no cache on disk.
     """
 
     def __init__(
@@ -67,7 +68,8 @@ class PromptSRC(IVLP, name="promptsrc"):
         self._frozen = Memo()
 
     def frozen_texts(self) -> Tensor:
-        """Unit class features (C, d) of the frozen model, cached until the classes change."""
+        """Return unit class features ``(C, d)`` of the frozen model, cached until the classes
+        change."""
 
         templates = self.own_templates or imagenet_templates(self.templates)
 
@@ -104,15 +106,15 @@ class PromptSRC(IVLP, name="promptsrc"):
         return super()._apply(*args, **kwargs)
 
 
-# Averaging
+# Averaging the weights of epochs
 # --------------------------------------------------------------------------------------------------
 
 
 def gaussian_weights(epochs: int, mean: float, std: float) -> list[float]:
-    """Weights of the epochs 1 to E, proportional to a normal density and of sum 1."""
+    """Return weights of the epochs 1 to E, proportional to a normal density, with the sum 1."""
     more_than(0, std=std)
     at_least(1, integer=True, epochs=epochs)
     logs = [-((epoch - mean) ** 2) / (2 * std**2) for epoch in range(1, epochs + 1)]
-    largest = max(logs)  # otherwise all densities may underflow
+    largest = max(logs)  # Without this, all densities may underflow.
     weights = [math.exp(value - largest) for value in logs]
     return [weight / sum(weights) for weight in weights]

@@ -1,4 +1,4 @@
-"""All measurements of a model on chains at once; the command is ``hypvision clip chains``."""
+"""All measurements of a model on chains of texts; the command is ``hypvision clip chains``."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from hypvision.io.errors import HypvisionError, require_finite
 from hypvision.io.files import name_of, on_disk
 from hypvision.io.images import SUFFIXES, leaving_out, open_image, require_all
 
-_Path = TypeVar("_Path")  # the path of a file, or another object that ``read`` can open
+_Path = TypeVar("_Path")  # path of a file, or another object that ``read`` can open
 
 
 @dataclass
 class Measured:
-    """Embeddings of chains ``(n, L, d)`` and images ``(m, d)``, results by name, and (with images)
-    per-item metrics."""
+    """Embeddings ``texts`` of chains ``(n, L, d)`` and ``images`` ``(m, d)``, results by name
+    (``values``), and, if there are images, the ``metrics`` of each image and chain."""
 
     space: Space
     texts: Tensor
@@ -50,8 +50,8 @@ class Measured:
 
 @torch.no_grad()
 def embed_images(clip: CLIPBundle, paths: Sequence[Any]) -> Tensor:
-    """Points ``(m, d)`` of images, by their files, in the model's space, resized and cropped for
-    the model (:func:`hypvision.data.preprocessing.preprocessing_of`)."""
+    """Return points ``(m, d)`` in the model's space for image files, which are preprocessed for the
+    model (:func:`hypvision.data.preprocessing.preprocessing_of`)."""
     return embed_readable(clip, paths, None)[1]
 
 
@@ -63,17 +63,16 @@ def embed_readable(
     batch: int = 64,
     read: Callable[[Any], Image.Image] = open_image,
 ) -> tuple[list[_Path], Tensor]:
-    """The readable images and their :func:`embed_images`, ``batch`` of them at a time; the messages
-    of the others are added to ``failed``. ``paths`` are files, or other objects that ``read`` can
-    open.
+    """Return the readable images and their points as :func:`embed_images` does, ``batch`` images at
+    a time; messages about unreadable images go into ``failed``. ``paths`` are files, or other
+    objects that ``read`` can open.
 
     Raises:
-        HypvisionError: no image can be read; or, without a list ``failed``, at least one cannot be
-            read.
+        HypvisionError: no image can be read; or with ``failed=None`` some image cannot be read.
     """
     view = preprocessing_of(clip.model)
     kept: list[_Path] = []
-    # None: tqdm shows a progress bar on a terminal only
+    # None lets tqdm show a progress bar on a terminal only.
     parts = []
     hidden = True if len(paths) <= batch else None
     for start in tqdm(range(0, len(paths), batch), desc="images", leave=False, disable=hidden):
@@ -100,9 +99,9 @@ def measure_chains(
     steps: int = 50,
     rows: Sequence[int] = (),
 ) -> Measured:
-    """The metrics of HierarCaps (:func:`~hypvision.clip.radial.metrics.chain_metrics`, which
+    """Return the metrics of HierarCaps (:func:`~hypvision.clip.radial.metrics.chain_metrics`, which
     explains the arguments) and retrieval at each level; without embedded images only the order of
-    the texts. ``rows`` are those of the chains in their file, for messages."""
+    the texts is measured. ``rows`` has each chain's row in its file, for messages."""
     depth = len(chains[0])
     rows = rows or range(1, len(chains) + 1)
     if texts.shape[:2] != (len(chains), depth):
@@ -150,9 +149,9 @@ def measure_chains(
 
 @torch.no_grad()
 def rooted(clip: CLIPBundle, root: Tensor | None = None) -> Space:
-    """The space of a CLIP model with a root: a hyperboloid has its origin; a sphere ``root``
-    ``(d,)``, or that of the model's file, as baselines of MERU have one, or the embedding of the
-    empty text."""
+    """Return the space of a CLIP model with a root. A hyperboloid has its origin. A sphere gets
+    ``root`` ``(d,)``; or else the root in the model's file, which baselines of MERU may have; or
+    else the embedding of the empty text."""
     space = clip.space
     if not isinstance(space, Sphere):
         return space
@@ -171,9 +170,9 @@ def walk_images(
     steps: int = 50,
     walk: str = "hierarcaps",
 ) -> list[list[Step]]:
-    """The walk of each image, or of the image in a file, through texts (``words``), from general to
-    specific; ``space`` with a root, by default that of :func:`rooted`; ``steps`` and ``walk`` of
-    :func:`~hypvision.clip.radial.traversal.traverse`."""
+    """Return, for each image or image file, its walk through the texts ``words``, from general to
+    specific. ``space`` has a root (None: the space of :func:`rooted`); ``steps`` and ``walk`` are
+    those of :func:`~hypvision.clip.radial.traversal.traverse`."""
     embedded = embed_images(clip, images)
     texts = embed_texts(clip.model, clip.tokenizer, words)
     return [traverse(image, texts, words, space or rooted(clip), steps, walk) for image in embedded]
@@ -189,9 +188,10 @@ def measure_clip(
     steps: int = 50,
     failed: list[str] | None = None,
 ) -> Measured:
-    """:func:`measure_chains` of a CLIP model, with the files of the images by their names (None:
-    the order of the texts alone is measured) and the root of :func:`rooted`. Chains whose image
-    cannot be read are left out, and its message is added to ``failed``; None: it raises."""
+    """Return :func:`measure_chains` of a CLIP model. ``image_files`` has the file of each image
+    name (None: only the order of the texts is measured), and ``root`` is that of :func:`rooted`.
+    Chains whose image cannot be read are left out, with a message in ``failed``; with
+    ``failed=None`` such an image is an error."""
     every, rows = distinct([text for chain in chains for text in chain])
     embedded = embed_texts(clip.model, clip.tokenizer, every, where=_places(chains))
     space = rooted(clip, root)
@@ -210,7 +210,7 @@ def measure_clip(
 
 
 def _places(chains: Sequence[Sequence[str]]) -> dict[str, str]:
-    """Where each text occurs first, in words."""
+    """Return for each text where it occurs first, in words."""
     found: dict[str, str] = {}
     for row, chain in enumerate(chains, 1):
         for level, text in enumerate(chain, 1):
@@ -221,8 +221,8 @@ def _places(chains: Sequence[Sequence[str]]) -> dict[str, str]:
 def measure_hyperlex(
     clip: CLIPBundle, path: str | Path, space: Space, template: str = "{}"
 ) -> dict[str, float]:
-    """:func:`~hypvision.clip.radial.retrieval.hyperlex_correlation` of a CLIP model, each word in a
-    template."""
+    """Return :func:`~hypvision.clip.radial.retrieval.hyperlex_correlation` of a CLIP model, for
+    each word in the ``template``."""
     pairs = read_hyperlex(path)
     words = list(dict.fromkeys(word for pair in pairs for word in pair[:2]))
     embedded = embed_texts(clip.model, clip.tokenizer, [template.format(word) for word in words])
@@ -238,10 +238,11 @@ def measure_tree(
     template: str = "{}",
     failed: list[str] | None = None,
 ) -> tuple[dict[str, float], int]:
-    """:func:`~hypvision.clip.radial.retrieval.tree_recall` of the images in one folder a class,
-    which are classes of the ``tree``, among all of its nodes, of which those of equal names are
-    one, and how many images these are; names are put into the ``template``. The messages of images
-    that cannot be read are added to ``failed``; None: the first one raises."""
+    """Return :func:`~hypvision.clip.radial.retrieval.tree_recall` of a CLIP model, and the number
+    of images. ``folder`` has a folder of images for each class, and each class is in the ``tree``.
+    The names of all nodes, put into the ``template``, are compared with the images; nodes with
+    equal names count as one. Messages about unreadable images go into ``failed``; with
+    ``failed=None`` such an image is an error."""
     folder = Path(folder).expanduser()
     there = [*folder.iterdir()] if folder.is_dir() else []
     classes = sorted(name_of(entry.name) for entry in there if entry.is_dir())
@@ -269,8 +270,8 @@ def measure_tree(
 
 
 def _lineage(tree: LabelTree, classes: Sequence[str]) -> tuple[list[str], list[list[int]]]:
-    """The names of the nodes of a tree, and for each class the numbers of its own and those
-    above."""
+    """Return the names of a tree's nodes, and for each class the numbers of its own node and of the
+    nodes above it."""
     lines = {
         label: [tree.names.get(n, n) for n in (label, *above)]
         for label, above in tree.ancestors.items()
@@ -281,15 +282,15 @@ def _lineage(tree: LabelTree, classes: Sequence[str]) -> tuple[list[str], list[l
 
 
 def _images_of(folder: Path, name: str) -> list[Path]:
-    """The images of a class, in the folder of its name."""
+    """Return the image files of a class, from the folder with its name."""
     files = sorted((folder / on_disk(name)).rglob("*"))
     return [path for path in files if path.suffix.lower() in SUFFIXES]
 
 
 def read_embeddings(path: str | Path) -> tuple[Tensor, Tensor | None, Space]:
-    """Embeddings of any model from a file: ``texts`` (n, L, d), ``images`` (m, d) if there are any,
-    and ``root`` (d,) for unit vectors, or ``c`` for points of a hyperboloid, time first. In float32
-    at least."""
+    """Read embeddings of any model from a file, at least in float32: ``texts`` ``(n, L, d)``,
+    ``images`` ``(m, d)`` if there are any, and for the space ``root`` ``(d,)`` of unit vectors, or
+    the curvature ``c`` of a hyperboloid, whose points have the time first."""
     found: dict[str, Any] = read_file(path)
     parts = {name: found[name] for name in _DIMS if name in found}
     whole = "texts" in parts and not {"root", "c"}.isdisjoint(found)
@@ -322,7 +323,8 @@ _DIMS = dict(texts=3, images=2, root=1)
 
 
 def _fit(parts: Mapping[str, Any]) -> bool:
-    """Whether all are real tensors of the right dimensions, and of one length of vectors."""
+    """Return whether all parts are real tensors with the right numbers of dimensions, and with
+    vectors of one length."""
     for name, x in parts.items():
         if not isinstance(x, Tensor) or x.dim() != _DIMS[name] or x.is_complex():
             return False
@@ -330,13 +332,14 @@ def _fit(parts: Mapping[str, Any]) -> bool:
 
 
 def _curvature(c: Any) -> float:
-    """A curvature of a file; 0 if it is not one number."""
+    """Return the curvature in a file as a number; 0 if it is not one number."""
     number: Any = torch.as_tensor(c).flatten() if isinstance(c, (Tensor, int, float)) else ()
     return float(number[0]) if len(number) == 1 else 0.0
 
 
 def _is_of_curvature(x: Tensor, c: float) -> bool:
-    """Whether points lie on the hyperboloid of curvature c, to a hundredth of their time."""
+    """Return whether points lie on the hyperboloid of curvature c, up to a hundredth of their
+    time."""
     if c <= 0:
         return False
     time = (1 / c + x[..., 1:].square().sum(-1)).sqrt()

@@ -1,9 +1,9 @@
-"""The metrics of HierarCaps (Alper and Averbuch-Elor, ECCV 2024): the texts that an image's walk
-from general to specific finds, and whether the radii of a chain's texts are in order.
+"""Metrics of HierarCaps (Alper and Averbuch-Elor, ECCV 2024): how well the texts on an image's walk
+from general to specific match its chains, and whether the radii of a chain's texts are in order.
 
-The published evaluation goes through images and 50 radii one by one. Here the texts are sorted once
-into the 50 shells between the radii. The walks of all images are then one running maximum over the
-sorted texts, read at the end of each shell.
+The published evaluation loops over images and 50 radii. Here the texts are sorted once into the 50
+shells between the radii. Then the walks of all images are one running maximum over the sorted
+texts, read at the end of each shell.
 """
 
 from __future__ import annotations
@@ -19,13 +19,20 @@ from torch import Tensor
 from hypvision.clip.spaces import Space
 from hypvision.io.errors import ArgumentError, require_finite
 
-_BLOCK = 2**18  # similarities per block, which fits into a CPU's cache
+_BLOCK = 2**18  # number of similarities in a block, which then fits into a CPU's cache
 
 
 @dataclass(frozen=True)
 class ChainMetrics:
-    """Precision, recall and order-aware recall of each image ``(m,)``; Kendall's tau of each chain
-    ``(n,)``; walk of each image ``(m, steps)``, as numbers of the distinct ``strings``."""
+    """Metrics of m images and n chains.
+
+    Attributes:
+        precision, recall, ordered_recall: precision, recall and order-aware recall of each image
+            ``(m,)``.
+        tau: Kendall's tau of each chain ``(n,)``.
+        walks: walk of each image ``(m, steps)``, as numbers of its texts in ``strings``.
+        strings: the distinct texts.
+    """
 
     precision: np.ndarray
     recall: np.ndarray
@@ -36,12 +43,11 @@ class ChainMetrics:
 
     @property
     def predicted(self) -> list[list[str]]:
-        """For each image the texts of its walk, from general to specific, without repeats in a
-        row."""
+        """The texts of each image's walk, from general to specific, without repeats in a row."""
         return [[self.strings[code] for code, _ in groupby(row)] for row in self.walks.tolist()]
 
     def summary(self) -> dict[str, float]:
-        """The means, under the names that the official evaluation logs."""
+        """Return the mean of each metric, under the name that the official evaluation logs."""
         return dict(
             precision=float(self.precision.mean()),
             recall=float(self.recall.mean()),
@@ -51,10 +57,8 @@ class ChainMetrics:
 
 
 def kendall_tau(radii: Tensor) -> np.ndarray:
-    """Kendall's tau ``(n,)`` between the radii ``(n, L)`` of chains and their levels; equal radii
-    count as in order.
-
-    NaN for chains of one level.
+    """Return Kendall's tau ``(n,)`` between the radii ``(n, L)`` of chains and their levels, where
+    equal radii count as in order. It is NaN for chains of one level.
     """
     require_finite(radii, lambda row: f"The radius of a text of chain {row + 1}")
     if radii.shape[1] < 2:
@@ -65,39 +69,38 @@ def kendall_tau(radii: Tensor) -> np.ndarray:
 
 
 def walk(similarity: Tensor, radii: Tensor, steps: int = 50) -> Tensor:
-    """For each image the most similar text within each of ``steps`` growing radii, int64
-    ``(m, steps)``, by similarities ``(m, N)`` and the radii ``(N,)`` of the texts.
+    """Return, for each image, the most similar text within each of ``steps`` growing radii, int64
+    ``(m, steps)``, from similarities ``(m, N)`` and the radii ``(N,)`` of the texts.
 
-    The radii are evenly spaced from that of the most general text to that of the most specific one,
-    in float64, and compared in float32. If several texts are equally similar, the first one is
-    taken.
+    The growing radii are evenly spaced from the smallest radius of a text to the largest, in
+    float64, and compared in float32. Among equally similar texts the first one is taken.
     """
     order, ends = _shells(radii, steps)
     return _ends_of_shells(similarity.index_select(1, order.to(similarity.device)), order, ends)
 
 
 def _shells(radii: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Sort texts ``(N,)`` by the shells between the radii; also the position of the last text of
-    each shell."""
+    """Return the order of texts ``(N,)`` by shells between growing radii, and the position of each
+    shell's last text in this order."""
     distances = radii.float().cpu().numpy()
     levels = np.linspace(distances.min(), distances.max(), steps, dtype=np.float64).astype(
         np.float32
     )
     shell = np.searchsorted(levels, distances)  # the smallest radius that contains the text
-    # A running maximum keeps the last of equal values, but the first text of a shell should win:
-    # reverse the order.
+    # A running maximum keeps the last of equal values. The texts of a shell are therefore in
+    # reverse order, so that the first one wins.
     order = np.lexsort((-np.arange(len(distances)), shell))
     ends = np.searchsorted(shell[order], np.arange(steps), side="right") - 1
     return torch.from_numpy(order), torch.from_numpy(ends)
 
 
 def _ends_of_shells(similarity: Tensor, order: Tensor, ends: Tensor) -> Tensor:
-    """:func:`walk` for a ``similarity`` whose texts are sorted by shell."""
+    """Return the walks of :func:`walk` for a ``similarity`` whose texts are sorted by shell."""
     value, place = similarity.cpu().cummax(1)
     value = value[:, ends]
     found = order[place[:, ends]]
     equal = value[:, 1:] == value[:, :-1]
-    # an earlier shell may have an equally similar text
+    # A text of an earlier shell may be equally similar, and wins if its number is smaller.
     if (equal & (found[:, 1:] != found[:, :-1])).any():
         for step in range(1, len(ends)):
             first = torch.minimum(found[:, step - 1], found[:, step])
@@ -113,19 +116,19 @@ def chain_metrics(
     space: Space,
     steps: int = 50,
 ) -> ChainMetrics:
-    """Precision, recall and Kendall's tau of chains of texts.
+    """Return precision, recall and Kendall's tau of chains of texts.
 
-    An image's prediction is what :func:`walk` finds among the texts of all chains, without repeats
-    in a row. The prediction counts as a set of strings. Precision is the share of it that occurs in
-    any chain of the image. Recall is the share of levels at which the prediction contains the text
-    of some chain of the image. Order-aware recall is the length of the longest run of predicted
-    texts that rise through the levels, as a share of the levels: each predicted text has its level
-    in the first chain of the image with it; with several chains, equal levels next to each other
-    count as one.
+    An image's prediction is its :func:`walk` among the texts of all chains, without repeats in a
+    row, taken as a set of strings. Precision is the share of these strings that occur in any chain
+    of the image. Recall is the share of levels at which the prediction contains the text of some
+    chain of the image. Order-aware recall is the length of the longest run of predicted texts that
+    rise through the levels, as a share of the levels: a predicted text has its level in the first
+    chain of the image that contains it; with several chains, equal levels next to each other count
+    as one.
 
-    ``texts`` are n chains of L texts with ``embeddings`` ``(n, L, d)``, ``images`` the name of each
-    chain's image, and ``embedded_images`` ``(m, d)`` those of the distinct ones, in the order in
-    which they first appear; ``steps`` is the number of radii.
+    ``texts`` are n chains of L texts with ``embeddings`` ``(n, L, d)``, ``images`` has the name of
+    each chain's image, and ``embedded_images`` ``(m, d)`` belong to the distinct names in the order
+    of their first appearance; ``steps`` is the number of radii.
     """
     n, depth = embeddings.shape[:2]
     owners = list(dict.fromkeys(images))
@@ -151,7 +154,7 @@ def chain_metrics(
     found = codes.ravel()[places.numpy()]  # (m, steps)
     row = {owner: i for i, owner in enumerate(owners)}
     owner = np.array([row[image] for image in images])
-    # A key is a pair (text, image). np.unique returns its first position, which gives the first
+    # A key is a pair (text, image). np.unique returns the first position of a key, and so the first
     # chain with this pair.
     known, first, own = np.unique(
         owner[:, None] * len(number) + codes, return_index=True, return_inverse=True
@@ -178,8 +181,8 @@ def chain_metrics(
 
 
 def _longest_rise(levels: np.ndarray, merged: np.ndarray) -> np.ndarray:
-    """Length ``(m,)`` of the longest strictly rising run in each row of levels ``(m, steps)``,
-    without the levels below 0; in the rows that are ``merged``, equal levels next to each other
+    """Return the length ``(m,)`` of the longest strictly rising run in each row of levels ``(m,
+    steps)``, skipping levels below 0; in rows that are ``merged``, equal levels next to each other
     count as one."""
     longest: np.ndarray = np.zeros(len(levels), dtype=int)
     run = longest

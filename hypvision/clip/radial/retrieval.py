@@ -1,5 +1,5 @@
-"""Further evaluations: HyperLex, retrieval over a tree of labels, retrieval and zero-shot
-recognition at each level of chains."""
+"""Further evaluations of embeddings: HyperLex, retrieval over a tree of labels, and retrieval and
+zero-shot recognition at each level of chains."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from hypvision.io.records import read_record
 
 
 class HyperLexPair(NamedTuple):
-    """To what degree ``specific`` is a kind of ``general``: ``score``, 0 to 6; ``part`` of speech:
-    N or V."""
+    """A rating ``score``, from 0 to 6, of how far ``specific`` is a kind of ``general``; ``part``
+    is the part of speech, N or V."""
 
     specific: str
     general: str
@@ -29,8 +29,8 @@ class HyperLexPair(NamedTuple):
 
 
 def read_hyperlex(path: str | Path) -> list[HyperLexPair]:
-    """HyperLex's own file, ``hyperlex-all.txt`` (Vulic et al., 2017): WORD1 WORD2 POS TYPE
-    AVG_SCORE ..."""
+    """Read the word pairs of HyperLex's own file, ``hyperlex-all.txt`` (Vulic et al., 2017), with
+    lines WORD1 WORD2 POS TYPE AVG_SCORE ..."""
     path = Path(path).expanduser()
     if not path.is_file():
         raise HypvisionError(
@@ -53,12 +53,12 @@ def read_hyperlex(path: str | Path) -> list[HyperLexPair]:
 def hyperlex_correlation(
     pairs: Sequence[HyperLexPair], words: Mapping[str, int], embeddings: Tensor, space: Space
 ) -> dict[str, float]:
-    """Spearman's correlation of the ratings with minus the exterior angle at the general word, over
-    all pairs, nouns and verbs (``rho_all``, ``rho_N``, ``rho_V``); and over all with the difference
-    of the radii (``rho_radius``).
+    """Return Spearman's correlation of ratings with minus the exterior angle at the general word,
+    over all pairs, nouns and verbs (``rho_all``, ``rho_N``, ``rho_V``), and with the difference of
+    the radii, over all pairs (``rho_radius``).
 
-    Our reading: the authors' code for this number is not public. ``words`` gives the row of
-    ``embeddings`` ``(N, d)`` of each word.
+    The choice of these angles is ours, as the authors' code for this number is not public.
+    ``words`` gives for each word its row in ``embeddings`` ``(N, d)``.
     """
     stats = require("scipy.stats", "metric")
     require_finite(
@@ -82,18 +82,18 @@ def hyperlex_correlation(
 
 
 class LabelTree(NamedTuple):
-    """``ancestors``: for each class the nodes above it, nearest first; ``names``: of nodes, where
-    they differ."""
+    """A tree of labels: ``ancestors`` has for each class the nodes above it, nearest first, and
+    ``names`` the name of each node that has one."""
 
     ancestors: dict[str, list[str]]
     names: dict[str, str]
 
 
 def read_tree(path: str | Path) -> LabelTree:
-    """A tree of labels: a json ``{"CLASS": ["ANCESTOR", ...], ...}``, or the folder of BREEDS
-    (Santurkar et al., ICLR
-    2021) with ``class_hierarchy.txt`` (``PARENT CHILD`` a line) and ``node_names.txt`` (node, tab,
-    name), whose classes are ImageNet's WordNet ids; of a name's synonyms the first counts."""
+    """Read a tree of labels from a json ``{"CLASS": ["ANCESTOR", ...], ...}``, or from the folder
+    of BREEDS (Santurkar et al., ICLR 2021) with ``class_hierarchy.txt`` (``PARENT CHILD`` a line)
+    and ``node_names.txt`` (node, tab, name). BREEDS' classes are ImageNet's WordNet ids; of the
+    synonyms in a name the first is used."""
     path = Path(path).expanduser()
     if not path.is_dir():
         advice = 'A tree is a dict of lists: {"CLASS": ["ANCESTOR", ...], ...}.'
@@ -119,7 +119,7 @@ def _rows(path: Path, separator: str, form: str) -> Iterator[list[str]]:
 
 
 def _above(node: str, parents: Mapping[str, Sequence[str]]) -> list[str]:
-    """All ancestors of a node, level by level; each once, so that cycles end."""
+    """Return all ancestors of a node, level by level; each occurs once, so that cycles end."""
     found = dict.fromkeys([node])
     level = [node]
     while level := [above for below in level for above in parents[below] if above not in found]:
@@ -133,13 +133,13 @@ def tree_recall(
     lineage: Sequence[Sequence[int]],
     ks: Sequence[int] = (1, 5),
 ) -> dict[str, float]:
-    """Recall of an image's class and all of its ancestors among the names of a tree of labels, by
-    the similarity of images and nodes ``(m, N)``, the class of each image, and for each class the
-    numbers of its node and of those above it.
+    """Return the recall of each image's class and all of its ancestors among the names of a tree of
+    labels. ``similarity`` ``(m, N)`` compares m images and N nodes, ``labels`` has the class of
+    each image, and ``lineage`` for each class the numbers of its node and of the nodes above it.
 
-    R@k: the share of them among the k names most similar to the image, the mean over images. This
-    is our reading of the "BREEDS R@k" of Alper and Averbuch-Elor, whose protocol is not public: do
-    not compare.
+    R@k is the share of them among the k names most similar to the image, averaged over images. This
+    is our reading of the "BREEDS R@k" of Alper and Averbuch-Elor, whose protocol is not public: the
+    numbers cannot be compared with theirs.
     """
     require_finite(similarity, lambda row: f"A similarity of image {row + 1}")
     order = similarity.argsort(dim=1, descending=True, stable=True)
@@ -157,8 +157,8 @@ def tree_recall(
 
 
 def recall_at(similarity: Tensor, matches: Tensor, ks: Sequence[int] = (1, 5)) -> dict[int, float]:
-    """Share of queries with a match among the k most similar items, both ``(queries, items)``; NaN
-    if none has any."""
+    """Return for each k the share of queries with a match among the k most similar items;
+    ``similarity`` and ``matches`` are ``(queries, items)``. It is NaN if no query has a match."""
     require_finite(similarity, lambda row: f"A similarity of query {row + 1}")
     found = {}
     for k in ks:
@@ -175,11 +175,14 @@ def level_accuracy(
     similarity: Tensor,
     ks: Sequence[int] = (1, 5),
 ) -> dict[str, float]:
-    """Retrieval at each level of n chains of L texts, by the number of each chain's image, of which
-    several may be the same, and the similarity of images and texts, chain after chain ``(m, n L)``:
-    whether an image's most similar text of that level is one of its own (``level2_R@1``: zero-shot
-    recognition with the texts as names), and whether the image most similar to the most specific
-    text of a chain is its own (``text_to_image_R@1``)."""
+    """Return retrieval accuracies at each level of n chains of L texts. ``owners`` has the number
+    of each chain's image, which several chains may share, and ``similarity`` ``(m, n L)`` compares
+    images with texts, chain after chain.
+
+    ``level2_R@1``: an image's most similar text of level 2 belongs to it (zero-shot recognition
+    with the texts as names). ``text_to_image_R@1``: the image most similar to the most specific
+    text of a chain is the chain's.
+    """
     n = len(texts)
     depth = len(texts[0])
     similarity = similarity.unflatten(1, (n, depth))
@@ -195,7 +198,7 @@ def level_accuracy(
             similarity[:, first, level], own.to(similarity.device), ks
         ).items():
             found[f"level{level + 1}_R@{k}"] = value
-    matches = own.T[codes].to(similarity.device)  # (chains, images), for the most specific level
+    matches = own.T[codes].to(similarity.device)  # (chains, images), at the most specific level
     for k, value in recall_at(similarity[:, :, -1].T, matches, ks).items():
         found[f"text_to_image_R@{k}"] = value
     return found

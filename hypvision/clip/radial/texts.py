@@ -1,4 +1,4 @@
-"""Embed many texts fast: each distinct text once, in batches of similar length, cut to the longest.
+"""Embed many texts fast: each distinct text once, in batches of texts of similar length.
 
 >>> texts = embed_texts(clip.model, clip.tokenizer, captions)     # (N, d), unit vectors
 >>> root = embed_texts(clip.model, clip.tokenizer, [""])[0]
@@ -15,12 +15,12 @@ from hypvision.clip.towers import encode_by_length, find_towers
 from hypvision.io.checks import refuse
 from hypvision.io.errors import require_finite
 
-_TOKENS = 4096  # tokens of a batch, on average
+_TOKENS = 4096  # largest number of tokens in a batch
 
 
 def distinct(texts: Sequence[str]) -> tuple[list[str], Tensor]:
-    """The distinct texts in order of appearance, and each text's index into them, int64
-    ``(N,)``."""
+    """Return the distinct texts in the order of their first appearance, and for each text the
+    number of its distinct text, int64 ``(N,)``."""
     number: dict[str, int] = {}
     rows = torch.tensor([number.setdefault(text, len(number)) for text in texts], dtype=torch.int64)
     return list(number), rows
@@ -33,9 +33,9 @@ def embed_texts(
     texts: Sequence[str],
     where: Mapping[str, str] | None = None,
 ) -> Tensor:
-    """Points ``(N, d)`` of N texts in the model's space, float32 at least, without gradients; equal
-    texts get equal ones. ``where`` has the place of a text for messages, such as
-    `` (row 2, level 1)``."""
+    """Return points ``(N, d)`` of N texts in the model's space, at least in float32 and without
+    gradients; equal texts get equal points. ``where`` gives, for messages, the place of a text,
+    such as `` (row 2, level 1)``."""
     towers = [tower.modality for tower in find_towers(model)]
     refuse(
         (not texts, "There are no texts to embed."),

@@ -1,5 +1,5 @@
-"""Two walks of an image through texts or other images, from general to specific: the one of
-HierarCaps and the one of MERU."""
+"""Two walks for an image through texts or other images, from general to specific: the walks of
+HierarCaps and of MERU."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from hypvision.io.checks import one_of
 
 
 class Step(NamedTuple):
-    """A text, or the name of an image, that a walk finds, with its distance from the root and its
-    similarity to the image; ``threshold`` is the radius (of HierarCaps' walk) or the share of the
-    way (of MERU's) where it appears."""
+    """A step of a walk: the text, or the name of an image, that the walk finds, with its distance
+    from the root (``radius``) and its ``similarity`` to the image that the walk is for.
+    ``threshold`` is where it first appears: the radius in HierarCaps' walk, the share of the way in
+    MERU's."""
 
     text: str
     radius: float
@@ -35,10 +36,10 @@ def traverse(
     steps: int = 50,
     walk: str = "hierarcaps",
 ) -> list[Step]:
-    """The walk ``"hierarcaps"`` or ``"meru"``, from general to specific, with radii as in published
-    images.
+    """Return the walk ``"hierarcaps"`` or ``"meru"`` for an image, from general to specific. On a
+    sphere the radii are ``1 - e . r``, as in published images.
 
-    Arguments as of :func:`hierarcaps_traversal`.
+    The other arguments are those of :func:`hierarcaps_traversal`.
     """
     one_of(("hierarcaps", "meru"), walk=walk)
     if isinstance(space, Sphere):
@@ -51,10 +52,13 @@ def traverse(
 def hierarcaps_traversal(
     image: Tensor, texts: Tensor, words: Sequence[str], space: Space, steps: int = 50
 ) -> list[Step]:
-    """The sequence of the most similar texts within a growing radius, without repeats; from general
-    to specific (Alper and Averbuch-Elor, ECCV 2024). The published images take the radius
-    ``1 - e . r``: ``Sphere(root, "cosine")``. The walk chooses from N ``words`` with embeddings
-    ``texts`` ``(N, d)`` for an image ``(d,)``; its ``steps`` radii are evenly spaced."""
+    """Return the most similar texts within a growing radius, without repeats, from general to
+    specific (Alper and Averbuch-Elor, ECCV 2024).
+
+    The walk for an image ``(d,)`` chooses from N ``words`` with embeddings ``texts`` ``(N, d)``,
+    within ``steps`` evenly spaced radii. The published images use the radius ``1 - e . r``:
+    ``Sphere(root, "cosine")``.
+    """
     similarity = space.similarity(image[None], texts)[0]
     radii = space.radius(texts)
     thresholds = np.linspace(float(radii.min()), float(radii.max()), steps)
@@ -72,15 +76,17 @@ def meru_traversal(
     cones: bool | None = None,
     end: Tensor | None = None,
 ) -> list[Step]:
-    """The most similar text to each of ``steps`` points from the image to the root, each once; from
-    specific to general (Desai et al., "Hyperbolic Image-Text Representations", ICML 2023).
+    """Return the texts most similar to each of ``steps`` points on the way from the image to the
+    root, each once, from specific to general (Desai et al., "Hyperbolic Image-Text
+    Representations", ICML 2023).
 
-    On the hyperboloid the points are evenly spaced in the tangent space at the origin, for CLIP on
-    the straight line, made unit length. The root is one of the texts: "[ROOT]". Texts may be images
-    as well, ``words`` their names, as in HyCoCLIP's walks (Pal et al., ICLR 2025). ``cones`` leaves
-    out texts whose entailment cone does not contain the point (the cone of the root contains every
-    point); default: on the hyperboloid, not for CLIP, as in the official code. ``end`` ``(d,)`` is
-    the last point of the walk, such as another image; default: the root.
+    On a hyperboloid the points are evenly spaced in the tangent space at the origin; for CLIP they
+    lie on the straight line and are normalised. The root is added to the texts as "[ROOT]".
+    ``texts`` may also be images, with their names as ``words``, as in HyCoCLIP's walks (Pal et al.,
+    ICLR 2025). With ``cones``, texts whose entailment cone does not contain a point are left out
+    there (the cone of the root contains every point); None: on a hyperboloid but not for CLIP, as
+    in the official code. ``end`` ``(d,)`` is the last point of the walk, such as another image;
+    None: the root.
     """
     points = space.way(image, steps, end)
     root = space.way(image, 2)[-1:]

@@ -1,8 +1,8 @@
-"""A tuned text tower in a file of its own, whole or as the difference to the original CLIP.
+"""Files of tuned text towers, whole or as the difference from the original CLIP.
 
->>> save_tower(tuned, "radial.safetensors", base=base)         # what was learned, and nothing else
->>> merge_tower(fresh_model, "radial.safetensors")             # plain open_clip weights
->>> merge_tower(fresh_model, "work_dirs/radial/iter_9000.pth") # of a training, too
+>>> save_tower(tuned, "radial.safetensors", base=base)         # only the difference from base
+>>> merge_tower(fresh_model, "radial.safetensors")             # then plain open_clip weights
+>>> merge_tower(fresh_model, "work_dirs/radial/iter_9000.pth") # a training's checkpoint, too
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _ROOT = "radial_root"
 
 
 def tower_weights(model: nn.Module, images: bool = False) -> dict[str, Tensor]:
-    """The text tower's entries of the state dict of an open_clip model; ``images``: those of the
-    image tower, too."""
+    """Return the entries of the text tower in the state dict of an open_clip model, and with
+    ``images`` those of the image tower, too."""
     left_out = ("logit_",) if images else ("logit_", "visual.")
     weights = model.state_dict()
     return {name: value for name, value in weights.items() if not name.startswith(left_out)}
 
 
 def content_hash(weights: dict[str, Tensor]) -> str:
-    """SHA-256 of names and values, in hex."""
+    """Return the SHA-256 of the names and values of weights, in hex."""
     total = hashlib.sha256()
     for name in sorted(weights):
         value = weights[name]
@@ -53,20 +53,23 @@ def save_tower(
     storage: str = "float32",
     images: bool = False,
 ) -> Path:
-    """Write the text tower of a tuned model, and with ``images`` the image tower, moved into place
-    when complete.
+    """Write the text tower of a tuned model to a file, and with ``images`` the image tower, too.
+    The file is complete when it appears at ``path``, which is returned.
 
     Args:
-        path: ``.safetensors``.
-        base: the model that it was tuned from; only differences to it are written. None: write the
+        path: the file, which ends with ``.safetensors``.
+        base: the model from which it was tuned; only the difference is written. None: write the
             whole tower.
-        root: a learned root ``(d,)``.
-        storage: see :mod:`hypvision.checkpoints.storage`; differences are small, and ``"bfloat16"``
-            halves the file.
+        root: a learned root ``(d,)``, which is written too.
+        storage: see :mod:`hypvision.checkpoints.storage`; differences are small numbers, for which
+            ``"bfloat16"`` is enough and halves the file.
     """
     path = Path(path).expanduser()
     if path.suffix != ".safetensors":
-        raise HypvisionError(f"A tuned text tower is written as .safetensors, got '{path}'.")
+        raise HypvisionError(
+            f"A tuned text tower is written as .safetensors, got '{path}'. Give a path with this "
+            "ending."
+        )
     weights = tower_weights(model, images)
     about = dict[str, Any](kind="tower")
     if base is not None:
@@ -91,9 +94,9 @@ def save_tower(
 
 @torch.no_grad()
 def merge_tower(model: nn.Module, path: str | Path, strict: bool = True) -> Tensor | None:
-    """Put a tuned text tower, a file of :func:`save_tower` or a checkpoint of a training, into its
-    base model, in place: plain weights again; returns the learned root ``(d,)`` if there is one.
-    ``strict``: raise an error if the file holds differences to another base model."""
+    """Load a tuned text tower, from a file of :func:`save_tower` or a checkpoint of a training,
+    into its base model in place, which then has plain weights; return the learned root ``(d,)``, or
+    None. With ``strict``, a file with the difference from another base model is an error."""
     path = Path(path).expanduser()
     content = read_file(path)
     about = (read_header(path) if path.suffix == ".safetensors" else {}).get("radial", {})
@@ -113,7 +116,7 @@ def merge_tower(model: nn.Module, path: str | Path, strict: bool = True) -> Tens
         (
             delta and strict and about.get("base") != content_hash(own),
             f"'{path}' holds differences to another CLIP than this one. Give the model and the "
-            "weights that it was tuned from (strict=False takes them all the same).",
+            "weights that it was tuned from (strict=False merges them into any).",
         ),
     )
     check_finite(weights, path, allow=False)
@@ -124,6 +127,6 @@ def merge_tower(model: nn.Module, path: str | Path, strict: bool = True) -> Tens
 
 
 def _of_towers(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights without the root and the scale of the logits."""
+    """Return the weights of towers: all but the root and the scale of the logits."""
     others = (_ROOT, "root", "logit_")
     return {name: value for name, value in weights.items() if not name.startswith(others)}

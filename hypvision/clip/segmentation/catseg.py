@@ -1,13 +1,14 @@
-"""CAT-Seg's cost aggregation: from similarities of patches and names to a mask for each class.
+"""CAT-Seg's cost aggregation, from similarities of patches and class names to a mask for each
+class.
 
-Cho et al., "CAT-Seg: Cost Aggregation for Open-Vocabulary Semantic Segmentation", CVPR 2024; the
-head that HyperCLIP is trained with. Parameters have the official names, so official checkpoints
+Cho et al., "CAT-Seg: Cost Aggregation for Open-Vocabulary Semantic Segmentation", CVPR 2024;
+HyperCLIP is trained with this head. Parameters have their official names, so official checkpoints
 load as they are.
 
 The official code repeats some computations for every class or position; this code does them once. A
 linear map of [x, guidance] is the sum of two maps, and the map of the guidance is the same for all
-classes. The padding tokens of the class attention, up to 255, are equal. Any grid and any number of
-classes; maps are channels-last, (B, T, H, W, C), between the layers.
+classes. The up to 255 padding tokens of the class attention are equal. Grids may have any size, and
+there may be any number of classes; between the layers, maps are channels-last, (B, T, H, W, C).
 
 B: images, T: classes, P: prompt templates, E: size of the embeddings.
 """
@@ -27,11 +28,12 @@ from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError
 
 ABSENT = -100.0
-"""Logit of classes beyond the best ``pad_len``, which the head does not process."""
+"""Logit of classes that are not among the best ``pad_len``, which the head does not process."""
 
 
 class WindowAttention(nn.Module):
-    """Window attention without position bias; queries and keys include the guidance."""
+    """Attention in windows, without position bias; queries and keys are computed from [x,
+    guidance]."""
 
     def __init__(self, dim: int, guidance_dim: int, heads: int):
         super().__init__()
@@ -42,7 +44,8 @@ class WindowAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor, guidance: Tensor | None, window: int, shift: int) -> Tensor:
-        """``x`` (B, T, H, W, C), ``guidance`` (B, 1, H, W, G) -> (B, T, H, W, C)."""
+        """Map ``x`` ``(B, T, H, W, C)`` and ``guidance`` ``(B, 1, H, W, G)`` to ``(B, T, H, W,
+        C)``."""
         b, t, h, w, c = x.shape
         q, k = (_joint_linear(layer, x, guidance) for layer in (self.q, self.k))
         packed = torch.stack([q, k, self.v(x)])
@@ -72,7 +75,7 @@ class WindowAttention(nn.Module):
 
 
 def _joint_linear(layer: nn.Linear, x: Tensor, guidance: Tensor | None) -> Tensor:
-    """``layer`` applied to [x, guidance]; guidance has size 1 where it is constant."""
+    """Apply ``layer`` to [x, guidance]; the guidance has size 1 along axes where it is constant."""
     if guidance is None:
         return layer(x)
     c = x.shape[-1]
@@ -86,12 +89,12 @@ def _at_least_float32(x: Tensor) -> Tensor:
 def window_mask(
     size: tuple[int, int], padded: tuple[int, int], window: int, shift: int, device: torch.device
 ) -> Tensor | None:
-    """Additive mask (windows, N, N): -100 between pixels that are neighbours only by shift or
-    padding."""
+    """Return an additive mask ``(windows, N, N)`` for attention, -100 between pixels that are
+    neighbours only by the shift or the padding; None if there are no such pixels."""
     if not shift and size == padded:
         return None
     region = torch.zeros(padded, device=device)
-    if shift:  # the last window of each side has two regions
+    if shift:  # the last window of each row and column covers two regions of the image
         places = [torch.arange(side - 1, -1, -1, device=device) for side in padded]
         rows, columns = ((place < window).float() + (place < shift) for place in places)
         region = 3 * rows[:, None] + columns
@@ -122,7 +125,7 @@ class SwinBlock(nn.Module):
 
 
 class SpatialAggregation(nn.Module):
-    """Two Swin blocks over the places of each class."""
+    """Two Swin blocks over the positions of each class."""
 
     def __init__(self, dim: int, guidance_dim: int, heads: int, window: int):
         super().__init__()
@@ -131,14 +134,14 @@ class SpatialAggregation(nn.Module):
         self.guidance_norm = nn.LayerNorm(guidance_dim) if guidance_dim else None
 
     def forward(self, x: Tensor, guidance: Tensor | None) -> Tensor:
-        """``x`` (B, T, H, W, C), ``guidance`` (B, H, W, G)."""
+        """Update ``x`` ``(B, T, H, W, C)`` with ``guidance`` ``(B, H, W, G)`` from the patches."""
         if guidance is not None and self.guidance_norm is not None:
             guidance = self.guidance_norm(guidance)[:, None]
         return self.block_2(self.block_1(x, guidance), guidance)
 
 
 class ClassAttention(nn.Module):
-    """Attention over classes at each place, linear or full; without an output projection."""
+    """Attention over classes at each position, linear or full, without an output projection."""
 
     def __init__(self, dim: int, guidance_dim: int, heads: int, attention: str):
         super().__init__()
@@ -156,16 +159,16 @@ class ClassAttention(nn.Module):
         pad_guidance: Tensor | None,
         pads: int,
     ) -> Tensor:
-        """``x`` (B, T, h, w, C) with ``pads`` more classes, all equal to ``pad`` (1, 1, 1, 1, C),
-        if that is given."""
+        """Let the classes of ``x`` ``(B, T, h, w, C)`` attend to each other and, if ``pad`` ``(1,
+        1, 1, 1, C)`` is given, to ``pads`` more classes that are all equal to it."""
         parts = _joint_linear(self.q, x, guidance), _joint_linear(self.k, x, guidance), self.v(x)
         q, k, v = (part.unflatten(-1, (self.heads, -1)) for part in parts)
         if pad is not None:
             pad_k = _joint_linear(self.k, pad, pad_guidance).unflatten(-1, (self.heads, -1))
             pad_v = self.v(pad).unflatten(-1, (self.heads, -1))
         if self.attention == "linear":
-            # Computed in float32, because sums of positive products over the classes lose digits in
-            # half precision.
+            # float32, because in half precision sums of positive products over the classes lose
+            # digits.
             with exact(x.device):
                 q = F.elu(_at_least_float32(q)) + 1
                 k = F.elu(_at_least_float32(k)) + 1
@@ -183,7 +186,7 @@ class ClassAttention(nn.Module):
             return found.flatten(-2).to(x.dtype)
         q, k, v = (part.permute(0, 2, 3, 4, 1, 5) for part in (q, k, v))  # (B, h, w, heads, T, d)
         bias = None
-        if pad is not None:  # n equal keys act as one key with log(n) added to its score
+        if pad is not None:  # n equal keys act as one key whose score is larger by log(n)
             t = k.shape[-2]
             size = (*k.shape[:-2], 1, k.shape[-1])
             k = torch.cat([k, pad_k.permute(0, 2, 3, 4, 1, 5).expand(size)], -2)
@@ -197,7 +200,7 @@ class ClassAttention(nn.Module):
 
 
 class ClassAggregation(nn.Module):
-    """Attention over the classes at every position, on a coarser grid in training."""
+    """Attention over the classes at every position; in training on a coarser grid."""
 
     def __init__(self, dim: int, guidance_dim: int, heads: int, attention: str, pad_len: int):
         super().__init__()
@@ -213,7 +216,8 @@ class ClassAggregation(nn.Module):
         self.norm2 = nn.LayerNorm(dim)
 
     def forward(self, x: Tensor, guidance: Tensor | None, pool: tuple[int, int]) -> Tensor:
-        """``x`` (B, T, H, W, C), ``guidance`` (B or 1, T, G)."""
+        """Update ``x`` ``(B, T, H, W, C)`` with ``guidance`` ``(B or 1, T, G)`` from the class
+        embeddings."""
         b, t, h, w, _ = x.shape
         y = x
         pool = (min(pool[0], h), min(pool[1], w))
@@ -274,7 +278,7 @@ class DoubleConv(nn.Module):
         self.double_conv = nn.Sequential(*layers)
 
     def forward(self, x: Tensor, guidance: Tensor | None, classes: int) -> Tensor:
-        """``x`` (B * T, C, H, W), ``guidance`` (B, G, H, W) of each image."""
+        """Map ``x`` ``(B * T, C, H, W)`` with the ``guidance`` ``(B, G, H, W)`` of each image."""
         first, *others = self.double_conv
         weight = first.get_parameter("weight")
         c = x.shape[1]
@@ -298,22 +302,22 @@ class Up(nn.Module):
 
 
 class CATSegHead(nn.Module):
-    """The aggregator.
+    """CAT-Seg's aggregator.
 
     Args:
-        embed_dim, prompts: E, P.
+        embed_dim, prompts: length E of embeddings, and number P of prompt templates.
         hidden, layers, heads: channels of the cost maps, aggregator layers, attention heads.
-        window: side of the attention windows.
-        pool: pooling of the class attention in training; at test it is (1, 1).
-        guidance, text_guidance: channels of the projected embeddings of patches and of classes; 0
-            for none.
+        window: side of the attention windows, in patches.
+        pool: pooling of the class attention in training; at test time it is (1, 1).
+        guidance, text_guidance: channels of the projected embeddings of patches and of classes; 0:
+            no such guidance.
         decoder: channels of the two decoder stages.
-        decoder_in, decoder_guidance: channels of the two maps that guide the decoder, zeros for
-            none; after projection.
-        attention: ``"linear"`` or ``"full"``, over classes.
-        pad_len: pad fewer classes to this number by learned tokens, reduce more to the best; 0 for
-            neither.
-        class_chunk: classes that the decoder processes at a time without gradients.
+        decoder_in, decoder_guidance: channels of the two maps that guide the decoder, before and
+            after their projection; zeros: no such maps.
+        attention: ``"linear"`` or ``"full"`` attention over classes.
+        pad_len: number of classes to which learned tokens fill up fewer classes, and to whose best
+            more classes are reduced; 0: any number.
+        class_chunk: number of classes that the decoder processes at a time without gradients.
     """
 
     def __init__(
@@ -336,7 +340,9 @@ class CATSegHead(nn.Module):
     ):
         super().__init__()
         if hidden % heads:
-            raise HypvisionError(f"CATSegHead: hidden={hidden} is not divisible by heads={heads}.")
+            raise HypvisionError(
+                f"CATSegHead: hidden={hidden} is not divisible by heads={heads}. Give a multiple."
+            )
         one_of(("linear", "full"), attention=attention)
         self.pool = tuple(pool)
         self.pad_len = pad_len
@@ -369,9 +375,16 @@ class CATSegHead(nn.Module):
         self.head = nn.Conv2d(decoder[1], 1, 3, padding=1)
 
     def forward(self, features: Tensor, text: Tensor, maps: tuple[Tensor, ...] = ()) -> Tensor:
-        """Logits (B, T, 4 H, 4 W) of each class, by patch embeddings (B, E, H, W) of any length,
-        class embeddings (T, P, E) of unit length and maps that guide the decoder, (B, ., 2 H, 2 W)
-        and (B, ., 4 H, 4 W); :data:`ABSENT` beyond the ``pad_len`` best classes of an image."""
+        """Return logits ``(B, T, 4 H, 4 W)`` of each class.
+
+        Args:
+            features: patch embeddings ``(B, E, H, W)``, of any length.
+            text: class embeddings ``(T, P, E)``, of unit length.
+            maps: maps that guide the decoder, ``(B, ., 2 H, 2 W)`` and ``(B, ., 4 H, 4 W)``.
+
+        Classes that are not among the ``pad_len`` best ones of an image have the logit
+        :data:`ABSENT`.
+        """
         needed = len(self.decoder_guidance_projection)
         if text.dim() != 3 or text.shape[1] != self.prompts:
             raise HypvisionError(
@@ -379,7 +392,10 @@ class CATSegHead(nn.Module):
                 f"have the shape {tuple(text.shape)} instead of (classes, {self.prompts}, size)."
             )
         if len(maps) < needed:
-            raise HypvisionError(f"The head needs {needed} maps, got {len(maps)}.")
+            raise HypvisionError(
+                f"The head needs {needed} maps that guide its decoder, got {len(maps)}. Give one "
+                "for each number in decoder_in, or make the head with decoder_in=(0, 0)."
+            )
         count = text.shape[0]
         kept = None
         units = F.normalize(_at_least_float32(features), dim=1)
@@ -407,7 +423,7 @@ class CATSegHead(nn.Module):
         return full.scatter(1, kept[..., None, None].expand_as(logits), logits)
 
     def _aggregate(self, x: Tensor, features: Tensor, text: Tensor) -> Tensor:
-        """The correlations after the layers, which the embeddings guide."""
+        """Return the similarities ``x`` after the aggregator layers, guided by the embeddings."""
         guidance = words = None
         if self.guidance_projection is not None:
             guidance = self.guidance_projection(features).permute(0, 2, 3, 1)

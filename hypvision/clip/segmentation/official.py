@@ -1,8 +1,8 @@
-"""Convert checkpoints of the official HyperCLIP and CAT-Seg codes (detectron2) to our segmenter's
-names, and back.
+"""Conversion of checkpoints between the official HyperCLIP and CAT-Seg codes (detectron2) and our
+segmenter.
 
-CAT-Seg's files keep q, k and v apart and hold no adapters. HyperCLIP's code never used the adapters
-of the image blocks 11 to 22 in its ViT-L files (it stops at 12): here they become the identity,
+CAT-Seg's files keep q, k and v apart and contain no adapters. In its ViT-L files, HyperCLIP's code
+never used the adapters of image blocks 11 to 22 (it stops at 12): here they become the identity,
 which gives the same model.
 """
 
@@ -21,11 +21,11 @@ from hypvision.clip.segmentation.catseg import window_mask
 from hypvision.io.errors import HypvisionError
 
 _PREDICTOR = "sem_seg_head.predictor."
-_ADAPTER = ".hyperclip."  # our name of HyperCLIP's adapters; the official name follows
+_ADAPTER = ".hyperclip."  # part of our names of HyperCLIP's adapters; below the official name
 _OFFICIAL_ADAPTER = re.compile(r"\.hyperbolic_attn\.adapter_attn_([qkv])\.weights$")
 _VISION = "clip.visual.transformer.resblocks."
-_PIXELS = {"clip_pixel_mean": MEAN, "clip_pixel_std": STD}  # of RGB from 0 to 255
-_NAMES = [  # (our name, the official one)
+_PIXELS = {"clip_pixel_mean": MEAN, "clip_pixel_std": STD}  # normalisation of RGB from 0 to 255
+_NAMES = [  # pairs (our name, official name)
     ("clip.{rest}", _PREDICTOR + "clip_model.{rest}"),
     ("head.{rest}", _PREDICTOR + "transformer.{rest}"),
     ("upsample{n}.{rest}", "upsample{n}.{rest}"),
@@ -33,21 +33,21 @@ _NAMES = [  # (our name, the official one)
 
 
 def is_official_hyperclip(state_dict: Mapping[str, Tensor]) -> bool:
-    """Whether the names are the official HyperCLIP code's."""
+    """Return whether the names in a state dict are those of the official HyperCLIP code."""
     return any(
         name.startswith(_PREDICTOR) and _OFFICIAL_ADAPTER.search(name) for name in state_dict
     )
 
 
 def is_official_catseg(state_dict: Mapping[str, Tensor]) -> bool:
-    """Whether the names are CAT-Seg's."""
+    """Return whether the names in a state dict are those of CAT-Seg."""
     clip = any(name.startswith(f"{_PREDICTOR}clip_model.") for name in state_dict)
     return clip and not is_official_hyperclip(state_dict)
 
 
 def segmenter_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """State dict of :class:`hypvision.clip.OpenVocabSegmenter` from an official one of either
-    code."""
+    """Return the state dict of :class:`hypvision.clip.OpenVocabSegmenter` for an official one of
+    either code."""
     out: dict[str, Tensor] = {}
     split: dict[str, dict[str, Tensor]] = {}
     for name, value in state_dict.items():
@@ -58,7 +58,7 @@ def segmenter_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tenso
             split.setdefault(f"clip.{layer}.in_proj_weight", {})[letter] = value
         elif not _is_computed(name, value):
             renamed = _renamed(name)
-            # OpenAI's files have float16, the official code float32
+            # Weights in OpenAI's files are float16, which the official code converts to float32.
             wide = renamed.startswith("clip.") and value.is_floating_point()
             out[renamed] = value.float() if wide else value
     out |= {name: _packed(name, projections) for name, projections in split.items()}
@@ -68,28 +68,30 @@ def segmenter_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tenso
 
 
 def _packed(name: str, projections: Mapping[str, Tensor]) -> Tensor:
-    """The packed projection of those of queries, keys and values."""
+    """Return the packed projection for separate ones of queries, keys and values."""
     if set(projections) != set("qkv"):
         given = ", ".join(sorted(projections))
-        raise HypvisionError(f"The checkpoint has only {given} of the projection '{name}'.")
+        raise HypvisionError(
+            f"The checkpoint has only {given} of the projection '{name}'. Take an intact copy."
+        )
     return torch.cat([projections[letter] for letter in "qkv"]).float()
 
 
 def _is_computed(name: str, value: Tensor) -> bool:
-    """Whether our model computes an entry itself; an error if it has another value."""
+    """Return whether our model computes an entry itself; another value than ours is an error."""
     if name in _PIXELS:
         _check_constant(name, value.flatten(), torch.tensor(_PIXELS[name]))
         return True
     if name in ("pixel_mean", "pixel_std"):
-        return True  # configured and stored, but the official code uses the two of _PIXELS
-    if name.startswith(_PREDICTOR) and name.endswith("attn_mask"):  # by the size of the grid
+        return True  # the official code stores them, but normalises by the two entries of _PIXELS
+    if name.startswith(_PREDICTOR) and name.endswith("attn_mask"):  # computed from the grid's size
         _check_constant(name, value, _shift_mask(value.device))
         return True
     return False
 
 
 def _renamed(name: str) -> str:
-    """Our name of an official entry."""
+    """Return our name for the name of an official entry."""
     starts = {
         "upsample1.": "upsample1.",
         "upsample2.": "upsample2.",
@@ -103,8 +105,8 @@ def _renamed(name: str) -> str:
 
 
 def _with_unused_adapters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights whose adapters between the eleventh and the last block, which the official code does
-    not use, change nothing."""
+    """Return weights whose adapters between the eleventh and the last image block, which the
+    official code does not use, are the identity."""
     blocks = {
         name: int(name[len(_VISION) :].partition(".")[0])
         for name in weights
@@ -118,14 +120,14 @@ def _with_unused_adapters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _shift_mask(device: torch.device) -> Tensor:
-    """The mask of the shifted windows, 12 of 24 patches wide."""
+    """Return the attention mask of shifted windows of 12 patches in a grid of 24 x 24."""
     mask = window_mask((24, 24), (24, 24), 12, 6, device)
     assert mask is not None, "shifted windows have a mask"
     return mask
 
 
 def _check_constant(name: str, value: Tensor, expected: Tensor) -> None:
-    """Raise an error for an entry that our model computes itself, with another value."""
+    """Raise an error if an entry that our model computes itself has another value."""
     if value.shape != expected.shape or not torch.allclose(value.float(), expected, rtol=1e-4):
         raise HypvisionError(
             f"The checkpoint's '{name}' is not that of HyperCLIP and CAT-Seg "
@@ -135,14 +137,14 @@ def _check_constant(name: str, value: Tensor, expected: Tensor) -> None:
 
 
 def segmenter_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename official weights to our segmenter's names; leave others."""
+    """Return official weights by our segmenter's names; others stay as they are."""
     official = is_official_catseg(weights) or is_official_hyperclip(weights)
     return segmenter_from_official(weights) if official else dict(weights)
 
 
 def hyperclip_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`segmenter_from_official`, in HyperCLIP's layout; with the mask that its
-    head stores."""
+    """Return the state dict in HyperCLIP's layout, the inverse of :func:`segmenter_from_official`,
+    with the attention masks that its files contain."""
     out: dict[str, Tensor] = {}
     for name, value in state_dict.items():
         name = re.sub(r"\.hyperclip\.([qkv])$", r".hyperbolic_attn.adapter_attn_\1.weights", name)
@@ -157,8 +159,8 @@ def hyperclip_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def catseg_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """As :func:`hyperclip_to_official`, in CAT-Seg's layout: q, k and v apart. Adapters have to be
-    merged before."""
+    """Return the state dict in CAT-Seg's layout, which is HyperCLIP's with q, k and v apart.
+    Adapters must be merged before."""
     if any(_ADAPTER in name for name in state_dict):
         raise HypvisionError(
             "The checkpoint contains HyperCLIP's adapters, which CAT-Seg does not have. Load it, "
@@ -177,12 +179,13 @@ def catseg_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def segmenter_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
-    """The config of a converted checkpoint: ``hyperclip-vitb16``, ``hyperclip-vitl14-336``,
-    ``catseg-...``, or with width and patch of another size; and no arguments."""
+    """Return the config of a converted checkpoint, without further arguments: ``hyperclip-vitb16``,
+    ``hyperclip-vitl14-336``, ``catseg-...``, or a name with width and patch for another size."""
     conv = state_dict.get("clip.visual.conv1.weight")
     if conv is None or not any(name.startswith("head.") for name in state_dict):
         raise HypvisionError(
-            "The file holds only a part of a segmenter: CLIP's image tower or the head is missing."
+            "The file holds only a part of a segmenter: CLIP's image tower or the head is missing. "
+            "Take a file of the whole segmenter."
         )
     family = "hyperclip" if any(_ADAPTER in name for name in state_dict) else "catseg"
     known = {(768, 16): "vitb16", (1024, 14): "vitl14-336"}

@@ -37,15 +37,14 @@ _OFFICIAL: dict[str, dict[str, Any]] = {
     "vitb16": dict(clip=dict(name="ViT-B-16", force_quick_gelu=True)),
     "vitl14-336": dict(clip=dict(name="ViT-L-14-336", force_quick_gelu=True), resolution=336),
 }
-_SMALL: dict[str, dict[str, Any]] = {  # CLIPs of small images
-    "shapes-s8": dict(resolution=96, crop=96, slide=96),
+_SMALL: dict[str, dict[str, Any]] = {  # options for CLIP models of small images
     "emoji-t8": dict(resolution=64, crop=64, slide=160),
 }
 
 
 class Segmentation(NamedTuple):
-    """The result of :func:`segment`: numbers of classes, int64 (H, W), the names of the classes,
-    and the RGB image.
+    """The result of :func:`segment`: the class number of each pixel, int64 ``(H, W)``, the names of
+    the classes, and the RGB image.
 
     :func:`hypvision.viz.draw_segmentation` paints it.
     """
@@ -55,7 +54,8 @@ class Segmentation(NamedTuple):
     image: Image.Image
 
     def label_image(self) -> Image.Image:
-        """The class numbers as an image of 8 bits, or 16 with more than 255 classes."""
+        """Return the class numbers as an image of 8 bits, or of 16 bits for more than 255
+        classes."""
         return Image.fromarray(
             self.labels.astype(np.uint8 if len(self.classes) <= 255 else np.uint16)
         )
@@ -66,17 +66,18 @@ def load_segmenter(
     config: Mapping[str, Any] | None = None,
     clip: str | None = None,
 ) -> OpenVocabSegmenter:
-    """A segmenter from a checkpoint, or straight from a CLIP model.
+    """Return a segmenter from a checkpoint, or from a plain CLIP model.
 
     Args:
-        weights: a converted or trained checkpoint of the whole segmenter. None: the head of two
-            parameters, which needs no training, on a plain CLIP.
-        config: ``model`` of the config that it was trained with, ``load_config(FILE).model`` of
-            :mod:`hypvision.engine.config`; not needed for weights of the zoo and converted official
-            checkpoints, an error without weights. Sentences that the checkpoint names win.
-        clip: without weights: a CLIP model, see :func:`~hypvision.clip.names.clip_options`; default
-            ``ViT-B-16:openai``. ``shapes-s8``, which knows drawn shapes only, and ``emoji-t8``,
-            which knows a few emoji on photos, ship with the project.
+        weights: a converted or trained checkpoint of a whole segmenter. None: a plain CLIP with a
+            head of two parameters, which needs no training.
+        config: the ``model`` of the config of its training, ``load_config(FILE).model`` of
+            :mod:`hypvision.engine.config`; weights of the zoo and converted official checkpoints do
+            not need it, and without weights it is an error. The checkpoint's own prompt templates
+            replace those of the config.
+        clip: without weights: a CLIP model, see :func:`~hypvision.clip.names.clip_options`; None:
+            ``ViT-B-16:openai``. ``emoji-t8``, which knows a few emoji on photos, ships with the
+            project.
     """
     refuse(
         (
@@ -97,7 +98,7 @@ def load_segmenter(
     options = _options(found, config, weights)
     advice = "Give the --config that it was trained with."
     try:
-        # the checkpoint has them
+        # The checkpoint already contains CLIP's weights.
         options["clip"] = {**options.get("clip", {}), "load_weights": False}
         if language.templates:
             options["templates"] = language.templates
@@ -112,11 +113,11 @@ def load_segmenter(
 
 
 def _plain_segmenter(clip: str) -> OpenVocabSegmenter:
-    """A CLIP with the head that needs no training."""
+    """Return a segmenter of a CLIP and the similarity head, which needs no training."""
     named = clip_options(clip)
     bundle = create_clip(**named)
     patch = math.lcm(*patch_size(bundle.model))
-    # resolution 336 for patches of 14
+    # For patches of 14 pixels the resolution becomes 336.
     options: dict[str, Any] = dict(resolution=24 * patch) if 384 % patch else {}
     options.update(_SMALL.get(named["name"], {}))
     return OpenVocabSegmenter(bundle, tune="frozen", head=dict(type="similarity"), **options).eval()
@@ -125,12 +126,12 @@ def _plain_segmenter(clip: str) -> OpenVocabSegmenter:
 def _options(
     found: Mapping[str, Any], config: Mapping[str, Any] | None, weights: str | Path
 ) -> dict[str, Any]:
-    """The options of the segmenter in a checkpoint: by its config, that in the file, or, of an
-    official one, by its sizes."""
+    """Return the options of the segmenter in a checkpoint: from the given config, from that in the
+    file, or for an official checkpoint from the sizes of its weights."""
     if config is None:
         path = fetch(weights)
         if path.suffix == ".safetensors":
-            config = read_header(path).get("model")  # of a file that was published
+            config = read_header(path).get("model")  # a published file contains its config
     if config is not None:
         return _options_of(config, weights)
     variant = segmenter_variant(found)[0]
@@ -147,8 +148,8 @@ def _options_of(config: Any, weights: str | Path) -> dict[str, Any]:
     model = dict(config) if isinstance(config, Mapping) else {}
     if model.pop("type", None) != "HyperCLIPSegmentor":
         raise HypvisionError(
-            f"'{weights}' or its config holds no HyperCLIPSegmentor, which open-vocabulary "
-            "segmentation needs."
+            f"'{weights}' or its config describes no HyperCLIPSegmentor, which open-vocabulary "
+            "segmentation needs. Give the checkpoint and the config of one."
         )
     for name in (
         "train_classes",
@@ -170,7 +171,8 @@ def _default(
 
 
 def _stamp(name: str | Path | None) -> tuple[int, int] | None:
-    """Of a file, which may be trained anew at its place; ``name`` is its path, or
+    """Return the size and the time of the last change of a file, so that a file that was trained
+    anew is loaded again; None if there is no file. ``name`` is its path, or
     ``ARCHITECTURE:PATH``."""
     for path in () if name is None else (Path(name), Path(str(name).partition(":")[2] or name)):
         if path.is_file():
@@ -185,19 +187,20 @@ def segment(
     weights: str | Path | None = None,
     clip: str | None = None,
 ) -> Segmentation:
-    """Segment an image by class names.
+    """Segment an image by class names, and return the class of each pixel.
 
     Args:
-        image: a path, a PIL image, or an RGB array uint8 (H, W, 3).
+        image: a path, a PIL image, or an RGB array uint8 ``(H, W, 3)``.
         classes: names, or anything that :func:`~hypvision.data.classes.load_classes` takes. The
-            model must know one of them, and distinguish them all
+            model must know at least one of them, and distinguish them all
             (:mod:`hypvision.clip.open_vocabulary`).
-        model, weights, clip: a segmenter; default: that of :func:`load_segmenter` for the others,
-            which is cached. It is an error to give both.
+        model: a segmenter; None: the segmenter of :func:`load_segmenter`, which is cached.
+        weights, clip: arguments of :func:`load_segmenter`; an error beside ``model``.
     """
     if model is not None and (weights is not None or clip is not None):
         raise HypvisionError(
-            "segment takes a model, or weights or a clip to make one of, not both. Leave out one."
+            "segment takes a model, or weights or a clip from which to make one, but not both. "
+            "Leave out one."
         )
     name = f"The image '{image}'" if isinstance(image, (str, Path)) else "The image"
     image = open_image(image)
@@ -214,11 +217,11 @@ def segment(
 
 
 def parse_classes(text: str) -> str | list[str]:
-    """``"cat, dog"`` as a list; the name of a known list or a path
-    (:func:`~hypvision.io.files.names_file`) as it is.
+    """Return the class names in a text such as ``"cat, dog"`` as a list; the name of a known list
+    or a path (:func:`~hypvision.io.files.names_file`) is returned as it is.
 
-    Names are separated by commas or line breaks, as in CSV: ``'"cat, black", dog'`` are two.
-    ``"cat,"`` is a word even where there is a file ``cat``.
+    Names are separated by commas or line breaks, as in CSV: ``'"cat, black", dog'`` is two names.
+    ``"cat,"`` is a name even where a file ``cat`` exists.
     """
     if text in ("imagenet", *CLASS_LISTS) or names_file(text, SUFFIXES):
         return text

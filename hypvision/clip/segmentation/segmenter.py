@@ -1,10 +1,11 @@
-"""Open-vocabulary segmentation: CLIP, HyperCLIP's adapter and CAT-Seg's head; any image, any names.
+"""Open-vocabulary segmentation of any image by any class names, with CLIP, HyperCLIP's adapter and
+CAT-Seg's head.
 
 >>> clip = dict(name="ViT-B-16", pretrained="openai")
 >>> model = OpenVocabSegmenter(clip=clip, classes=["cat", "grass"])
 >>> model.predict([image])[0]  # (H, W) numbers of classes
 
-:class:`SegmenterBase` is the common base of the plain module and the one for mmseg.
+:class:`SegmenterBase` is the base of the plain module here and of the model for mmseg.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ def _resize(x: Tensor, size: Sequence[int]) -> Tensor:
 def segmentation_loss(
     logits: Tensor, labels: Tensor, ignore: int = 255, mask_ignored: bool = False
 ) -> Tensor:
-    """Mean binary cross-entropy over pixels and classes, without one-hot targets, of logits (B, T,
-    h, w), resized, and class numbers (B, H, W). Pixels with the label ``ignore`` are negative for
-    every class, as in the official code, or with ``mask_ignored`` left out."""
+    """Return the mean binary cross-entropy, over pixels and classes, of logits ``(B, T, h, w)``,
+    which are resized, and class numbers ``(B, H, W)``, without one-hot targets. Pixels with the
+    label ``ignore`` are negative for every class, as in the official code; with ``mask_ignored``
+    they are left out."""
     valid = labels != ignore
     count = logits.shape[1]
     if 0 <= ignore < count:
@@ -64,11 +66,11 @@ def segmentation_loss(
 
 
 class SimilarityHead(nn.Module):
-    """A head of two parameters: a logit is the cosine of a patch and a class, times a learned scale
-    plus a bias.
+    """A head of two parameters: a logit is the cosine of a patch and a class, times a learned
+    scale, plus a learned bias.
 
-    This head is ours. It suits small data and comparisons of adapters: nearly all that is learned
-    is learned by CLIP.
+    This head is our own. It suits small data and comparisons of adapters, because nearly all
+    learning happens in CLIP.
     """
 
     checkpointing = False
@@ -79,15 +81,16 @@ class SimilarityHead(nn.Module):
         self.bias = nn.Parameter(torch.tensor(bias))
 
     def forward(self, features: Tensor, text: Tensor, maps: tuple[Tensor, ...] = ()) -> Tensor:
-        """``features`` (B, E, h, w), ``text`` (T, P, E) -> (B, T, h, w)."""
+        """Return logits ``(B, T, h, w)`` for ``features`` ``(B, E, h, w)`` and ``text`` ``(T, P,
+        E)``."""
         mean = F.normalize(text.float().mean(1), dim=-1)
         cosine = torch.einsum("behw,te->bthw", F.normalize(features.float(), dim=1), mean)
         return self.log_scale.exp() * cosine + self.bias
 
 
 class SegmenterBase(OpenVocabularyCLIP):
-    """Mix-in for models: CLIP, head and inference; see :class:`OpenVocabSegmenter` for the
-    arguments."""
+    """A mix-in for models: CLIP with a segmentation head and inference; :class:`OpenVocabSegmenter`
+    explains the arguments."""
 
     head: CATSegHead | SimilarityHead
 
@@ -108,7 +111,7 @@ class SegmenterBase(OpenVocabularyCLIP):
         official_whole_padding: bool = False,
         **options: Any,
     ) -> None:
-        """Make CLIP and the head; called once by the constructors. Further options are those of
+        """Make CLIP and the head; constructors call this once. Further options are those of
         ``build_clip``."""
         self.build_clip(clip, **options)
         one_of(("slide", "whole"), inference=inference)
@@ -158,18 +161,18 @@ class SegmenterBase(OpenVocabularyCLIP):
         self.mask_ignored = mask_ignored
         self.official_whole_padding = official_whole_padding
 
-    # Images
+    # Logits, loss and label maps of images
 
     def logits(self, images: Tensor, classes: Sequence[str] | None = None) -> Tensor:
-        """Logits (B, T, 4 h, 4 w) of images (B, 3, H, W) with RGB from 0 to 255, resized to the
-        model's resolution."""
+        """Return logits ``(B, T, 4 h, 4 w)`` of RGB images ``(B, 3, H, W)``, 0 to 255, which are
+        resized to the model's resolution."""
         self.check_size(images.shape[-2:])
         return self._normalised_logits(
             (images.float() - self.mean) / self.std, self.encode_classes(classes)
         )
 
     def check_size(self, size: Sequence[int], name: str = "An image") -> None:
-        """Raise an error if a side of the (height, width) is shorter than a patch."""
+        """Raise an error if a side of ``size`` (height, width) is shorter than a patch."""
         rows, columns = patch_size(self.clip)
         if size[0] < rows or size[1] < columns:
             raise HypvisionError(
@@ -190,12 +193,12 @@ class SegmenterBase(OpenVocabularyCLIP):
         return self.head(features, text, (self.upsample1(maps[0]), self.upsample2(maps[1])))
 
     def segmentation_loss(self, images: Tensor, labels: Tensor, ignore: int = 255) -> Tensor:
-        """Loss of images (B, 3, H, W), RGB from 0 to 255, and labels (B, H, W)."""
+        """Return the loss of RGB images ``(B, 3, H, W)``, 0 to 255, and labels ``(B, H, W)``."""
         return segmentation_loss(self.logits(images), labels, ignore, self.mask_ignored)
 
     def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rename weights to this model's names; official checkpoints and those of a CLIP model
-        alone are accepted."""
+        """Return weights by this model's names; official checkpoints and those of a CLIP model
+        alone are accepted too."""
         return super().checkpoint_filter(segmenter_names(weights))
 
     @torch.no_grad()
@@ -206,9 +209,10 @@ class SegmenterBase(OpenVocabularyCLIP):
         scores: bool = False,
         names: Sequence[str] | None = None,
     ) -> list[Tensor] | list[tuple[Tensor, Tensor]]:
-        """Label maps, int64 (H, W) for each image (3, H, W), RGB from 0 to 255, of any sizes; with
-        ``scores`` pairs of them and probabilities (T, H, W). ``sizes`` are (height, width) of the
-        results, if not their own; ``names`` those of the images, for messages."""
+        """Return a label map, int64 ``(H, W)``, for each RGB image ``(3, H, W)``, 0 to 255, of any
+        size; with ``scores`` pairs of label map and probabilities ``(T, H, W)``. ``sizes`` are the
+        (height, width) of the results (None: those of the images); ``names`` are the images' names
+        in messages."""
         text = self.encode_classes()
         found: list[Any] = []
         for number, image in enumerate(images):
@@ -222,7 +226,7 @@ class SegmenterBase(OpenVocabularyCLIP):
             label = torch.zeros_like(best, dtype=torch.long)
             kept = []
             first = 0
-            for part in chunks:  # resize a few classes at a time to bound the memory
+            for part in chunks:  # resizing a few classes at a time bounds the memory
                 part = _resize(part[None], size)[0]
                 value, index = part.max(0)
                 label = torch.where(value > best, index + first, label)
@@ -247,8 +251,8 @@ class SegmenterBase(OpenVocabularyCLIP):
         return [(top, left) for top in starts[0] for left in starts[1]]
 
     def _slide(self, image: Tensor, text: Tensor) -> Iterator[Tensor]:
-        """Probabilities (t, h, w), some classes at a time: means over windows of the enlarged image
-        and the whole image."""
+        """Yield probabilities ``(t, h, w)`` of a few classes at a time: means over windows of the
+        enlarged image, averaged with those of the whole image."""
         height = self.slide
         width = self.slide
         if not self.squash:
@@ -260,13 +264,13 @@ class SegmenterBase(OpenVocabularyCLIP):
         places = self._windows(size)
         windows = [large[..., top : top + crop[0], left : left + crop[1]] for top, left in places]
         batch = (torch.cat([*windows, _resize(image[None], crop)]) - self.mean) / self.std
-        # Five windows at a time, to bound the memory of the head.
+        # Processing five windows at a time bounds the memory of the head.
         logits = torch.cat([self._normalised_logits(part, text) for part in batch.split(5)])
         weight = large.new_zeros(size)
         for top, left in places:
             weight[top : top + crop[0], left : left + crop[1]] += 1
         for part in logits.split(32, dim=1):
-            # The logits have the size of the model's grid; resize them to the crop.
+            # The logits have the size of the model's grid, so they are resized to the crop.
             part = _resize(part.float(), crop).sigmoid()
             total = part.new_zeros(part.shape[1], *size)
             for (top, left), window in zip(places, part):
@@ -274,39 +278,41 @@ class SegmenterBase(OpenVocabularyCLIP):
             yield (total / weight + _resize(part[-1:], size)[0]) / 2
 
     def _whole(self, image: Tensor, text: Tensor) -> Iterator[Tensor]:
-        """Probabilities (t, h, w) from the whole image at once."""
+        """Yield probabilities ``(t, h, w)`` of a few classes at a time, from the whole image at
+        once."""
         height, width = image.shape[-2:]
         padded = F.pad((image[None] - self.mean) / self.std, (0, -width % 32, 0, -height % 32))
         for part in self._normalised_logits(padded, text).split(32, dim=1):
             part = part.float().sigmoid()
-            # the official code crops before it resizes, without effect
+            # The official code crops before it resizes, so its crop does not remove the padding.
             if not self.official_whole_padding:
                 part = _resize(part, padded.shape[-2:])
             yield part[0, :, :height, :width]
 
 
 class OpenVocabSegmenter(SegmenterBase):
-    """CLIP + adapter + head as a plain PyTorch module.
+    """CLIP with an adapter and a segmentation head, as a plain PyTorch module.
 
     Args:
         clip, adapter, tune, classes, templates, synonyms, tokenizer, mean, std: see
             :meth:`~hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
         head: options of :class:`~hypvision.clip.segmentation.catseg.CATSegHead`; or
             ``dict(type="similarity")``, a head of two parameters (:class:`SimilarityHead`).
-        resolution: side of CLIP's input: 384 for patches of 16, 336 for patches of 14 (both 24 x
-            24).
-        crop, slide, overlap: sliding inference: windows of ``crop`` pixels, overlapping by this
-            share, on the image at ``slide`` pixels.
-        inference: ``"slide"`` (windows and the whole image, averaged) or ``"whole"``.
-        squash: make the image square for sliding, as the official code does; False keeps its shape.
-        hooks: blocks that guide the decoder; default at a third and two thirds of the depth.
-        upsample: channels of the two guidance maps, the shallower first; zeros for none.
-        checkpointing: recompute activations in the backward pass, which saves memory and costs
+        resolution: side of CLIP's input: 384 for patches of 16, 336 for patches of 14 (a grid of 24
+            x 24 for both).
+        crop, slide, overlap: sliding inference: windows of ``crop`` pixels, which overlap by the
+            share ``overlap``, on the image resized to ``slide`` pixels.
+        inference: ``"slide"`` (the mean over windows and the whole image) or ``"whole"``.
+        squash: whether sliding makes the image square, as in the official code, or keeps its shape.
+        hooks: numbers of the two blocks whose maps guide the decoder; None: those at a third and at
+            two thirds of the depth.
+        upsample: channels of the two guidance maps, the shallower first; zeros: no guidance maps.
+        checkpointing: save memory by computing activations again in the backward pass, which costs
             time.
-        mask_ignored: leave ignored pixels out of the loss (officially they are negative for every
-            class).
-        official_whole_padding: with ``"whole"``: do not remove the padding of the image, as the
-            official code.
+        mask_ignored: leave ignored pixels out of the loss; in the official code they are negative
+            for every class.
+        official_whole_padding: with ``"whole"``: keep the padding of the image, as the official
+            code does.
     """
 
     def __init__(self, clip: dict[str, Any] | CLIPBundle | nn.Module | None = None, **options: Any):
@@ -314,7 +320,7 @@ class OpenVocabSegmenter(SegmenterBase):
         self.build(clip, **options)
 
     def forward(self, images: Tensor, labels: Tensor | None = None, ignore: int = 255) -> Tensor:
-        """Logits (B, T, h, w), or the loss where labels are given; ``ignore`` is that of
+        """Return logits ``(B, T, h, w)``, or the loss if labels are given; ``ignore`` is that of
         :func:`segmentation_loss`."""
         return (
             self.logits(images)
@@ -323,7 +329,7 @@ class OpenVocabSegmenter(SegmenterBase):
         )
 
     def predict(self, images: Sequence[Tensor], **options: Any) -> list:
-        """:meth:`predict_labels` in evaluation mode."""
+        """Return :meth:`predict_labels` of images in evaluation mode."""
         training = self.training
         self.eval()
         try:

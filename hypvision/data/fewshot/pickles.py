@@ -17,6 +17,7 @@ from typing import Any
 from hypvision.data.classes import whole_label
 from hypvision.data.fewshot.splits import Item
 from hypvision.io.errors import HypvisionError
+from hypvision.io.files import read_bytes
 from hypvision.io.types import StrPath
 
 _DATUM = ("dassl.data.datasets.base_dataset", "Datum")
@@ -58,9 +59,7 @@ def read_pickled_shots(path: StrPath, folder: str, images: StrPath) -> dict[str,
 
 
 def _content(path: Path) -> Any:
-    if path.stat().st_size > _LARGEST:
-        raise pickle.UnpicklingError(f"it has more than {_LARGEST >> 20} MiB")
-    data = path.read_bytes()
+    data = read_bytes(path, _LARGEST)
     # pickle allocates a table as large as the file's largest memo index, so this number is checked
     # before.
     for operation, number, _ in pickletools.genops(data):

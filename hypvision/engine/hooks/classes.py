@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from itertools import filterfalse
+from operator import ne
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +18,7 @@ from hypvision.data.annotations import name_difference, some
 from hypvision.data.usage import usages
 from hypvision.engine.hooks.repeat import network_of
 from hypvision.engine.metrics import worst
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 
 
@@ -41,6 +44,10 @@ class KnownClasses(NamedTuple):
     names: tuple[str, ...]
     source: str
     numbered: bool
+
+    def has_no_names(self, names: tuple[str, ...]) -> bool:
+        """Whether it has numbers where other classes have names."""
+        return self.numbered and not all(map(str.isdecimal, names))
 
 
 def classes_in(checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
@@ -156,20 +163,15 @@ class CheckClassesHook(DatasetHook):
     ) -> None:
         """Relabel the data by the known class names; a new training may have other classes."""
         numbered = getattr(dataset, "numbered", False)
-        if numbered or (known.numbered and not all(map(str.isdecimal, names))):
+        if numbered or known.has_no_names(names):
             if not (numbered and known.numbered):
                 runner.logger.warning(
                     f"{place} and {known.source} are compared by the numbers of their labels, "
                     "since one of them has no class names."
                 )
             return
-        if (
-            set(names) <= set(known.names)
-            and hasattr(dataset, "use_classes")
-            and "ancestors" not in dataset.metainfo
-        ):
-            own = set(names)
-            lacking = [name for name in known.names if name not in own]
+        if set(names) <= set(known.names) and _can_relabel(dataset):
+            lacking = list(filterfalse(set(names).__contains__, known.names))
             dataset.use_classes(known.names)
             about = f"; it has no images of {some(lacking, 20)}" if lacking else ""
             runner.logger.warning(f"{place}: its labels follow the names of {known.source}{about}.")
@@ -202,21 +204,21 @@ class CheckClassesHook(DatasetHook):
         by_name = self.by_name and not getattr(dataset, "numbered", False)
         if names == words or len(names) == len(words) and not by_name:
             return
-        if by_name and sorted(names) == sorted(words):
-            model.set_classes(names)
-            runner.logger.warning(f"The model's classes follow the order of {place}.")
-            return
-        unique = len(set(words)) == len(words)
-        if by_name and unique and set(names) < set(words) and hasattr(dataset, "use_classes"):
-            self._match(runner, dataset, names, place, KnownClasses(words, source, False), False)
-            return
-        if not model.gives_words or not _can_follow(names, words):
-            raise HypvisionError(
-                f"{name_difference(names, place, words, source)} Set model.classes in the config "
-                "to the classes of the data, or to a word for each of them in the order of their "
-                "labels."
-            )
-        number = next(i for i, name in enumerate(names) if name != words[i])
+        if by_name:
+            if sorted(names) == sorted(words):
+                model.set_classes(names)
+                runner.logger.warning(f"The model's classes follow the order of {place}.")
+                return
+            if _is_part(names, words) and hasattr(dataset, "use_classes"):
+                known = KnownClasses(words, source, False)
+                self._match(runner, dataset, names, place, known, False)
+                return
+        ensure(
+            model.gives_words and _can_follow(names, words),
+            f"{name_difference(names, place, words, source)} Set model.classes in the config to "
+            "the classes of the data, or to a word for each of them in the order of their labels.",
+        )
+        number = list(map(ne, names, words)).index(True)
         runner.logger.warning(
             f"{place} and {source} have other names, and are compared by the numbers of their "
             f"labels: label {number} is '{names[number]}' in the data and '{words[number]}' in the "
@@ -241,6 +243,16 @@ class CheckClassesHook(DatasetHook):
             runner.logger.warning(
                 f"The data in '{where}' has {len(classes)} classes, the model predicts {known}."
             )
+
+
+def _can_relabel(dataset: Any) -> bool:
+    """Whether the labels of a data set can follow other names."""
+    return hasattr(dataset, "use_classes") and "ancestors" not in dataset.metainfo
+
+
+def _is_part(names: tuple[str, ...], words: tuple[str, ...]) -> bool:
+    """Whether the names are some of the words, none of which is there twice."""
+    return len(set(words)) == len(words) and set(names) < set(words)
 
 
 def _can_follow(names: tuple[str, ...], words: tuple[str, ...]) -> bool:

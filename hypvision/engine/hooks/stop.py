@@ -27,7 +27,7 @@ from hypvision.engine.hooks.repeat import (
     steps_done,
     validates_here,
 )
-from hypvision.io.checks import at_least, one_of
+from hypvision.io.checks import at_least, ensure, one_of
 from hypvision.io.errors import HypvisionError
 
 
@@ -261,10 +261,10 @@ class EarlyStoppingHook(Hook):
         self.kept: Any = None
 
     def before_train(self, runner: Runner) -> None:
-        if runner.val_loop is None:
-            raise HypvisionError(
-                "Early stopping needs a validation: add val_dataloader, val_cfg and val_evaluator."
-            )
+        ensure(
+            runner.val_loop is not None,
+            "Early stopping needs a validation: add val_dataloader, val_cfg and val_evaluator.",
+        )
         self.kept = None
         for hook in runner.hooks:
             best = (getattr(hook, "save_best", None) or ["auto"])[0]
@@ -272,12 +272,12 @@ class EarlyStoppingHook(Hook):
                 self.kept = hook
                 self.monitor = best
                 self.rule = self.rule or hook.rules[0]
-        if self.monitor is None:
-            raise HypvisionError(
-                "Early stopping does not know which metric to look at. Set monitor='top1', or what "
-                "your validation is to be judged by, in the EarlyStoppingHook."
-            )
-        self.rule = self.rule or _rule_of(self.monitor)
+        ensure(
+            self.monitor is not None,
+            "Early stopping does not know which metric to look at. Set monitor='top1', or what "
+            "your validation is to be judged by, in the EarlyStoppingHook.",
+        )
+        self.rule = self.rule or _rule_of(str(self.monitor))
         self.state = runner.message_hub.get_info("early_stopping", None) or dict(
             best=None, at=0, waited=0, seen=0
         )

@@ -1,9 +1,9 @@
-"""Detection data sets for mmdet's registry, whose annotations are checked. Importing this module
-imports mmdet.
+"""Detection data sets for mmdet's registry, with checked annotations. Importing this module imports
+mmdet.
 
-It puts :class:`CheckedCocoDataset` and :class:`CheckedVOCDataset` in the place of mmdet's own,
-makes CocoMetric read annotation files through :class:`CheckedCOCO`, and puts
-:class:`~hypvision.openmmlab.coco_metric.CheckedCocoMetric` in its place.
+It replaces mmdet's own data sets by :class:`CheckedCocoDataset` and :class:`CheckedVOCDataset`,
+makes CocoMetric read annotation files through :class:`CheckedCOCO`, and replaces it by
+:class:`~hypvision.openmmlab.coco_metric.CheckedCocoMetric`.
 """
 
 from __future__ import annotations
@@ -47,18 +47,16 @@ from hypvision.data.annotations import (
 )
 from hypvision.data.classes import check_classes
 from hypvision.data.folders import Listing
-from hypvision.data.taxonomy import TAXONOMY
 from hypvision.data.usage import Usage
 from hypvision.data.voc_xml import read_xml
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import inside, many_objects, read_json, read_lines
 from hypvision.io.images import SUFFIXES, open_image
 from hypvision.openmmlab.images import tell_depth
-from hypvision.viz.palette import palette
 
 _logger = logging.getLogger(__name__)
 
-_NEEDED = {  # the keys that mmdet reads in each list
+_NEEDED = {  # list of an annotation file -> keys of its entries that mmdet reads
     "images": ("id", "file_name", "height", "width"),
     "annotations": ("id", "image_id", "category_id", "bbox"),
     "categories": ("id", "name"),
@@ -67,19 +65,18 @@ _ADVICE = "Expected: COCO's format (see docs/data.md). Correct the file."
 
 
 class CheckedCOCO(COCO):
-    """An annotation file in COCO's format, which raises an error for mistakes that would lead to
-    wrong labels.
+    """An annotation file in COCO's format; mistakes that would lead to wrong labels are errors.
 
     mmdet itself silently drops annotations of unknown categories, and numbers the classes wrongly
     if a category is missing. Boxes without ``area`` or ``iscrowd``, which many tools leave out, get
-    those of a plain box. Invalid boxes (without size, outside the image) are left out of the ground
-    truth.
+    the values of a plain box. Invalid boxes (without size, outside the image) are left out of the
+    ground truth.
 
     Args:
         annotation_file: path of the JSON file.
-        usage: counts what is left out.
-        masks: whether the masks are needed, too.
-        content: of the file, if it was read already.
+        usage: counts the boxes and images that are left out.
+        masks: whether the masks are needed, and so checked, too.
+        content: content of the file, if it was read already.
     """
 
     def __init__(
@@ -135,7 +132,7 @@ class CheckedCOCO(COCO):
         check.finish()
         content["annotations"] = boxes
         for item in boxes:
-            if item["id"] == 0:  # for pycocotools the id 0 means that no object was matched
+            if item["id"] == 0:  # for pycocotools id 0 means that no object was matched
                 item["id"] = int(max(seen)) + 1
 
     def check_masks(self) -> None:
@@ -146,7 +143,7 @@ class CheckedCOCO(COCO):
                 f"The annotation file '{self.place}' has boxes without masks (no 'segmentation' in "
                 "its annotations), but the config trains or measures masks (with_mask=True in its "
                 "pipelines, 'segm' in its metric). For boxes alone take Faster R-CNN, RetinaNet or "
-                "FCOS, as docs/own-data.md shows; for masks add them."
+                "FCOS, as docs/own-data.md shows; for masks add 'segmentation' to each annotation."
             )
         sizes = (
             (images[item["image_id"]]["height"], images[item["image_id"]]["width"])
@@ -164,8 +161,8 @@ class CheckedCOCO(COCO):
     def get_cat_ids(
         self, cat_names: Sequence[str] = (), sup_names: Sequence[str] = (), cat_ids: Any = ()
     ) -> list[int]:
-        """The ids of the categories in the order of the names, which mmdet uses for its labels; the
-        order in the file may differ."""
+        """Return the ids of the categories in the order of the names, which mmdet uses for its
+        labels; the order in the file may differ."""
         if not cat_names:
             return super().get_cat_ids(cat_names, list(sup_names), list(cat_ids))
         check_names(cat_names)
@@ -181,14 +178,14 @@ class CheckedCOCO(COCO):
         return [numbers[name] for name in cat_names]
 
     def loadRes(self, resFile: Any) -> COCO:
-        """Load results as COCO does, but accept an empty list, for which mmdet would give no
+        """Load results as COCO does, but also from an empty list, for which mmdet would compute no
         metrics."""
         if not isinstance(resFile, list) or resFile:
             return super().loadRes(resFile)
         _logger.warning(
             "Nothing was detected in the %d images of '%s', so the precision is 0 where there is "
-            "truth. That is usual after a few steps of training; else train for longer, or lower "
-            "score_thr in model.test_cfg.",
+            "an object. This is usual after a few steps of training; otherwise train for longer, "
+            "or lower score_thr in model.test_cfg.",
             len(self.imgs), self.place,
         )  # fmt: skip
         found = COCO()
@@ -198,12 +195,12 @@ class CheckedCOCO(COCO):
 
 
 def read_annotations(path: str, needed: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """The content of a JSON file of COCO's kind; ``needed``: the lists that it must have, and the
-    keys of their entries."""
+    """Read a JSON file of COCO's kind; ``needed`` has the lists that it must contain, and the keys
+    of their entries."""
     advice = "Check data_root and ann_file, or get the annotation file again."
     content = read_json(path, advice=advice)
     if isinstance(content, dict):
-        content.setdefault("annotations", [])  # lists of test images have no annotations
+        content.setdefault("annotations", [])  # files of test images have no annotations
     lists = isinstance(content, dict) and [content.get(key) for key in needed]
     if not lists or not all(isinstance(value, list) for value in lists):
         raise HypvisionError(
@@ -217,11 +214,12 @@ def read_annotations(path: str, needed: Mapping[str, Sequence[str]]) -> dict[str
     return content
 
 
-# A file has a million entries: their faults are put into words only where there are some.
+# Checks return text, empty for a correct entry, because a file may have a million entries.
 
 
 def _entry_fault(item: Any, keys: Sequence[str]) -> str:
-    """What an entry of a list has wrong, after "it has"; empty if nothing."""
+    """Return what is wrong with an entry of a list, in words that follow "it has"; empty if
+    nothing."""
     if not isinstance(item, dict):
         return f"no {some(list(keys))}"
     lacking = [key for key in keys if key not in item]
@@ -239,7 +237,7 @@ def _annotation_fault(
     images: Collection[Any],
     seen: Collection[Any],
 ) -> str:
-    """What an annotation has wrong, after "it has"; empty if nothing."""
+    """Return what is wrong with an annotation, in words that follow "it has"; empty if nothing."""
     if item["category_id"] not in categories:
         return (
             f"the category_id {item['category_id']}, which is none of the file's categories "
@@ -248,7 +246,7 @@ def _annotation_fault(
     if item["image_id"] not in images:
         return f"the image_id {item['image_id']}, which the file does not list. {_ADVICE}"
     if item["id"] in seen:
-        return "the id of an earlier one. Give it its own."
+        return "the id of an earlier annotation. Give it an id of its own."
     if not is_number(item["id"]):
         return "an id that is not a number. Correct it."
     if not is_number(item.get("area", 0)) or item["iscrowd"] not in (0, 1):
@@ -260,7 +258,7 @@ def _annotation_fault(
 
 
 def images_by_id(content: dict[str, Any], path: str, usage: Usage) -> dict[Any, dict]:
-    """The images of a file; those that are listed twice count once."""
+    """Return the images of a file by id; those that are listed twice count once."""
     found: dict[Any, dict] = {}
     for number, item in enumerate(content["images"]):
         first = found.setdefault(item["id"], item)
@@ -291,18 +289,16 @@ def images_by_id(content: dict[str, Any], path: str, usage: Usage) -> dict[Any, 
     return found
 
 
-CocoDataset.COCOAPI = (
-    CheckedCOCO  # replaces it also in mmdet's data sets that derive from CocoDataset
-)
+CocoDataset.COCOAPI = CheckedCOCO  # mmdet's data sets that derive from CocoDataset use it, too
 coco_metric.COCO = CheckedCOCO
 
 
 class CountedDataset(BaseDetDataset):
-    """Common base of all formats; ``usage`` counts the items that are left out.
+    """The base of the data sets of all formats; ``usage`` counts the items that are left out.
 
     Args:
-        ignored: names of objects in the files to ignore; ``"others"``: all that are not among the
-            classes.
+        ignored: class names whose objects in the files are ignored; ``"others"``: all names that
+            are not among the classes.
     """
 
     OBJECTS = "boxes"
@@ -313,15 +309,15 @@ class CountedDataset(BaseDetDataset):
         super().__init__(*args, **kwargs)
 
     def full_init(self) -> None:
-        """As mmdet's, but it is an error if nothing is left to learn from, or images of a test are
-        missing."""
+        """Initialise the data set as mmdet does; it is an error if nothing is left to learn from,
+        or if images of a test are missing."""
         if not self._fully_initialized:
             check_names(self.metainfo.get("classes"))
             self.usage = Usage(self.ann_file)
             super().full_init()
 
     def filter_data(self) -> list[dict]:
-        """The images after mmdet's filter; counts those that it leaves out."""
+        """Return the images that mmdet's filter keeps, and count those that it leaves out."""
         if not self.backend_args:
             self._check_places()
         self.data_list = self._on_disk()
@@ -340,13 +336,14 @@ class CountedDataset(BaseDetDataset):
         return kept
 
     def _check_places(self) -> None:
-        """Raise an error for a file outside of the folders of the data."""
+        """Raise an error for a file outside the folders of the data."""
         keys = ("img_path", "seg_map_path")
         named = [item[key] for item in self.data_list for key in keys if item.get(key)]
         inside(named, *self._places())
 
     def _count_kept(self, kept: list[dict]) -> Counter[int]:
-        """Count what is used; returns how many objects each label has."""
+        """Count the images, objects and classes that are used; return the number of objects of each
+        label."""
         labels = Counter(label for item in kept for label in self._labels(item))
         self.usage.use("images", len(kept))
         self.usage.use(self.OBJECTS, sum(labels.values()))
@@ -357,7 +354,7 @@ class CountedDataset(BaseDetDataset):
         return labels
 
     def _count_left_out(self, kept: list[dict]) -> None:
-        """Count the images that mmdet's filter leaves out."""
+        """Count the images that mmdet's filter leaves out, by reason."""
         ids = {id(item) for item in kept}
         smallest = (self.filter_cfg or {}).get("min_size", 0)
         for item in self.data_list:
@@ -370,8 +367,8 @@ class CountedDataset(BaseDetDataset):
             self.usage.leave_out("images", reason, item["img_path"])
 
     def _places(self) -> list[str]:
-        """The folders of the data: ``data_root``, and those of ``data_prefix``, which may be links
-        to other disks."""
+        """Return the folders of the data: ``data_root``, and those of ``data_prefix``, which may be
+        links to other disks."""
         return [self.data_root or "", *filter(None, self.data_prefix.values())]
 
     def _filtered(self) -> list[dict]:
@@ -379,8 +376,8 @@ class CountedDataset(BaseDetDataset):
 
     @staticmethod
     def _labels(item: dict) -> list[int]:
-        """The labels of the objects of an image that are used in training; objects without a box
-        are skipped."""
+        """Return the labels of the objects of an image that are used in training; objects without a
+        box are skipped."""
         objects = item.get("instances") or ()
         return [
             item["bbox_label"]
@@ -389,8 +386,8 @@ class CountedDataset(BaseDetDataset):
         ]
 
     def _on_disk(self) -> list[dict]:
-        """The images that exist; images in a remote store, and images that no pipeline reads, are
-        not checked."""
+        """Return the images that exist; images in a remote store, and images that no pipeline
+        reads, are not checked."""
         read = any(isinstance(step, LoadImageFromFile) for step in self.pipeline.transforms)
         if self.backend_args or not read:
             return self.data_list
@@ -412,7 +409,7 @@ class CountedDataset(BaseDetDataset):
 
 @DATASETS.register_module(name="CocoDataset", force=True)
 class CheckedCocoDataset(CountedDataset, CocoDataset):
-    """mmdet's CocoDataset, read by :class:`CheckedCOCO`."""
+    """mmdet's CocoDataset, whose annotation file is read by :class:`CheckedCOCO`."""
 
     def load_data_list(self) -> list[dict]:
         masks = any(getattr(step, "with_mask", False) for step in self.pipeline.transforms)
@@ -421,8 +418,8 @@ class CheckedCocoDataset(CountedDataset, CocoDataset):
         return super().load_data_list()
 
     def parse_data_info(self, raw_data_info: dict) -> Any:
-        """An image with its objects; counts those that mmdet drops of a file that it reads in its
-        own way (LVIS)."""
+        """Return an image with its objects. Count those that mmdet drops from a file that it reads
+        in its own way (LVIS)."""
         info = super().parse_data_info(raw_data_info)
         dropped = len(raw_data_info["raw_ann_info"]) - len(info["instances"])
         if dropped and not self.checked:
@@ -432,7 +429,8 @@ class CheckedCocoDataset(CountedDataset, CocoDataset):
         return info
 
     def _content(self, path: str) -> dict[str, Any] | None:
-        """The content of the file, where it is not COCO's own format."""
+        """Return the annotations in COCO's form for a file of another format; None: the file has
+        it."""
         return None
 
     def _open(self, path: str, masks: bool) -> CheckedCOCO:
@@ -448,7 +446,7 @@ class CheckedCocoDataset(CountedDataset, CocoDataset):
         return coco
 
 
-# of the images beside VOC's XML, the usual one first
+# Endings of the images beside VOC's XML files, the usual one first.
 _ENDINGS = [
     write(ending) for ending in (".jpg", *sorted(SUFFIXES)) for write in (str, str.upper, str.title)
 ]
@@ -456,8 +454,8 @@ _ENDINGS = [
 
 @DATASETS.register_module(name=["CheckedVOCDataset", "XMLDataset"], force=True)
 class CheckedVOCDataset(CountedDataset, XMLDataset):
-    """Images with boxes as VOC's XML, ``JPEGImages/NAME.*`` and ``Annotations/NAME.xml``, the names
-    in a list.
+    """Images ``JPEGImages/NAME.*`` with boxes in VOC's XML, ``Annotations/NAME.xml``; a list file
+    has the names.
 
     mmdet's own class silently leaves out objects of other classes, and expects every image to be a
     ``.jpg``.
@@ -479,7 +477,8 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
         return found
 
     def parse_data_info(self, img_info: dict[str, Any]) -> dict[str, Any]:
-        """The content of one file: ``img_path``, ``height``, ``width``, ``instances``."""
+        """Return the content of one XML file: ``img_path``, ``height``, ``width`` and
+        ``instances``."""
         path = img_info["xml_path"]
         folder = Path(self.sub_data_root, self.img_subdir)
         try:
@@ -494,7 +493,7 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
         beside = (self.there.find(str(folder / name)) for name in names)
         image = next(filter(None, beside), folder / names[0])
         width, height = (_number(root.findtext(f"size/{side}", "")) for side in ("width", "height"))
-        if not whole_size(height, width):  # some tools write a size of 0, others none
+        if not whole_size(height, width):  # some tools write a size of 0, others no size
             width, height = open_image(image).size
         objects = enumerate(root.findall("object"), start=1)
         instances = [
@@ -506,7 +505,7 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
     def _instance(
         self, item: ElementTree.Element, path: str, number: int, height: int, width: int
     ) -> dict[str, Any]:
-        """An object as mmdet has it; empty if it is left out."""
+        """Return an object in mmdet's form; {} if it is left out."""
         name = str(item.findtext("name", "")).strip()
         where = f"{Path(path).name}, object {number}"
         if name not in self.cat2label:
@@ -523,7 +522,7 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
             for side in ("xmin", "ymin", "xmax", "ymax")
         ]
         self.check.numbers(f"In '{path}', object {number} ('{name}')", sides, height, width)
-        # VOC counts pixels from 1
+        # VOC counts pixels from 1, mmdet from 0.
         left, top, right, bottom = corners = [int(side) - 1 for side in sides]
         difficult = _number(item.findtext("difficult", "0")) not in (0, math.nan)
         fault = self.check.fault(
@@ -539,11 +538,11 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
 
 @DATASETS.register_module(force=True)
 class VOCDataset(CheckedVOCDataset, PascalDataset):
-    """mmdet's VOCDataset, Pascal's 20 classes, read as :class:`CheckedVOCDataset`."""
+    """mmdet's VOCDataset with Pascal's 20 classes, read as :class:`CheckedVOCDataset` does."""
 
 
 class _StockDataset(CountedDataset):
-    """A format of mmdet that is read by mmdet's own code."""
+    """The base for formats that are read by mmdet's own code; its errors become one sentence."""
 
     def load_data_list(self) -> list[dict]:
         try:
@@ -567,7 +566,7 @@ class _PanopticDataset(_StockDataset):
     OBJECTS = "segments"
 
     def parse_data_info(self, raw_data_info: dict) -> Any:
-        """An image with its segments; those that mmdet drops are counted."""
+        """Return an image with its segments, and count the segments that mmdet drops."""
         info = super().parse_data_info(raw_data_info)
         own = [item for item in raw_data_info["raw_ann_info"] if item["image_id"] == info["img_id"]]
         dropped = len(own) - len(info["segments_info"])
@@ -582,7 +581,8 @@ class _PanopticDataset(_StockDataset):
 
 class _OpenImages(_StockDataset):
     def load_data_list(self) -> list[dict]:
-        """As mmdet's, where the last image has the path of the one before if it has one box."""
+        """Return mmdet's list with correct paths: in mmdet's, a last image with one box has the
+        path of the image before it."""
         rows = super().load_data_list()
         return [
             dict(row, img_path=os.path.join(self.data_prefix["img"], f"{row['img_id']}.jpg"))
@@ -591,7 +591,8 @@ class _OpenImages(_StockDataset):
 
 
 def _checked_base(stock: type) -> type:
-    """A base class that goes before a class of mmdet's for one of its further formats."""
+    """Return the base class that checks one of mmdet's further formats, to stand before mmdet's
+    class."""
     if issubclass(stock, OpenImagesDataset):
         return _OpenImages
     if issubclass(stock, CocoPanopticDataset):
@@ -600,8 +601,8 @@ def _checked_base(stock: type) -> type:
 
 
 CHECKED = SimpleNamespace()
-"""The formats of mmdet with checks, under the names of its classes; configs find them by these
-names, and workers in this module."""
+"""The formats of mmdet with checks, under the names of mmdet's classes. Configs find them by these
+names, and worker processes by this module."""
 for _stock in {kind for kind in DATASETS.module_dict.values() if issubclass(kind, BaseDetDataset)}:
     if issubclass(_stock, CountedDataset):
         continue
@@ -617,18 +618,3 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         return math.nan
-
-
-@DATASETS.register_module()
-class ShapesCocoDataset(CheckedCocoDataset):
-    """The procedural scenes of :mod:`hypvision.data.shapes` as
-    ``hypvision data make --layout coco`` writes them.
-
-    Args:
-        level: the level of the hierarchy that they were exported at: ``"kind"`` or ``"shape"``.
-    """
-
-    def __init__(self, *args, level: str = "shape", **kwargs):
-        classes = TAXONOMY.classes[level]
-        colours = [tuple(colour) for colour in palette(1 + len(classes))[1:]]
-        super().__init__(*args, metainfo=dict(classes=classes, palette=colours), **kwargs)

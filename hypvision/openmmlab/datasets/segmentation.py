@@ -1,7 +1,7 @@
-"""Segmentation data sets that mmseg does not have, in its registry. Importing this imports mmseg.
+"""Segmentation data sets for mmseg's registry. Importing this module imports mmseg.
 
-They and mmseg's own find images as :func:`hypvision.data.label_maps.find_pairs` does, count them,
-and read label maps with :class:`LoadLabelMap`.
+These data sets and mmseg's own find images as :func:`hypvision.data.label_maps.find_pairs` does,
+count them, and read label maps with :class:`LoadLabelMap`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ from mmseg.registry import DATASETS, TRANSFORMS
 from hypvision.data.annotations import check_names
 from hypvision.data.classes import check_classes
 from hypvision.data.label_maps import find_pairs, labels_of
-from hypvision.data.taxonomy import TAXONOMY
 from hypvision.data.usage import Usage
 from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import inside, read_lines
 from hypvision.openmmlab.images import tell_depth
-from hypvision.viz.palette import palette
 
-# What mmseg's own do differently here
+# Changes of mmseg's own data sets
 # ---------------------------------------------------------------------------------
 
 _init = BaseSegDataset.__init__
@@ -43,18 +41,19 @@ def _init_with_colours(
     mask_palette: Sequence | None = None,
     **kwargs: Any,
 ) -> None:
-    """As in mmseg.
+    """Initialise a data set as mmseg does, with two more arguments.
 
     Args:
-        rgb_masks: the colours of the label maps stand for the classes, by the palette of
-            ``metainfo``. True: other colours are errors; ``"ignore"``: they do not count.
+        rgb_masks: whether colours in the label maps stand for the classes, by the palette of
+            ``metainfo``. True: other colours are errors; ``"ignore"``: pixels of other colours are
+            ignored.
         mask_palette: colours of the labels in the files, where they are not those of ``metainfo``.
     """
     one_of((False, True, "ignore"), rgb_masks=rgb_masks)
     metainfo = kwargs.get("metainfo") or {}
     _check_classes_given(metainfo.get("classes"), type(self).METAINFO.get("classes"))
-    # Colours of the labels in the files. If the data set selects classes, their given colours are
-    # those of the selection.
+    # These are the colours of the labels in the files. If the data set selects some classes,
+    # colours given with them are those of the selected classes.
     self.mask_palette = mask_palette
     self.rgb_masks = rgb_masks
     self.whole_palette = True
@@ -67,7 +66,8 @@ def _init_with_colours(
 
 
 def _check_classes_given(classes: Any, known: Sequence[str] | None) -> None:
-    """Class names as a config gives them; None: those of the data set."""
+    """Raise an error for class names of a config that are wrong or unknown to the data set; None
+    means all of the data set's own."""
     if isinstance(classes, str) and os.path.isfile(classes):
         return
     check_names(classes)
@@ -86,7 +86,7 @@ def _check_classes_given(classes: Any, known: Sequence[str] | None) -> None:
 
 
 def _colours(self: Any) -> dict[str, Any] | None:
-    """How :class:`LoadLabelMap` reads masks in colours; None: their numbers count."""
+    """Return how :class:`LoadLabelMap` reads coloured masks; None if numbers are the labels."""
     if not self.rgb_masks:
         return None
     colours = [tuple(colour) for colour in self.mask_palette or ()]
@@ -104,7 +104,7 @@ def _colours(self: Any) -> dict[str, Any] | None:
 
 
 def _is_default(self: Any, option: str) -> bool:
-    """Whether an option has the default value of its class."""
+    """Return whether an option of the data set has the default value of its class."""
     for cls in type(self).__mro__:
         init = vars(cls).get("__init__")
         known = {} if init is None else inspect.signature(init).parameters
@@ -116,7 +116,7 @@ def _is_default(self: Any, option: str) -> bool:
 def _load_pairs(self: Any) -> list[dict[str, Any]]:
     """List the images as mmseg does, but ignore the case of suffixes, and accept all image formats
     if no suffix is given."""
-    if self.backend_args:  # the files are in a remote store
+    if self.backend_args:  # mmseg lists files in a remote store
         return _load_data_list(self)
     images, maps = (self.data_prefix.get(key) for key in ("img_path", "seg_map_path"))
     listed = self.ann_file and not os.path.isdir(self.ann_file)
@@ -140,7 +140,8 @@ def _load_pairs(self: Any) -> list[dict[str, Any]]:
 
 
 def _full_init_counted(self: Any) -> None:
-    """As in mmseg; data sets with a list of their own are counted, too."""
+    """Initialise a data set as mmseg does, and also count the images of those that list them
+    themselves."""
     fresh = not self._fully_initialized
     _full_init(self)
     if not hasattr(self, "usage"):
@@ -151,7 +152,7 @@ def _full_init_counted(self: Any) -> None:
 
 
 def _count(data: Any) -> None:
-    """Count the images of a data set, whose files must lie in its folders."""
+    """Count the images of a data set, and raise an error for a file outside of its folders."""
     data.usage = Usage(data.data_root or type(data).__name__)
     data.usage.use("images", len(data))
     items = [data.get_data_info(index) for index in range(len(data))]
@@ -166,9 +167,9 @@ BaseSegDataset.full_init = _full_init_counted
 
 @TRANSFORMS.register_module(name="LoadAnnotations", force=True)
 class LoadLabelMap(LoadAnnotations):
-    """Label maps as :func:`~hypvision.data.label_maps.labels_of` reads them.
+    """Load label maps by :func:`~hypvision.data.label_maps.labels_of`.
 
-    mmseg's reader cuts numbers to 8 bits; it is still used if the config asks for tifffile, or for
+    mmseg's reader cuts numbers to 8 bits; it is used only if the config asks for tifffile, or for
     files in a remote store.
     """
 
@@ -184,13 +185,13 @@ class LoadLabelMap(LoadAnnotations):
             else self.reduce_zero_label
         )
         labels = labels_of({**results, "reduce_zero_label": reduce}, self.last_is_ignored)
-        # mmcv resizes with Pillow only maps of 8 bits, so use 8 bits if the labels fit.
+        # With Pillow, mmcv can resize only maps of 8 bits, so labels that fit get 8 bits.
         narrow = labels.min(initial=0) >= 0 and labels.max(initial=0) <= 255
         results["gt_seg_map"] = labels.astype("uint8") if narrow else labels
         results["seg_fields"].append("gt_seg_map")
 
 
-# Our own
+# Data sets that mmseg does not have
 # --------------------------------------------------------------------------------------------------
 
 _CAMVID = {
@@ -211,27 +212,8 @@ class CamVidDataset(BaseSegDataset):
     METAINFO = dict(classes=tuple(_CAMVID), palette=[list(colour) for colour in _CAMVID.values()])
 
     def __init__(self, img_suffix: str = ".jpg", seg_map_suffix: str = ".png", **kwargs):
-        # Select METAINFO's classes without void: mmseg maps the rest to the ignored label 255.
+        # These are METAINFO's classes without void: mmseg maps the rest to the ignored label 255.
         kwargs.setdefault("metainfo", dict(classes=tuple(_CAMVID)[:-1]))
         super().__init__(
             img_suffix=img_suffix, seg_map_suffix=seg_map_suffix, reduce_zero_label=False, **kwargs
-        )
-
-
-@DATASETS.register_module()
-class ShapesSegDataset(BaseSegDataset):
-    """The procedural scenes of :mod:`hypvision.data.shapes` as ``hypvision data make --layout ade``
-    writes them.
-
-    Args:
-        level: the level of the hierarchy that they were exported at: ``"kind"`` or ``"shape"``.
-    """
-
-    def __init__(
-        self, level: str = "shape", img_suffix: str = ".jpg", seg_map_suffix: str = ".png", **kwargs
-    ):
-        classes = ("background", *TAXONOMY.classes[level])
-        kwargs.setdefault("metainfo", dict(classes=classes, palette=palette(len(classes))))
-        super().__init__(
-            img_suffix=img_suffix, seg_map_suffix=seg_map_suffix, reduce_zero_label=True, **kwargs
         )

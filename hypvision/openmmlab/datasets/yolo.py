@@ -1,4 +1,4 @@
-"""YOLO's data sets for mmdet's models. Importing this module imports mmdet."""
+"""Data sets in YOLO's layout for mmdet's models. Importing this module imports mmdet."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hypvision.openmmlab.datasets.detection import CheckedCocoDataset
 
 @DATASETS.register_module()
 class YOLODataset(CheckedCocoDataset):
-    """A part of a data set in the layout of YOLO (:mod:`hypvision.data.yolo`).
+    """One part of a data set in the layout of YOLO (:mod:`hypvision.data.yolo`).
 
     Args:
-        ann_file: its ``data.yaml``.
+        ann_file: the ``data.yaml`` of the data set.
         part: ``"train"``, ``"val"`` or ``"test"``.
-        metainfo: its ``classes``, if given, are those of the file in any order; default: the
-            file's.
+        metainfo: its ``classes``, if given, are the file's class names in any order; without them
+            the file's order is used.
     """
 
     def __init__(
@@ -40,5 +40,5 @@ class YOLODataset(CheckedCocoDataset):
         return yolo_as_coco(self.yolo, self.part, self.usage)
 
     def _places(self) -> list[str]:
-        """The folders of the images, wherever the file says they are."""
+        """Return the folders of the images, which may be anywhere that the file names."""
         return sorted({str(path.absolute().parent) for path in self.yolo.images[self.part]})

@@ -1,8 +1,8 @@
-"""Open-vocabulary detection for mmdet: detector, heads, data by class list, AP50 of base and novel
-classes.
+"""Open-vocabulary detection for mmdet: a detector, its heads, data sets with a class list, and AP50
+of base and novel classes.
 
-Our reconstruction on the idea of F-VLM (Kuo et al., ICLR 2023); HyperCLIP's authors published no
-detection code. Importing this module imports mmdet and open_clip.
+HyperCLIP's authors published no detection code; this is our reconstruction, on the idea of F-VLM
+(Kuo et al., ICLR 2023). Importing this module imports mmdet and open_clip.
 """
 
 from __future__ import annotations
@@ -45,9 +45,8 @@ from hypvision.viz.palette import palette
 class HyperCLIPDetector(Vocabulary, TwoStageDetector):
     """A two-stage detector whose classes are texts.
 
-    Proposals and boxes do not know classes; a region is compared with the texts twice, by a trained
-    head and by CLIP's own dense embeddings, see :class:`OpenVocabRoIHead`.
-
+    Proposals and box regression do not depend on classes. A region is compared with the texts
+    twice, by a trained head and by CLIP's own dense embeddings, see :class:`OpenVocabRoIHead`.
     Args:
         clip: arguments of :func:`hypvision.clip.models.create_clip`.
         rpn_head, roi_head, train_cfg, test_cfg: as in mmdet's two-stage detectors.
@@ -87,15 +86,15 @@ class HyperCLIPDetector(Vocabulary, TwoStageDetector):
 
 @MODELS.register_module()
 class OpenVocabBBoxHead(ConvFCBBoxHead):
-    """A box head that gives a region an embedding instead of class scores, and one box for all
+    """A box head that gives a region an embedding in place of class scores, and one box for all
     classes.
 
     Args:
-        embedding_size: E.
+        embedding_size: length E of the embedding.
         temperature: initial value of the learned factor of the cosines.
-        background_weight: of regions without an object in the loss. An image may show novel objects
-            without a label.
-        kwargs: of mmdet's ``ConvFCBBoxHead``.
+        background_weight: weight in the loss of regions without an object, because an image may
+            show novel objects that have no label.
+        kwargs: arguments of mmdet's ``ConvFCBBoxHead``.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class OpenVocabBBoxHead(ConvFCBBoxHead):
         self.background_weight = background_weight
 
     def get_targets(self, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
-        """mmdet's targets, with a weight for background regions."""
+        """Return mmdet's targets, with background regions weighted by ``background_weight``."""
         labels, weights, *boxes = super().get_targets(*args, **kwargs)
         return (
             labels,
@@ -122,19 +121,19 @@ class OpenVocabBBoxHead(ConvFCBBoxHead):
 
 @MODELS.register_module()
 class OpenVocabRoIHead(ClipScores, StandardRoIHead):
-    """Regions against texts, by a trained head and by CLIP.
+    """A RoI head that compares regions with texts twice, by a trained head and by CLIP.
 
     With the trained head's probability p of a class (softmax over classes and background) and
-    CLIP's w (softmax over classes), the score is p^(1-a) w^a, with ``a = alpha`` for classes seen
-    in training and ``beta`` for others (:func:`hypvision.clip.regions.fuse_scores`). Where CLIP
-    trains, CLIP's classification of the regions with an object adds ``loss_region``; this is what
-    teaches the adapter.
+    CLIP's probability w (softmax over classes), the score is p^(1-a) w^a, with ``a = alpha`` for
+    classes seen in training and ``beta`` for others (:func:`hypvision.clip.regions.fuse_scores`).
+    Where CLIP trains, CLIP's classification of the regions with an object adds the loss
+    ``loss_region``, from which the adapter learns.
 
     Args:
-        clip_temperature: factor of CLIP's cosines; None: that of its training.
+        clip_temperature: factor of CLIP's cosines; None: the factor of CLIP's training.
         alpha, beta: weights of CLIP for base and for novel classes.
-        region_weight: of ``loss_region``.
-        kwargs: of mmdet's ``StandardRoIHead``.
+        region_weight: weight of ``loss_region``.
+        kwargs: arguments of mmdet's ``StandardRoIHead``.
     """
 
     def __init__(
@@ -156,7 +155,8 @@ class OpenVocabRoIHead(ClipScores, StandardRoIHead):
         return dict(cls_score=scores, bbox_pred=boxes, bbox_feats=features)
 
     def bbox_loss(self, x: OpenVocabMaps, sampling_results: list) -> dict[str, Any]:
-        """mmdet's losses, and the loss of CLIP's classification of the regions with an object."""
+        """Return mmdet's losses, and the loss of CLIP's classification of regions with an
+        object."""
         results = super().bbox_loss(x, sampling_results)
         if x.trains_clip:
             rois = bbox2roi([result.pos_priors for result in sampling_results])
@@ -167,7 +167,8 @@ class OpenVocabRoIHead(ClipScores, StandardRoIHead):
         return results
 
     def clip_logits(self, x: OpenVocabMaps, rois: Tensor) -> Tensor:
-        """CLIP's logits (K, T) of boxes (K, 5)."""
+        """Return CLIP's logits ``(K, T)`` of boxes ``(K, 5)``: image number, left, top, right,
+        bottom."""
         return self.text_logits(x, pool_boxes(x.dense, rois, x.scale))
 
     def predict_bbox(
@@ -178,7 +179,7 @@ class OpenVocabRoIHead(ClipScores, StandardRoIHead):
         rcnn_test_cfg: ConfigDict,
         rescale: bool = False,
     ) -> list[InstanceData]:
-        """Boxes with fused scores; CLIP looks at the refined boxes."""
+        """Return the boxes of each image with fused scores; CLIP classifies the refined boxes."""
         x.check(batch_img_metas)
         proposals = [result.bboxes for result in rpn_results_list]
         counts = [len(boxes) for boxes in proposals]
@@ -200,7 +201,7 @@ class OpenVocabRoIHead(ClipScores, StandardRoIHead):
             scores = fuse_scores(scores, clip, x.seen, self.alpha, self.beta)
             if rescale:
                 boxes = boxes / boxes.new_tensor(meta["scale_factor"]).repeat(2)
-            # the column of the background is never read
+            # The column of the background is never read, but multiclass_nms expects it.
             padded = torch.cat([scores, scores.new_zeros(len(scores), 1)], 1)
             kept, labels = multiclass_nms(
                 boxes, padded, rcnn_test_cfg.score_thr, rcnn_test_cfg.nms, rcnn_test_cfg.max_per_img
@@ -209,20 +210,20 @@ class OpenVocabRoIHead(ClipScores, StandardRoIHead):
         return found
 
 
-# Data
+# Data sets and the metric
 # --------------------------------------------------------------------------------------------------
 
 
 @DATASETS.register_module()
 class OpenVocabCocoDataset(CheckedCocoDataset):
-    """An annotation file of COCO's format and a class list.
+    """Images with an annotation file in COCO's format and a class list.
 
     Args:
         classes: names of categories of the file, in any order; anything that
             :func:`hypvision.data.classes.load_classes` takes.
-        ignore_classes: names that leave the list; their objects have no label, as in
+        ignore_classes: names that are taken out of the list; their objects have no label, as in
             open-vocabulary training.
-        kwargs: of mmdet's ``CocoDataset``.
+        kwargs: arguments of mmdet's ``CocoDataset``.
     """
 
     def __init__(
@@ -241,16 +242,17 @@ class OpenVocabCocoDataset(CheckedCocoDataset):
 
 @METRICS.register_module()
 class OpenVocabCocoMetric(CheckedCocoMetric):
-    """COCO's average precision, for all classes and for groups of them.
+    """COCO's average precision, for all classes and for groups of classes.
 
-    Gives ``AP50`` and ``AP`` (mean over IoU 0.5 to 0.95), in percent, as means over the classes
-    that occur in the ground truth, and ``AP50_GROUP`` for each group; NaN where none does.
+    It returns ``AP50`` and ``AP`` (the mean over IoU 0.5 to 0.95), in percent, as means over the
+    classes that occur in the ground truth, and ``AP50_GROUP`` for each group; NaN if none of the
+    classes occurs.
 
     Args:
-        groups: lists of class names by group, e.g. ``dict(base="coco48", novel="coco17")``.
-        kwargs: of mmdet's ``CocoMetric``; without ``ann_file`` the ground truth is that of the
-            samples. With ``outfile_prefix`` the detections are written as ``PREFIX.bbox.json`` and
-            ``PREFIX.segm.json``, in COCO's format.
+        groups: group -> class names, e.g. ``dict(base="coco48", novel="coco17")``.
+        kwargs: arguments of mmdet's ``CocoMetric``; without ``ann_file`` the ground truth is that
+            of the samples. With ``outfile_prefix`` the detections are written as
+            ``PREFIX.bbox.json`` and ``PREFIX.segm.json``, in COCO's format.
     """
 
     default_prefix = "ov"
@@ -262,8 +264,8 @@ class OpenVocabCocoMetric(CheckedCocoMetric):
         self.groups = groups
 
     def compute_metrics(self, results: list) -> dict[str, float]:
-        """``AP50``, ``AP``, ``AP50_GROUP``; with ``metric=["bbox", "segm"]`` those of masks as
-        ``segm_...``."""
+        """Return ``AP50``, ``AP`` and ``AP50_GROUP``; with ``metric=["bbox", "segm"]`` also those
+        of masks, as ``segm_...``."""
         names = list(self.dataset_meta["classes"])
         groups = groups_of(names, self.groups)
         truth, predictions = zip(*results) if results else ((), ())
@@ -293,7 +295,8 @@ class OpenVocabCocoMetric(CheckedCocoMetric):
 
 
 def _precision(*arguments: Any) -> np.ndarray:
-    """Average precision (thresholds, classes) from 0 to 1; NaN for classes without an object."""
+    """Return the average precision ``(thresholds, classes)``, from 0 to 1; NaN for classes without
+    an object."""
     precision = precision_curves(*arguments)
     occurs = (precision > -1).all((0, 1))
     return np.where(occurs, precision.mean(1), np.nan)

@@ -1,9 +1,9 @@
-"""Open-vocabulary panoptic segmentation for mmdet: MaskFormer's masks, classes by text, PQ of base
-and novel classes.
+"""Open-vocabulary panoptic segmentation for mmdet: MaskFormer's masks, classes by text, and the
+panoptic quality of base and novel classes.
 
-Our reconstruction on the idea of FC-CLIP (Yu et al., NeurIPS 2023); HyperCLIP's authors published
-no panoptic code. It needs neither compiled operators nor ``panopticapi``. Importing this module
-imports mmdet and open_clip.
+HyperCLIP's authors published no panoptic code; this is our reconstruction, on the idea of FC-CLIP
+(Yu et al., NeurIPS 2023). It needs neither compiled operators nor ``panopticapi``. Importing this
+module imports mmdet and open_clip.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from hypvision.viz.palette import palette
 
 @MODELS.register_module()
 class OpenVocabMaskFormerHead(MaskFormerHead):
-    """mmdet's MaskFormer head with texts for classes: a query gives an embedding instead of class
+    """mmdet's MaskFormer head with texts as classes: a query gives an embedding in place of class
     scores.
 
     Args:
-        embedding_size: E.
+        embedding_size: length E of the embedding.
         temperature: initial value of the learned factor of the cosines.
-        void_weight: of queries without a segment in the loss.
-        kwargs: of mmdet's ``MaskFormerHead``, without numbers of classes.
+        void_weight: weight in the loss of queries without a segment.
+        kwargs: arguments of mmdet's ``MaskFormerHead``, without its numbers of classes.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class OpenVocabMaskFormerHead(MaskFormerHead):
     def forward(
         self, x: OpenVocabMaps, batch_data_samples: list[DetDataSample]
     ) -> tuple[Tensor, Tensor]:
-        """Class logits (layers, B, Q, T + 1), the last of nothing, and mask logits (layers, B, Q,
-        h, w)."""
+        """Return class logits ``(layers, B, Q, T + 1)``, whose last is that of "nothing", and mask
+        logits ``(layers, B, Q, h, w)``."""
         count = len(x.text)
-        # targets do not distinguish things from stuff
+        # Targets do not distinguish things from stuff, so all classes count as things.
         self.num_things_classes = self.num_classes = count
         self.class_weight = self.loss_cls.class_weight = [1.0] * count + [self.void_weight]
         embeddings, masks = super().forward(x, batch_data_samples)
@@ -87,19 +87,22 @@ class OpenVocabMaskFormerHead(MaskFormerHead):
 def merge_segments(
     scores: Tensor, masks: Tensor, is_thing: Sequence[bool], score_thr: float, overlap_thr: float
 ) -> Tensor:
-    """One segment or none for each pixel, as in MaskFormer (Cheng et al., NeurIPS 2021, sec. 3.4),
-    of the probabilities (Q, T + 1) of each mask, the last of nothing, and the masks (Q, H, W), from
-    0 to 1.
+    """Give each pixel one segment or none, as in MaskFormer (Cheng et al., NeurIPS 2021, sec. 3.4).
 
-    Masks of stuff, classes that are no thing, are joined. Masks with scores below ``score_thr`` are
-    dropped, and those that others cover so much that less than the share ``overlap_thr`` is left.
+    Masks of stuff, which are classes that are no things, are joined. A mask is dropped if its score
+    is below ``score_thr``, or if other masks leave less than the share ``overlap_thr`` of it.
+
+    Args:
+        scores: class probabilities of Q masks, ``(Q, T + 1)``, whose last is that of "nothing".
+        masks: the masks, ``(Q, H, W)``, from 0 to 1.
+        is_thing: for each class whether it is a thing.
+        score_thr, overlap_thr: limits for masks.
 
     Returns:
-        int64 (H, W): class + 1000 * number of the object (0 for stuff); T where there is nothing.
+        int64 ``(H, W)``: class + 1000 * number of the object (0 for stuff); T without a segment.
 
     Raises:
-        HypvisionError: there are 1000 classes or more, which this code of class and object cannot
-            tell apart.
+        HypvisionError: there are 1000 classes or more, which these codes cannot tell from objects.
     """
     count = scores.shape[1] - 1
     if count >= INSTANCE_OFFSET:
@@ -131,22 +134,23 @@ def merge_segments(
 
 @MODELS.register_module()
 class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
-    """MaskFormer's masks on the blocks of CLIP; each is compared with the texts twice.
+    """MaskFormer's masks on the blocks of CLIP; each mask is compared with the texts twice.
 
-    With the trained head's probability p of a class given that there is one, and CLIP's w of the
-    embeddings under the mask, the score is p^(1-a) w^a, made to sum to one, with ``a = alpha`` for
-    classes seen in training and ``beta`` for others. Only the head decides whether there is a
-    segment. Where CLIP trains, CLIP's classification of the true segments adds ``loss_region``.
+    p is the trained head's probability of a class, given that there is one, and w CLIP's
+    probability for the embeddings under the mask. The score is p^(1-a) w^a, made to sum to one,
+    with ``a = alpha`` for classes seen in training and ``beta`` for others. Only the head decides
+    whether there is a segment. Where CLIP trains, CLIP's classification of the true segments adds
+    the loss ``loss_region``.
 
     Args:
         clip: arguments of :func:`hypvision.clip.models.create_clip`.
         panoptic_head: an :class:`OpenVocabMaskFormerHead`; its channels are filled in.
-        train_cfg: of the head. test_cfg: ``score_thr`` and ``overlap_thr`` of
-            :func:`merge_segments`.
+        train_cfg: settings of the head.
+        test_cfg: ``score_thr`` and ``overlap_thr`` of :func:`merge_segments`.
         thing_classes: names of countable classes; None: those of the data.
         alpha, beta: weights of CLIP for base and for novel classes.
-        clip_temperature: factor of CLIP's cosines; None: that of its training.
-        region_weight: of ``loss_region``.
+        clip_temperature: factor of CLIP's cosines; None: the factor of CLIP's training.
+        region_weight: weight of ``loss_region``.
         data_preprocessor: options of mmdet's ``DetDataPreprocessor``; the normalisation is CLIP's.
         options: class lists, ``backbone`` and more: see :meth:`.Vocabulary.build_detector`.
     """
@@ -184,22 +188,24 @@ class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
         """Look for other classes from now on.
 
         Args:
-            classes: what is looked for, known in training or not.
-            things: those of which every object is a segment of its own; None: all.
+            classes: the class names, whether the training had them or not.
+            things: the classes of which every object is a segment of its own; None: all classes.
         """
         names = load_classes(classes)
         found = names if things is None else load_classes(things) if things else ()
         unknown = set(found) - set(names)
         if unknown:
-            raise HypvisionError(f"things has {min(unknown)!r}, which is not in the class list.")
+            raise HypvisionError(
+                f"things has {min(unknown)!r}, which is not in the class list. Correct it."
+            )
         super().set_test_classes(names)
         self.thing_classes = found
 
     def loss(
         self, batch_inputs: Tensor, batch_data_samples: list[DetDataSample]
     ) -> dict[str, Tensor]:
-        """The head's losses for the segments in ``gt_instances`` (things and stuff alike), and
-        CLIP's."""
+        """Return the head's losses for the segments in ``gt_instances`` (things and stuff alike),
+        and CLIP's ``loss_region``."""
         x = self.extract_feat(batch_inputs)
         losses = self.panoptic_head.loss(x, batch_data_samples)
         if x.trains_clip:
@@ -214,11 +220,13 @@ class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
         return losses
 
     def clip_logits(self, x: OpenVocabMaps, number: int, masks: Tensor) -> Tensor:
-        """CLIP's logits (Q, T) of masks (Q, H, W) from 0 to 1 of one image of the batch."""
+        """Return CLIP's logits ``(Q, T)`` of masks ``(Q, H, W)``, 0 to 1, of image ``number`` of
+        the batch."""
         return self.text_logits(x, pool_masks(x.dense[number : number + 1], masks[None])[0])
 
     def fused_scores(self, trained: Tensor, clip: Tensor, seen: Tensor) -> Tensor:
-        """Probabilities (Q, T + 1) of the trained head and (Q, T) of CLIP -> (Q, T + 1)."""
+        """Return fused probabilities ``(Q, T + 1)`` from those of the trained head ``(Q, T + 1)``
+        and of CLIP ``(Q, T)``."""
         nothing = trained[:, -1:]
         known = trained[:, :-1] / trained[:, :-1].sum(-1, keepdim=True).clamp(min=1e-12)
         fused = fuse_scores(known, clip, seen, self.alpha, self.beta)
@@ -228,8 +236,8 @@ class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
     def predict(
         self, batch_inputs: Tensor, batch_data_samples: list[DetDataSample], rescale: bool = True
     ) -> list[DetDataSample]:
-        """``pred_panoptic_seg.sem_seg`` (1, H, W): of :func:`merge_segments`; ``rescale`` to the
-        original size."""
+        """Return samples with ``pred_panoptic_seg.sem_seg`` ``(1, H, W)``, as
+        :func:`merge_segments` codes it; with ``rescale`` at the original size."""
         x = self.extract_feat(batch_inputs)
         logits, masks = self.panoptic_head.predict(x, batch_data_samples)
         x.check(batch_data_samples, logits, masks)
@@ -258,7 +266,7 @@ class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
         return self.panoptic_head(self.extract_feat(batch_inputs), batch_data_samples)
 
 
-# Data
+# The data set
 # --------------------------------------------------------------------------------------------------
 
 _NEEDED = {
@@ -270,15 +278,16 @@ _NEEDED = {
 
 @DATASETS.register_module()
 class OpenVocabPanopticDataset(CountedDataset):
-    """COCO's panoptic format and a class list.
+    """Images with an annotation file and segment maps in COCO's panoptic format, and a class list.
 
     Args:
-        ann_file: the JSON file. data_prefix: ``dict(img=..., seg=...)``, folders of images and of
-            segment maps.
-        classes: a word for each category of the file, in its order; anything that
-            :func:`hypvision.data.classes.load_classes` takes. None: the names of the file.
-        ignore_classes: words that leave the list; pixels of their segments have no label.
-        kwargs: of mmdet's ``BaseDetDataset``.
+        ann_file: the JSON file.
+        data_prefix: ``dict(img=..., seg=...)``, the folders of images and of segment maps.
+        classes: a name for each category of the file, in its order; anything that
+            :func:`hypvision.data.classes.load_classes` takes. None: the file's own names.
+        ignore_classes: names that are taken out of the list; pixels of their segments have no
+            label.
+        kwargs: arguments of mmdet's ``BaseDetDataset``.
     """
 
     OBJECTS = "segments"
@@ -297,8 +306,8 @@ class OpenVocabPanopticDataset(CountedDataset):
     def _segments(
         self, item: dict[str, Any], images: dict, label: dict, number: dict
     ) -> list[dict[str, Any]]:
-        """The segments of an entry whose class is known, after checks; ``label``: the class of a
-        category's id; ``number``: of a class."""
+        """Return the segments of an entry of the file whose class is known, after checks. ``label``
+        is category id -> class name, and ``number`` class name -> class number."""
         if item["image_id"] not in images:
             raise HypvisionError(
                 f"In '{self.ann_file}', the segments of '{item['file_name']}' belong to the "
@@ -321,14 +330,14 @@ class OpenVocabPanopticDataset(CountedDataset):
         return segments
 
     def _class_names(self, content: dict[str, Any]) -> tuple[str, ...]:
-        """A name for each category of the file: its own, or that of the class list."""
+        """Return a name for each category of the file: its own, or that in the class list."""
         own = [item["name"] for item in content["categories"]]
         names = load_classes(own if self.words is None else self.words)
         if len(names) != len(content["categories"]):
             raise HypvisionError(
                 f"The annotation file '{self.ann_file}' has {len(content['categories'])} "
-                f"categories, but the class list has {len(names)} names. Give one for each "
-                "category, in the order of the file."
+                f"categories, but the class list has {len(names)} names. Give a name for "
+                "each category, in the order of the file."
             )
         return names
 
@@ -367,7 +376,7 @@ class OpenVocabPanopticDataset(CountedDataset):
         return found
 
     def _filtered(self) -> list[dict]:
-        """In training only images with a segment that has a label."""
+        """Return the images to use: all in a test, in training those with a labelled segment."""
         return [item for item in self.data_list if self.test_mode or self._labels(item)]
 
     @staticmethod
@@ -376,7 +385,7 @@ class OpenVocabPanopticDataset(CountedDataset):
 
 
 def _category(segment: Any, label: dict, where: str) -> Any:
-    """The category of a segment of an annotation file, after checks."""
+    """Return the category id of a segment in an annotation file, after checks."""
     if not isinstance(segment, dict) or not isinstance(segment.get("id"), int):
         raise HypvisionError(
             f"{where} is {segment!r:.100}. Expected: a dict with an id. Correct the file."
@@ -392,16 +401,18 @@ def _category(segment: Any, label: dict, where: str) -> Any:
 
 @TRANSFORMS.register_module()
 class LoadPanopticSegments:
-    """Segments of an image as instances, things and stuff alike, from COCO's coloured segment maps.
+    """Load the segments of an image as instances, things and stuff alike, from COCO's coloured
+    segment maps.
 
-    Adds ``gt_masks``, ``gt_bboxes``, ``gt_bboxes_labels`` and ``gt_ignore_flags`` of all segments
-    but crowds, and ``panoptic_ids``, int64 (H, W), the segments' numbers at the original size, 0
-    where there is no label.
+    It adds ``gt_masks``, ``gt_bboxes``, ``gt_bboxes_labels`` and ``gt_ignore_flags`` of all
+    segments but crowds, and ``panoptic_ids``, int64 ``(H, W)``, the segment id of each pixel at the
+    original size, 0 for pixels without a label.
     """
 
     @staticmethod
     def _ids(results: dict[str, Any]) -> np.ndarray:
-        """The segment of each pixel, int64 (H, W), 0 where there is none, after checks."""
+        """Return the segment id of each pixel, int64 ``(H, W)``, 0 without a segment, after
+        checks."""
         path = results["seg_map_path"]
         colours = read_labels(path, "segment map", "RGB").astype(np.int64)
         if colours.shape[:2] != tuple(results["ori_shape"][:2]):
@@ -439,7 +450,7 @@ class LoadPanopticSegments:
         return results
 
 
-# Evaluation
+# The metric
 # --------------------------------------------------------------------------------------------------
 
 
@@ -450,12 +461,17 @@ def panoptic_counts(
     segments: Sequence[Mapping[str, int]],
     count: int,
 ) -> np.ndarray:
-    """Matches of one image (Kirillov et al., CVPR 2019, "Panoptic Segmentation"; void and crowds as
-    in COCO).
+    """Return the matches of one image, float64 ``(count, 4)`` by class: the sum of IoU, true
+    positives, false positives and false negatives (Kirillov et al., CVPR 2019, "Panoptic
+    Segmentation"; void and crowds as in COCO).
 
-    Of the numbers of predicted segments (H, W) with the class of each (pixels with other numbers
-    belong to no segment), and of those of true ``segments``, 0 for void: float64 (count, 4), the
-    sum of IoU, true positives, false positives and false negatives."""
+    Args:
+        predicted: the number of each pixel's predicted segment, ``(H, W)``.
+        labels: number of a predicted segment -> its class; other numbers are no segments.
+        truth: the id of each pixel's true segment, ``(H, W)``; 0: void.
+        segments: the true segments.
+        count: number of classes.
+    """
     true_ids, rows = np.unique(truth, return_inverse=True)
     found_ids, columns = np.unique(predicted, return_inverse=True)
     overlap = np.zeros((len(true_ids), len(found_ids)))
@@ -482,15 +498,15 @@ def panoptic_counts(
 @METRICS.register_module()
 class OpenVocabPanopticMetric(Metric):
     """Panoptic quality PQ = SQ * RQ, in percent, as means over the classes that occur or are
-    predicted; NaN if no class at all occurs.
+    predicted; NaN if no class occurs at all.
 
-    Gives ``PQ``, ``SQ``, ``RQ``, ``PQ_things``, ``PQ_stuff``, and ``PQ_GROUP`` for each group. The
-    samples hold ``panoptic_ids`` and ``segments_info`` (name both in the ``meta_keys`` of
-    ``PackDetInputs``).
+    It returns ``PQ``, ``SQ``, ``RQ``, ``PQ_things``, ``PQ_stuff``, and ``PQ_GROUP`` for each group.
+    The samples must have ``panoptic_ids`` and ``segments_info``, which the ``meta_keys`` of
+    ``PackDetInputs`` must name.
 
     Args:
-        groups: lists of class names by group, e.g. ``dict(novel="coco17")``; ``"rest"`` is made of
-            those left over.
+        groups: group -> class names, e.g. ``dict(novel="coco17")``; the group ``"rest"`` has the
+            classes that are in no group.
     """
 
     default_prefix = "ov"
@@ -540,7 +556,7 @@ class OpenVocabPanopticMetric(Metric):
         occurs = tp + fn > 0
         self.without_truth = [name for name, there in zip(names, occurs) if not there]
         with np.errstate(invalid="ignore", divide="ignore"):
-            # no class occurs in the truth: wrong segments cannot be rated
+            # If no class occurs in the truth, wrong segments cannot be rated.
             total = total if occurs.any() else total * np.nan
             quality = iou / total
             segmentation = iou / np.maximum(tp, 1) + 0 * quality

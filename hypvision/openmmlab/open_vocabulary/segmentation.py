@@ -1,5 +1,5 @@
-"""Open-vocabulary segmentation for mmseg: segmentor, input, data sets by class list, 16-bit labels,
-metric.
+"""Open-vocabulary segmentation for mmseg: the segmentor, its preprocessor, data sets with a class
+list, 16-bit label maps, and the metric.
 
 Importing this module imports mmseg and open_clip.
 """
@@ -40,15 +40,16 @@ from hypvision.viz.palette import palette as colours
 
 @MODELS.register_module()
 class OpenVocabPreProcessor(BaseDataPreprocessor):
-    """RGB from 0 to 255 of images as OpenCV reads them; padded batches for training, lists of any
-    sizes for test; ``seg_pad_val``: for label maps of unequal sizes."""
+    """A preprocessor of images as OpenCV reads them to RGB from 0 to 255, in padded batches for
+    training and as lists of images of any size for a test. ``seg_pad_val`` is the label of pixels
+    where label maps of unequal sizes are padded."""
 
     def __init__(self, seg_pad_val: int = 255, **kwargs: Any):
         super().__init__(**kwargs)
         self.seg_pad_val = seg_pad_val
 
     def forward(self, data: dict[str, Any], training: bool = False) -> dict[str, Any]:
-        """``inputs`` and ``data_samples`` of a batch, on the model's device."""
+        """Return the ``inputs`` and ``data_samples`` of a batch, on the model's device."""
         data = self.cast_data(data)
         inputs = [image.flip(0).float() for image in data["inputs"]]
         samples = data.get("data_samples")
@@ -71,9 +72,9 @@ class HyperCLIPSegmentor(SegmenterBase, Vocabulary, BaseSegmentor):
     Args:
         clip: arguments of :func:`hypvision.clip.models.create_clip`.
         train_classes, test_classes: see :meth:`.Vocabulary.set_vocabularies`.
-        background_from: at test, classes from this number on become this number (PAS-20b: 20).
+        background_from: in a test, classes from this number on become this number (PAS-20b: 20).
         ignore_index: label of ignored pixels in training.
-        options: those of :class:`~hypvision.clip.segmentation.segmenter.OpenVocabSegmenter`.
+        options: arguments of :class:`~hypvision.clip.segmentation.segmenter.OpenVocabSegmenter`.
     """
 
     def __init__(
@@ -95,7 +96,8 @@ class HyperCLIPSegmentor(SegmenterBase, Vocabulary, BaseSegmentor):
         self.ignore_index = ignore_index
 
     def loss(self, inputs: Tensor, data_samples: list[SegDataSample]) -> dict[str, Tensor]:
-        """Binary cross-entropy of a batch (B, 3, H, W)."""
+        """Return the binary cross-entropy of a batch ``(B, 3, H, W)`` against its label maps, as
+        ``loss``."""
         labels = torch.stack([sample.gt_sem_seg.data.squeeze(0) for sample in data_samples]).long()
         self.classes = self.train_classes
         return dict(loss=self.segmentation_loss(inputs, labels, self.ignore_index))
@@ -103,8 +105,8 @@ class HyperCLIPSegmentor(SegmenterBase, Vocabulary, BaseSegmentor):
     def predict(
         self, inputs: Sequence[Tensor], data_samples: list[SegDataSample] | None = None
     ) -> list[SegDataSample]:
-        """Label maps at the images' original sizes, as ``pred_sem_seg``; any number of images of
-        any sizes."""
+        """Return samples with label maps at the images' original sizes, as ``pred_sem_seg``, for
+        any number of images of any sizes."""
         self.classes = self.test_classes
         samples = data_samples or [SegDataSample() for _ in inputs]
         sizes = [
@@ -124,31 +126,31 @@ class HyperCLIPSegmentor(SegmenterBase, Vocabulary, BaseSegmentor):
         return self.logits(inputs if isinstance(inputs, Tensor) else torch.stack(list(inputs)))
 
     def extract_feat(self, inputs: Tensor) -> Tensor:
-        """Dense CLIP embeddings (B, E, h, w)."""
+        """Return dense CLIP embeddings ``(B, E, h, w)`` of images."""
         from hypvision.clip.towers import encode_dense
 
         return encode_dense(self.clip, (inputs - self.mean) / self.std)[0]
 
     def encode_decode(self, inputs: Tensor, batch_img_metas: Any = None) -> Tensor:
-        """Logits (B, T, h, w)."""
+        """Return logits ``(B, T, h, w)`` of images."""
         return self.logits(inputs)
 
 
-# Data
+# Data sets and the metric
 # --------------------------------------------------------------------------------------------------
 
 
 @TRANSFORMS.register_module()
 class Load16BitAnnotations(LoadLabelMap):
-    """Label maps of lists of any length, in which 255 may be a class."""
+    """Load label maps for class lists of any length, in which 255 may be a class."""
 
     last_is_ignored = False
 
 
 @TRANSFORMS.register_module()
 class Resize16Bit(Resize):
-    """mmcv's Resize, also for label maps of more than 8 bits, which it refuses with Pillow as the
-    backend."""
+    """mmcv's Resize, also for label maps of more than 8 bits, which mmcv refuses to resize with
+    Pillow as the backend."""
 
     def _resize_seg(self, results: dict[str, Any]) -> None:
         labels = results.get("gt_seg_map")
@@ -162,17 +164,18 @@ class Resize16Bit(Resize):
 
 @DATASETS.register_module()
 class OpenVocabSegDataset(BaseSegDataset):
-    """A folder of images, one of label maps, and a class list.
+    """A folder of images, a folder of label maps, and a class list.
 
     Args:
-        classes: names in the order of the labels; anything that
+        classes: class names in the order of the labels; anything that
             :func:`hypvision.data.classes.load_classes` takes.
-        data_root, data_prefix: as in mmseg;
-            ``data_prefix=dict(img_path="images", seg_map_path="masks")``.
-        seg_map_suffix: of the label maps; others will do where it is not given.
+        data_root, data_prefix: as in mmseg; ``data_prefix=dict(img_path="images",
+            seg_map_path="masks")``.
+        seg_map_suffix: suffix of the label maps; if it is not given, other suffixes are accepted
+            too.
         ignore_index: label of ignored pixels.
-        ignore_classes: names whose pixels are ignored and which leave the list (held-out classes in
-            training).
+        ignore_classes: names that are taken out of the list, and whose pixels are ignored (held-out
+            classes in training).
         palette: colour of each class, for ``rgb_masks`` (docs/own-data.md).
     """
 
@@ -204,44 +207,39 @@ class OpenVocabSegDataset(BaseSegDataset):
         )  # fmt: skip
 
     def load_data_list(self) -> list[dict[str, Any]]:
-        """Every image of the folder with the label map of the same name."""
+        """Return every image of the folder with the label map of the same name."""
         self.label_map = self._map or None
         return super().load_data_list()
 
 
 @METRICS.register_module()
 class OpenVocabIoUMetric(LabelMapIoUMetric):
-    """mIoU as detectron2 reports it: over the classes that occur in the ground truth.
+    """mIoU as detectron2 reports it, over the classes that occur in the ground truth.
 
     mmseg's own metric counts a class that is predicted but never occurs as 0, which lowers the mean
     of long class lists strongly.
 
     Args:
-        absent_classes: ``"ignore"``, or ``"zero"`` for mmseg's way.
-        groups: lists of class names by group, e.g. ``dict(novel=[...])``: adds ``mIoU_novel``;
-            ``"shape"`` and ``"colour-shape"`` stand for the base and novel classes of the drawn
-            shapes.
-        kwargs: see mmseg's IoUMetric.
+        absent_classes: ``"ignore"`` leaves out classes that do not occur; ``"zero"`` counts them as
+            mmseg does.
+        groups: group -> class names, e.g. ``dict(novel=[...])``, which adds ``mIoU_novel``.
+        kwargs: arguments of mmseg's IoUMetric.
     """
 
     def __init__(
         self,
         absent_classes: str = "ignore",
-        groups: dict[str, Sequence[str]] | str | None = None,
+        groups: dict[str, Sequence[str]] | None = None,
         **kwargs: Any,
     ):
         one_of(("ignore", "zero"), absent_classes=absent_classes)
         kwargs.setdefault("iou_metrics", ["mIoU"])
         super().__init__(**kwargs)
-        if isinstance(groups, str):
-            from hypvision.openmmlab.datasets.open_vocabulary_shapes import BASE, NOVEL
-
-            groups = dict(base=BASE[groups], novel=NOVEL[groups])
         self.absent_classes = absent_classes
         self.groups = dict(groups or {})
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
-        """The loss as in mmseg, after a check of the labels."""
+        """Process a batch as mmseg's metric does, after a check of the labels."""
         count = len(self.dataset_meta["classes"])
         for sample in data_samples:
             if not self.format_only:
@@ -256,7 +254,7 @@ class OpenVocabIoUMetric(LabelMapIoUMetric):
         super().process(data_batch, data_samples)
 
     def compute_metrics(self, results: list) -> dict[str, float]:
-        """``mIoU``, ``aAcc``, ``mAcc``, and ``mIoU_GROUP`` of each group."""
+        """Return ``mIoU``, ``aAcc``, ``mAcc``, and ``mIoU_GROUP`` of each group."""
         metrics = dict(super().compute_metrics(results))
         if self.format_only:
             return metrics

@@ -1,4 +1,5 @@
-"""Class names of open-vocabulary models in mmengine, from config or data, always changeable."""
+"""Class names of open-vocabulary models in mmengine, which come from config or data and can always
+be changed."""
 
 from __future__ import annotations
 
@@ -27,34 +28,34 @@ from hypvision.io.errors import HypvisionError, require_finite
 
 
 class OpenVocabMaps(tuple):
-    """The maps of a pyramid, and the other inputs of the heads."""
+    """The feature maps of a pyramid, as a tuple, with further inputs of the heads as attributes."""
 
     dense: Tensor  # dense CLIP embeddings (B, E, h, w)
     text: Tensor  # embeddings of the classes (T, P, E)
-    seen: Tensor  # bool (T,): which classes training knew
-    scale: float  # patches of ``dense`` for a pixel
-    temperature: Tensor  # factor of the cosines that CLIP was trained with
+    seen: Tensor  # bool (T,): whether the training had this class
+    scale: float  # number of patches of ``dense`` for a pixel of the image
+    temperature: Tensor  # factor of the cosines in CLIP's own training
     trains_clip: bool  # whether any parameter of CLIP is trained
 
     def check(self, metas: Sequence[Any], *more: Tensor) -> None:
-        """Check the maps and other features of the images ``metas`` before detection, because later
-        filters drop NaN and would return an image without detections.
+        """Raise an error if the maps, or the features ``more``, of an image in ``metas`` are not
+        finite, because later filters drop NaN and would return an image without detections.
         """
         for values in (self.dense, *self, *more):
             require_finite(values, lambda row: f"A feature of {_image(metas[row])}")
 
 
 class Vocabulary(OpenVocabularyCLIP):
-    """Mix-in of models with a class list for training and one for testing."""
+    """A mix-in for models with one class list for training and one for testing."""
 
     open_vocabulary = True
-    """Heads have no number of classes of their own."""
+    """Whether the model's heads have no number of classes of their own."""
 
     mean: Tensor
     std: Tensor
     backbone: nn.Module | None
     neck: nn.Module | None
-    # method of mmengine's BaseModel, which every class with this mix-in extends
+    # A method of mmengine's BaseModel, which every class with this mix-in extends.
     test_step: Callable[..., list[Any]]
 
     def set_vocabularies(
@@ -62,9 +63,11 @@ class Vocabulary(OpenVocabularyCLIP):
         train_classes: str | Path | Sequence[str] | None = None,
         test_classes: str | Path | Sequence[str] | None = None,
     ) -> None:
-        """Set both lists, of anything that :func:`hypvision.data.classes.load_classes` takes, in
-        the order of the labels; None: those of the data (:class:`DatasetClassesHook`), for
-        ``test_classes`` as before. Called once by the constructors."""
+        """Set both class lists, in the order of the labels, to anything that
+        :func:`hypvision.data.classes.load_classes` takes. Without ``train_classes`` the list comes
+        from the data (:class:`DatasetClassesHook`); so does that for testing without
+        ``test_classes``, and until then it equals that for training. Constructors call this
+        once."""
         self.fixed = dict(train=train_classes is not None, test=test_classes is not None)
         self.train_classes = () if train_classes is None else load_classes(train_classes)
         self.test_classes = (
@@ -74,21 +77,21 @@ class Vocabulary(OpenVocabularyCLIP):
 
     @property
     def language(self) -> Language:
-        """The sentences and the classes of the training, for its checkpoints."""
+        """The prompt templates and the training's class names, which are saved in checkpoints."""
         return Language(self.templates, self.train_classes)
 
     def set_test_classes(
         self, classes: str | Path | Sequence[str], things: str | Path | Sequence[str] | None = None
     ) -> None:
-        """Use these classes from now on, whether known in training or not, instead of those of the
-        data."""
+        """Look for these classes from now on, whether the training had them or not, and no longer
+        for those of the data."""
         if things is not None:
-            raise HypvisionError(f"A {type(self).__name__} counts nothing: leave out --things.")
+            raise HypvisionError(f"A {type(self).__name__} counts no objects: leave out --things.")
         self.test_classes = load_classes(classes)
         self.fixed["test"] = True
 
     def seen(self, names: Sequence[str]) -> Tensor:
-        """Which of the names (T,) training knew: bool."""
+        """Return, as bool ``(T,)``, which of the T class names the training had."""
         if not self.train_classes:
             raise HypvisionError(
                 "The model does not know which classes it was trained on, so it cannot tell base "
@@ -113,20 +116,20 @@ class Vocabulary(OpenVocabularyCLIP):
         templates: str | Sequence[str] | None = None,
         synonyms: str = "first",
     ) -> None:
-        """CLIP, both class lists, and what the heads look at: a pyramid on CLIP's own blocks, or on
-        a backbone of its own; called once by the constructors.
+        """Make CLIP, both class lists, and the maps that the heads look at: a pyramid on CLIP's own
+        blocks, or on a separate backbone. Constructors call this once.
 
         Args:
-            clip: the model.
-            registry: that ``backbone`` and ``neck`` are built from.
-            train_classes, test_classes: see :meth:`set_vocabularies`. A class of the test is a base
-                class if training had its name.
-            backbone: config of a detection backbone; None: CLIP's image tower serves as one.
-            neck: config of a neck; its ``in_channels`` are filled in where it stands on CLIP.
-            hooks: numbers of CLIP's blocks that it is given; default: four, evenly spaced, the last
-                one included.
-            checkpointing: recompute activations in the backward pass, which saves memory and costs
-                time.
+            clip: the CLIP model.
+            registry: the registry that builds ``backbone`` and ``neck``.
+            train_classes, test_classes: see :meth:`set_vocabularies`. A test class is a base class
+                if the training had its name.
+            backbone: config of a detection backbone; None: CLIP's image tower is the backbone.
+            neck: config of a neck; for a neck on CLIP, ``in_channels`` are filled in.
+            hooks: numbers of CLIP's blocks whose maps the neck gets; None: four blocks, evenly
+                spaced, up to the last.
+            checkpointing: save memory by computing activations again in the backward pass, which
+                costs time.
             adapter, tune, templates, synonyms: see
                 :meth:`hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
         """
@@ -150,8 +153,8 @@ class Vocabulary(OpenVocabularyCLIP):
         self.neck = None if neck is None else registry.build(neck)
 
     def extract_feat(self, images: Tensor) -> Any:
-        """The inputs of the heads for normalised images (B, 3, H, W), with the classes of training
-        or of testing."""
+        """Return the inputs of the heads for normalised images ``(B, 3, H, W)``, with the classes
+        of training in training mode, else with those of testing."""
         dense, hooked, _ = encode_dense(self.clip, images, self.hooks, self.checkpointing)
         found = tuple(hooked) if self.backbone is None else self.backbone(images)
         names = self.train_classes if self.training else self.test_classes
@@ -166,14 +169,15 @@ class Vocabulary(OpenVocabularyCLIP):
 
 
 class ClipScores:
-    """Mix-in of models that compare regions with the texts twice, by a trained head and by CLIP's
+    """A mix-in for models that compare regions with texts twice, by a trained head and by CLIP's
     own embeddings."""
 
     def set_weights(
         self, clip_temperature: float | None, alpha: float, beta: float, region_weight: float
     ) -> None:
-        """Set the factor of CLIP's cosines (None: that of its training), the weights of CLIP for
-        base and for novel classes, and that of ``loss_region``; called once by the constructors."""
+        """Set the factor of CLIP's cosines (None: the factor of its training), CLIP's weights for
+        base and for novel classes, and the weight of ``loss_region``. Constructors call this
+        once."""
         fuse_scores(torch.ones(1), torch.ones(1), torch.ones(1, dtype=torch.bool), alpha, beta)
         self.clip_temperature = clip_temperature
         self.alpha = alpha
@@ -181,7 +185,7 @@ class ClipScores:
         self.region_weight = region_weight
 
     def text_logits(self, x: OpenVocabMaps, regions: Tensor) -> Tensor:
-        """CLIP's logits (K, T) of embeddings of regions (K, E)."""
+        """Return CLIP's logits ``(K, T)`` for embeddings of regions ``(K, E)``."""
         return region_logits(
             regions,
             x.text,
@@ -189,8 +193,8 @@ class ClipScores:
         )
 
     def region_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropy of CLIP's logits (K, T) of the regions with an object, of the classes
-        ``labels`` (K,)."""
+        """Return the weighted cross-entropy of CLIP's logits ``(K, T)`` of regions with an object,
+        for their class numbers ``labels`` ``(K,)``."""
         return (
             self.region_weight
             * F.cross_entropy(logits, labels, reduction="sum")
@@ -204,8 +208,8 @@ def _image(meta: Any) -> str:
 
 
 def preprocessing(clip: CLIPBundle, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Config of mmdet's ``DetDataPreprocessor`` with CLIP's normalisation, padding to whole
-    patches, and options."""
+    """Return a config of mmdet's ``DetDataPreprocessor``, with CLIP's normalisation, padding to
+    whole patches, and further ``options``."""
     patch = patch_size(clip.model)[0]
     found: dict[str, Any] = dict(
         type="DetDataPreprocessor",
@@ -225,7 +229,8 @@ def preprocessing(clip: CLIPBundle, options: Mapping[str, Any] | None) -> dict[s
 
 @HOOKS.register_module()
 class DatasetClassesHook(Hook):
-    """Gives a model the class names of its data sets, unless the config gives them to the model."""
+    """Gives an open-vocabulary model the class names of its data sets, unless its config has
+    them."""
 
     def before_train(self, runner: Runner) -> None:
         self._set(runner, "train", runner.train_dataloader)
@@ -253,8 +258,8 @@ class DatasetClassesHook(Hook):
             )
         if phase == "test":
             model.data_things = loader.dataset.metainfo.get("thing_classes")
-        # The names may differ from the data's, but each label needs one; a segmentor may map
-        # several to the background.
+        # The names may differ from the data's, but each label needs a name. Only a segmentor that
+        # maps several classes to the background may have another number.
         if len(own) != len(names) and getattr(model, "background_from", None) is None:
             raise HypvisionError(
                 f"The {phase} data have {len(names)} classes, but model.{phase}_classes has "
@@ -265,14 +270,14 @@ class DatasetClassesHook(Hook):
 
 @HOOKS.register_module()
 class TextRadiusHook(Hook):
-    """Logs the hyperbolic radii of the class texts when training begins and after each validation.
+    """Logs the hyperbolic radii of the class texts before the training and after each validation.
 
-    ``radius/base`` and ``radius/novel`` (test classes that training does not know) are means; the
-    log line has standard deviations and quantiles too. See
+    ``radius/base`` and ``radius/novel`` (test classes that the training does not have) are means;
+    the log line also has standard deviations and quantiles. See
     :func:`hypvision.clip.radius.hyperbolic_radius`.
     """
 
-    priority = "LOW"  # runs after DatasetClassesHook
+    priority = "LOW"  # this hook must run after DatasetClassesHook
 
     def __init__(self, c: float = 0.01, convention: str = "metric2"):
         self.how = dict(c=c, convention=convention)
@@ -289,7 +294,7 @@ class TextRadiusHook(Hook):
             return
         known = set(model.train_classes)
         tested = model.test_classes
-        # runs before the first validation
+        # This runs before the first validation, so the names are not set yet.
         if not model.fixed["test"] and runner.val_loop is not None:
             tested = load_classes(list(runner.val_dataloader.dataset.metainfo["classes"]))
         lists = {
@@ -310,7 +315,7 @@ class TextRadiusHook(Hook):
 def groups_of(
     classes: Sequence[str], groups: Mapping[str, str | Path | Sequence[str]] | None
 ) -> dict[str, list[int]]:
-    """Numbers of the classes of each group, e.g. of ``dict(base="coco48", novel=["cat"])``."""
+    """Return the class numbers of each group, such as of ``dict(base="coco48", novel=["cat"])``."""
     found = {}
     place = {name: number for number, name in enumerate(classes)}
     for group, wanted in (groups or {}).items():
@@ -328,18 +333,18 @@ def groups_of(
 def held_out(
     classes: str | Path | Sequence[str], ignore: str | Path | Sequence[str]
 ) -> tuple[str, ...]:
-    """Remove names from a class list."""
+    """Return the class list without the names in ``ignore``."""
     names = load_classes(classes)
     out = load_classes(ignore) if ignore else ()
     unknown = set(out) - set(names)
     if unknown:
         raise HypvisionError(
-            f"ignore_classes has {min(unknown)!r}, which is not in the class list."
+            f"ignore_classes has {min(unknown)!r}, which is not in the class list. Correct it."
         )
     left_out = set(out)
     return load_classes([name for name in names if name not in left_out])
 
 
 def mean_percent(values: np.ndarray) -> float:
-    """The mean of shares in percent, without those that are NaN (classes that do not occur)."""
+    """Return the mean of shares in percent, without NaN (classes that do not occur)."""
     return round(100 * float(np.nanmean(values)), 2) if np.isfinite(values).any() else float("nan")

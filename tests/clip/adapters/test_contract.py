@@ -363,7 +363,7 @@ def test_adapters_of_other_models_are_refused(tmp_path):
             adapters.load(target, file, **options)
         assert not adapters.is_injected(target) or target is model
 
-    fails("of another model: its text tower has 3 blocks of width 32, this one's 2", make(2))
+    fails("its text tower has 3 blocks of width 32, .* 2 of width", make(2))
     other = make()
     for parameter in other.parameters():
         parameter.data.mul_(1.5)
@@ -461,7 +461,7 @@ def test_mistakes_are_explained(tmp_path):
     )
     fails("nothing would be adapted", adapters.inject, model, text=False, vision=False)
     fails("no transformer tower", adapters.inject, model, text_layers=(), vision_layers=())
-    fails("For none use geometry='euclidean'", adapters.inject, model, c_text=0)
+    fails("c_text must be above 0", adapters.inject, model, c_text=0)
     fails("no transformer tower", adapters.inject, torch.nn.Linear(2, 2))
     assert not adapters.is_injected(model) and all(p.requires_grad for p in model.parameters())
     adapters.inject(model, block=16)

@@ -682,9 +682,7 @@ def test_defaults_follow_the_clip():
         UserWarning, match="depth of 4 instead of 12"
     ):  # its own tower has more than that of the texts
         assert len(build_host(bundle(), "deep-vision").learner.deep_visual) == 3
-    with pytest.warns(
-        UserWarning, match="10 tokens instead of 16: texts of this CLIP have 20 places"
-    ):
+    with pytest.warns(UserWarning, match="10 tokens instead of 16: texts of this CLIP have 20"):
         assert len(build_host(bundle(), "coop").learner.ctx) == 10
     with pytest.raises(HypvisionError, match="depth of 9; the tower allows 1 to 3. Set depth=3"):
         build_host(bundle(), "maple", depth=9)

@@ -2,12 +2,14 @@
 
 import math
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from helpers import clip_models
 from helpers.segmenter import build, random_image
+from helpers.shapes.images import make_object
 from PIL import Image
 
 from hypvision.checkpoints.storage import expand_tokens, trim_tokens, write_weights
@@ -21,12 +23,13 @@ from hypvision.clip.radius import (
     scale_sweep,
     text_radii,
 )
-from hypvision.data.shapes import COLOURS, TAXONOMY, make_object
+from hypvision.data.emoji_scenes import EmojiScenes
 from hypvision.io.errors import HypvisionError
 from hypvision.io.images import find_images
 from hypvision.viz.overlay import draw_segmentation
 
-SHIPPED = "zoo:shapes-s8.captions"
+SHIPPED = "zoo:emoji-t8.scenes"
+DEMO = Path(__file__).parents[3] / "tools/demo_data"
 
 
 @pytest.fixture(scope="module")
@@ -98,30 +101,23 @@ def test_images_are_seen_as_they_are_shown(tmp_path):
 
 
 def test_shipped_clip_has_learned_something():
-    """Zero-shot colours of single objects, a thing that a random model cannot tell."""
-    bundle = create_clip("shapes-s8", SHIPPED)
-    colours = list(COLOURS)
-    images, truth = [], []
-    for i in range(48):
-        image, instance = make_object(i, "val", 64)
-        images.append(torch.from_numpy(image).permute(2, 0, 1))
-        truth.append(colours.index(TAXONOMY.instances[instance][1]))
-    mean, std = (torch.tensor(value)[:, None, None] for value in (bundle.mean, bundle.std))
-    shapes = sorted({words[2] for words in TAXONOMY.instances})
+    """Classes of emoji on photos, which a random model cannot tell."""
+    scenes = EmojiScenes(
+        DEMO / "emoji", DEMO / "photos/test", length=48, size=64, count=(1, 1), side=(0.8, 0.9)
+    )
+    bundle = create_clip("emoji-t8", SHIPPED)
+    drawn = [scenes.scene(i) for i in range(48)]
+    images = torch.from_numpy(np.stack([scene.image for scene in drawn])).permute(0, 3, 1, 2)
+    truth = torch.tensor([scenes.emoji[scene.objects[0].emoji].label for scene in drawn])
+    texts = [f"a photo of a {name}" for name in scenes.metainfo["classes"]]
     with torch.no_grad():
-        found = bundle.model.encode_image(
-            (torch.stack(images).float() - mean) / std, normalize=True
-        )
-        text = [bundle.model.encode_text(bundle.tokenizer([f"a {c} {s}" for s in shapes]),
-        normalize=True).mean(0)
-                for c in colours]  # fmt: skip
-    hits = ((found @ torch.stack(text).T).argmax(1) == torch.tensor(truth)).float().mean()
-    assert hits > 0.5  # chance: 1 in 6
+        found = bundle.similarity(bundle.embed_images(images), bundle.embed_texts(texts))
+    assert (found.argmax(1) == truth).float().mean() > 0.5  # chance: 1 in 21
 
 
 def test_command(photos, tmp_path, capsys):
     common = [
-        *("--classes", "grey ground, disk", "--clip", "shapes-s8", "--device", "cpu"),
+        *("--classes", "groceries, fruit", "--clip", "emoji-t8", "--device", "cpu"),
         "--out",
         str(tmp_path / "out"),
     ]
@@ -130,7 +126,7 @@ def test_command(photos, tmp_path, capsys):
         "0_labels.png", "0_overlay.png", "1_labels.png", "1_overlay.png"
     ]  # fmt: skip
     assert set(np.unique(np.array(Image.open(tmp_path / "out/0_labels.png")))) <= {0, 1}
-    (tmp_path / "names.txt").write_text("disk\nring\n")
+    (tmp_path / "names.txt").write_text("fruit\nbird\n")
     assert (
         main(
             [
@@ -150,7 +146,7 @@ def test_command(photos, tmp_path, capsys):
         ("more than once", [str(photos), "--classes", "a, a", *common[2:]]),
         ("There is no video", ["none.mp4", *common]),
         ("with one of openai", [str(photos), "--classes", "a", "--clip", "ViT-B-16"]),
-        ("Did you mean shapes-s8", [str(photos), "--classes", "a", "--clip", "shapes-s9"]),
+        ("Did you mean emoji-t8", [str(photos), "--classes", "a", "--clip", "emoji-t9"]),
         ("There is no checkpoint", [str(photos), "--classes", "a", "--weights", "none.pth"]),
         ("at least 1", [str(photos), *common, "--every", "0"]),
     ):
@@ -160,8 +156,8 @@ def test_command(photos, tmp_path, capsys):
 
 def test_what_ships_is_found_from_any_folder(photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    own = load_segmenter(clip="shapes-s8")
-    expected = create_clip("shapes-s8", SHIPPED).model
+    own = load_segmenter(clip="emoji-t8")
+    expected = create_clip("emoji-t8", SHIPPED).model
     given = own.state_dict()
     matches = [name for name in given if name.endswith("visual.conv1.weight")]
     assert matches and torch.equal(given[matches[0]], expected.state_dict()["visual.conv1.weight"])
@@ -178,9 +174,9 @@ def test_video(photos, tmp_path):
     out = str(tmp_path / "out")
     arguments = [
         "--classes",
-        "disk, ring",
+        "fruit, bird",
         "--clip",
-        "shapes-s8",
+        "emoji-t8",
         "--every",
         "2",
         "--out",
@@ -211,7 +207,7 @@ def test_video(photos, tmp_path):
 def test_trained_weights_come_back(tmp_path, capsys, photos):
     config = tmp_path / "config.py"
     config.write_text(
-        "model = dict(type='HyperCLIPSegmentor', clip=dict(name='shapes-s8'), "
+        "model = dict(type='HyperCLIPSegmentor', clip=dict(name='emoji-t8'), "
         "adapter=dict(block=32), resolution=64,\n    crop=64, slide=64, "
         "head=dict(type='similarity'), train_classes=['a'])\n"
     )
@@ -222,7 +218,7 @@ def test_trained_weights_come_back(tmp_path, capsys, photos):
     model = OpenVocabSegmenter(**_options_of(load_config(config).model, config)).eval()
     write_weights(model.state_dict(), tmp_path / "weights.safetensors", "float32", {})
     again = load_segmenter(tmp_path / "weights.safetensors", load_config(config).model)
-    names = ["disk", "ring", "house"]
+    names = ["fruit", "bird", "mammal"]
     first, second = (segment(photos / "0.png", names, which).labels for which in (model, again))
     assert (first == second).all()
     # Its adapter fits a CLIP with the same frozen weights.
@@ -230,7 +226,7 @@ def test_trained_weights_come_back(tmp_path, capsys, photos):
         for parameter in adapters.trainable_parameters(again.clip):
             parameter.add_(0.1 * torch.randn_like(parameter))
     path = adapters.save(again.clip, tmp_path / "adapter.safetensors")
-    base = create_clip("shapes-s8")
+    base = create_clip("emoji-t8")
     base.model.load_state_dict(model.clip.state_dict(), strict=False)
     adapters.load(base.model, path)
     again.set_classes(names)
@@ -239,11 +235,11 @@ def test_trained_weights_come_back(tmp_path, capsys, photos):
         own, text_radii(base._replace(model=again.clip), names, convention="half")
     )
     with pytest.raises(
-        HypvisionError, match="a model of another size .hyperclip-width128-patch8.. Give its config"
+        HypvisionError, match="a model of another size .hyperclip-width64-patch8.. Give its config"
     ):
         load_segmenter(tmp_path / "weights.safetensors")
     with pytest.raises(HypvisionError, match="Leave out one"):
-        load_segmenter(tmp_path / "weights.safetensors", clip="shapes-s8")
+        load_segmenter(tmp_path / "weights.safetensors", clip="emoji-t8")
     plain = {**load_config(config).model, "adapter": None, "tune": "frozen"}
     with pytest.raises(HypvisionError, match="holds an adapter 'hyperclip'"):
         load_segmenter(tmp_path / "weights.safetensors", plain)
@@ -251,14 +247,14 @@ def test_trained_weights_come_back(tmp_path, capsys, photos):
         HypvisionError, match="config describes the segmenter.* no weights are given"
     ):
         load_segmenter(config=plain)
-    for options in (dict(weights="none.pth"), dict(clip="shapes-s8")):
+    for options in (dict(weights="none.pth"), dict(clip="emoji-t8")):
         with pytest.raises(HypvisionError, match="not both"):
             segment(photos / "0.png", names, again, **options)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 def test_a_device_that_is_not_there_is_told(photos, capsys):
-    arguments = ["--classes", "disk", "--clip", "shapes-s8", "--device", "cuda"]
+    arguments = ["--classes", "fruit", "--clip", "emoji-t8", "--device", "cuda"]
     assert (
         main(["clip", "segment", str(photos), *arguments]) == 2
         and "finds no GPU" in capsys.readouterr().err
@@ -273,14 +269,14 @@ def test_offline_is_told(monkeypatch):
 
     monkeypatch.setenv("HYPVISION_OFFLINE", "1")
     with pytest.raises(
-        HypvisionError, match="'ViT-B-16:openai' cannot be fetched.* machine: shapes-s8.captions, "
+        HypvisionError, match="'ViT-B-16:openai' cannot be fetched.* machine: emoji-s16.captions, "
     ):
         create_clip("ViT-B-16", "openai")
     monkeypatch.setattr(
         open_clip, "create_model", offline
     )  # of the text tower of transformers, say
     with pytest.raises(
-        HypvisionError, match="cannot be made: Max retries exceeded. .* machine: shapes-s8.captions"
+        HypvisionError, match="cannot be made: Max retries exceeded. .* machine: emoji-s16.captions"
     ):
         create_clip("ViT-B-16")
 
@@ -292,17 +288,17 @@ def test_models_by_name(tmp_path):
 
     fails("no CLIP model 'ViT-B-17'. Did you mean", "ViT-B-17")
     fails("'ViT-B-16' has no weights 'mine'", "ViT-B-16", "mine")
-    fails("There is no CLIP checkpoint", "shapes-s8", "none.pt")
-    fails("'shapes-s8' has no weights 'openai'", "shapes-s8", "openai")
+    fails("There is no CLIP checkpoint", "emoji-t8", "none.pt")
+    fails("'emoji-t8' has no weights 'openai'", "emoji-t8", "openai")
     fails(
         "weights of 'hcformer_nano' .classification., not of",
-        "shapes-s8",
+        "emoji-t8",
         "zoo:hcformer_nano.cifar10",
     )
     fails(
-        "weights of 'shapes-s8' .zero-shot., not of the CLIP model 'ViT-B-16'", "ViT-B-16", SHIPPED
+        "weights of 'emoji-t8' .zero-shot., not of the CLIP model 'ViT-B-16'", "ViT-B-16", SHIPPED
     )
-    model = create_clip("shapes-s8").model
+    model = create_clip("emoji-t8").model
     used = torch.tensor([5, 49406, 49407])
     trimmed = trim_tokens(model.state_dict(), used)
     full = expand_tokens(trimmed)["token_embedding.weight"]
@@ -317,13 +313,13 @@ def test_models_by_name(tmp_path):
     path = tmp_path / "clip.safetensors"
     write_weights(trimmed, path, "float32", {})
     assert path.stat().st_size < 10e6 and torch.equal(
-        create_clip("shapes-s8", path).model.token_embedding.weight, full
+        create_clip("emoji-t8", path).model.token_embedding.weight, full
     )
     write_weights(trimmed, path, "int8", {})
-    stored = create_clip("shapes-s8", path).model.token_embedding.weight
+    stored = create_clip("emoji-t8", path).model.token_embedding.weight
     assert path.stat().st_size < 4e6 and (stored - full).abs().max() <= full.abs().max() / 250
     write_weights({"a": torch.ones(1)}, tmp_path / "bad.safetensors", "float32", {})
-    fails("does not fit the CLIP model", "shapes-s8", tmp_path / "bad.safetensors")
+    fails("does not fit the CLIP model", "emoji-t8", tmp_path / "bad.safetensors")
 
 
 # Radius
@@ -349,32 +345,32 @@ def test_radius_is_twice_the_norm_whatever_the_curvature():
 
 
 def test_sweep_and_penalty():
-    bundle = create_clip("shapes-s8", SHIPPED)
+    bundle = create_clip("emoji-t8", SHIPPED)
     with pytest.raises(HypvisionError, match="tower has none"):
-        scale_sweep(bundle, ["disk"], [1.0])
+        scale_sweep(bundle, ["fruit"], [1.0])
     adapters.inject(bundle.model, block=32)
-    before = text_radii(bundle, ["disk", "ring"])
+    before = text_radii(bundle, ["fruit", "bird"])
     assert before.shape == (2,)
-    found = scale_sweep(bundle, ["disk", "ring"], [0.5, 1.0, 2.0])
+    found = scale_sweep(bundle, ["fruit", "bird"], [0.5, 1.0, 2.0])
     assert (
         found[1.0] == pytest.approx(float(before.mean()), rel=1e-5)
         and len(set(found.values())) == 3
     )
-    assert torch.allclose(text_radii(bundle, ["disk", "ring"]), before)
+    assert torch.allclose(text_radii(bundle, ["fruit", "bird"]), before)
     z = torch.randn(4, 8, requires_grad=True)
     radius_penalty(z, 1.0).backward()
     assert z.grad.isfinite().all() and (z.detach() * z.grad).sum() > 0  # long vectors are to shrink
 
 
 def test_radius_command(tmp_path, photos, capsys):
-    model = adapters.inject(create_clip("shapes-s8", SHIPPED).model, block=32)
+    model = adapters.inject(create_clip("emoji-t8", SHIPPED).model, block=32)
     with torch.no_grad():
         for parameter in adapters.trainable_parameters(model):
             parameter.mul_(0.9)
     adapter = adapters.save(model, tmp_path / "a.safetensors")
     arguments = [
         "--clip",
-        "shapes-s8",
+        "emoji-t8",
         "--classes",
         "voc20",
         "--adapter",
@@ -400,22 +396,22 @@ def test_radius_command(tmp_path, photos, capsys):
                 "clip",
                 "radius",
                 "--clip",
-                "shapes-s8",
+                "emoji-t8",
                 "--classes",
-                "disk, ring",
+                "fruit, bird",
                 "--out",
                 str(tmp_path / "named"),
             ]
         )
         == 0
     )
-    assert "disk, ring" in capsys.readouterr().out
+    assert "fruit, bird" in capsys.readouterr().out
     assert clip_models.VOCABULARY == 100
     torch.save(model.state_dict(), tmp_path / "model.pth")
     for wrong, match in (
         (["--clip", "ViT-B-32"], "Say which weights of 'ViT-B-32'"),
         (
-            ["--clip", "shapes-s8", "--adapter", str(tmp_path / "model.pth")],
+            ["--clip", "emoji-t8", "--adapter", str(tmp_path / "model.pth")],
             "save the adapter of its clip",
         ),
     ):

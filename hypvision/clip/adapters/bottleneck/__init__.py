@@ -1,8 +1,8 @@
-"""Adapter: small MLPs behind those of CLIP's blocks.
+"""Adapter: a small MLP after the MLP of each of CLIP's blocks.
 
 "Parameter-Efficient Transfer Learning for NLP", Houlsby et al., ICML 2019, in the form with one
-module a block behind the MLP (Pfeiffer et al., EACL 2021); one of the methods that HyperCLIP is
-compared with, where it is called "Adapter".
+module a block, after its MLP (Pfeiffer et al., EACL 2021). HyperCLIP's paper compares itself with
+this method and calls it "Adapter".
 
 >>> adapters.inject(model, "bottleneck", width=64)
 """

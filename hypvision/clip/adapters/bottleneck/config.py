@@ -1,4 +1,4 @@
-"""How wide the modules are, and where they are put."""
+"""Configuration of bottleneck adapters: the width of the modules, and the towers that have them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from hypvision.io.checks import at_least
 
 @dataclass(frozen=True)
 class BottleneckConfig(AdapterConfig):
-    """How wide and where the modules are. HyperCLIP's paper gives no settings of this rival.
+    """The width of the modules and the towers that have them. HyperCLIP's paper compares itself
+    with this method but gives no settings of it.
 
     Attributes:
         width: inner width of a module (Houlsby et al., Sec. 3.2: from 2 to 256).
-        text, vision: which towers.
+        text, vision: whether the text tower and the image tower are adapted.
     """
 
     width: int = 64

@@ -1,4 +1,4 @@
-"""Put a small residual MLP behind the MLP of every block."""
+"""Bottleneck adapters: a small residual MLP after the MLP of every block."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypvision.io.errors import HypvisionError
 
 
 class SmallMLP(nn.Module):
-    """``y + up(gelu(down(y)))`` of tokens ``(..., dim)``; ``up`` starts at zero."""
+    """The map ``y + up(gelu(down(y)))`` of tokens ``(..., dim)``; ``up`` starts at zero."""
 
     def __init__(self, dim: int, width: int):
         super().__init__()
@@ -30,13 +30,13 @@ class SmallMLP(nn.Module):
         return y + change.to(y.dtype)
 
     def change_output(self, module: nn.Module, args: Any, output: Tensor) -> Tensor:
-        """Forward hook of the MLP."""
+        """Change the output of a block's MLP, as its forward hook."""
         return self(output)
 
 
 @register
 class Bottleneck(Adapter):
-    """A small MLP in every block of any open_clip ViT, timm ViT or text transformer."""
+    """An adapter: a small MLP in every block of any open_clip ViT, timm ViT or text transformer."""
 
     name = "bottleneck"
     Config = BottleneckConfig
@@ -49,7 +49,7 @@ class Bottleneck(Adapter):
         if not self.towers:
             raise HypvisionError(
                 f"{type(model).__name__} has no transformer tower that a bottleneck could adapt "
-                f"with text={config.text}, vision={config.vision}."
+                f"with text={config.text}, vision={config.vision}. Use a model such as ViT-B-16."
             )
         self.handles: list[Any] = []
 

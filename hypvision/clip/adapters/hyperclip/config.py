@@ -1,4 +1,4 @@
-"""What HyperCLIP adapts, and how."""
+"""Configuration of HyperCLIP: which projections it adapts, and how."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypvision.clip.adapters.base import AdapterConfig
 from hypvision.io.checks import at_least, one_of, refuse
 from hypvision.io.errors import HypvisionError
 
-# An option, and a setting of another one that leaves it without effect.
+# Triples: an option, and another option with a setting that leaves the first without effect.
 _WITHOUT_EFFECT = (
     ("text_layers", "text", False),
     ("vision_layers", "vision", False),
@@ -28,7 +28,7 @@ _WITHOUT_EFFECT = (
 
 
 def _layers(name: str, value: Any) -> tuple[int, ...] | None:
-    """The numbers of layers of the option ``name``, from one number, several or None."""
+    """Return the block numbers in the option ``name``, which is one number, several or None."""
     if value is None:
         return None
     numbers = (value,) if isinstance(value, int) else tuple(value)
@@ -38,29 +38,30 @@ def _layers(name: str, value: Any) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True)
 class HyperCLIPConfig(AdapterConfig):
-    """What is adapted and how. The defaults are the paper's (Peng et al., CVPR 2025).
+    """The adapted projections and the form of the map. The defaults are the paper's (Peng et al.,
+    CVPR 2025).
 
     Attributes:
-        block: side n of a block (Table 4: 128); it must divide the width of both towers. 1 is a
-            diagonal.
-        text, vision: which towers (Table 6: both).
+        block: side n of a block (Table 4: 128), which must divide the width of both towers; 1: a
+            diagonal matrix.
+        text, vision: whether the text tower and the image tower are adapted (Table 6: both).
         c_text, c_vision: curvatures (Sec. 4: 0.01 for both).
-        projections: which of q, k, v, as a string (Sec. 3.3: all).
-        text_layers, vision_layers: numbers of the adapted blocks from 0; None for all (Sec. 3.3).
+        projections: the adapted ones of q, k, v, as a string (Sec. 3.3: all).
+        text_layers, vision_layers: numbers of the adapted blocks, from 0; None: all (Sec. 3.3).
         shared: use one block in place of all K blocks of a projection (an option of the official
             code that its configs never use).
-        form: ``"weight"``: rows of the weights (the official code); ``"feature"``: the tokens after
-            ln_1 (Eq. 7 as it is worded; the weight form with S transposed, apart from the clip).
-            Only the weight form can be merged.
-        geometry: ``"hyperbolic"``, or ``"euclidean"``: the same without a clip (an ablation of
-            ours).
+        form: ``"weight"``: map the rows of the weights (the official code); ``"feature"``: map the
+            tokens after ln_1 (Eq. 7 as it is worded; apart from the clip it is the weight form with
+            S transposed). Only the weight form can be merged.
+        geometry: ``"hyperbolic"``; or ``"euclidean"``: the same map without the clip (an ablation
+            of ours).
         mobius: False: use the plain matrix product on the ball (our reading of Table 7), see
             :func:`hypvision.clip.adapters.hyperclip.layer.map_rows`.
         official_text_curvature: use c = 1 in the text tower, as the official code does.
-        official_dense_only: the last image block is adapted on the dense path only, as in the
-            official code.
+        official_dense_only: adapt the last image block only on the dense path, as the official code
+            does.
         official_twelve_layers: adapt only the first 11 image blocks and the last, as the official
-        code does at any depth.
+            code does at any depth.
     """
 
     block: int = 128
@@ -89,12 +90,13 @@ class HyperCLIPConfig(AdapterConfig):
             value = getattr(self, name)
             if not value > 0:
                 raise HypvisionError(
-                    f"{name} must be above 0, got {value}. For none use geometry='euclidean'."
+                    f"{name} must be above 0, got {value}. For no curvature use "
+                    "geometry='euclidean'."
                 )
         self._check_effects()
 
     def _check_effects(self) -> None:
-        """Raise an error for an option that another one leaves without effect."""
+        """Raise an error for an option that has no effect because of another one."""
         for option, other, setting in _WITHOUT_EFFECT:
             value = getattr(self, option)
             default = type(self).__dataclass_fields__[option].default
@@ -105,13 +107,13 @@ class HyperCLIPConfig(AdapterConfig):
                 )
 
     def curvature(self, modality: str) -> float:
-        """The curvature for the tower ``"text"`` or ``"vision"``."""
+        """Return the curvature for the tower ``"text"`` or ``"vision"``."""
         if modality == "text":
             return 1.0 if self.official_text_curvature else self.c_text
         return self.c_vision
 
     def layers(self, modality: str, depth: int) -> tuple[int, ...]:
-        """Numbers of the adapted blocks of a tower of ``depth`` blocks."""
+        """Return the numbers of the adapted blocks in a tower of ``depth`` blocks."""
         vision = modality == "vision"
         given = self.vision_layers if vision else self.text_layers
         if given is None:
@@ -122,7 +124,7 @@ class HyperCLIPConfig(AdapterConfig):
             (
                 len(blocks) < len(given),
                 f"HyperCLIP: {modality}_layers is {given}, but the {modality} tower has blocks 0 "
-                f"to {depth - 1}.",
+                f"to {depth - 1}. Correct the numbers.",
             ),
             (
                 vision and self.official_dense_only and depth - 1 not in blocks,

@@ -1,4 +1,4 @@
-r"""The map of HyperCLIP: rows times a block-diagonal matrix on the Poincare ball, its closed form.
+r"""The map of HyperCLIP in closed form: rows times a block-diagonal matrix on the Poincare ball.
 
 HyperCLIP (Peng et al., CVPR 2025) maps a vector :math:`w` to :math:`\log_0(S \otimes_c \exp_0(w))`
 with :math:`S = \mathrm{diag}(S_1, ..., S_K)`. The Moebius product is
@@ -8,12 +8,12 @@ the official code clamps. With all its clamps it is, exactly,
 .. math:: w' = S w \cdot \min\left(1, \frac{A_0}{\sqrt c\,|w|}, \frac{A_1}{\sqrt c\,|S w|}\right),
           \quad A_0 = \mathrm{artanh}(1 - 10^{-5}), \; A_1 = \mathrm{artanh}(1 - 10^{-3}):
 
-a linear map, clipped to the radius :math:`A_1 / \sqrt c` (38 for c = 0.01, 3.8 for c = 1).
-:func:`map_rows` computes that; :func:`map_packed` is :func:`map_rows` of a packed q, k, v
-projection, fast. :class:`BlockMaps` holds the blocks of one attention block.
+which is a linear map, clipped to the radius :math:`A_1 / \sqrt c` (38 for c = 0.01, 3.8 for c = 1).
+:func:`map_rows` computes it; :func:`map_packed` computes it fast for a packed q, k, v projection.
+:class:`BlockMaps` holds the blocks S of one attention block.
 
-Shapes: rows ``(..., d)``; ``s`` is ``(K, n, n)`` with ``K * n = d``, or ``(n, n)``: one block for
-all K. A row of weights ``w`` becomes ``S w``, so a matrix W becomes ``W S^T``.
+Shapes: rows ``(..., d)``; ``s`` is ``(K, n, n)`` with ``K * n = d``, or ``(n, n)`` for one block in
+place of all K. A row of weights ``w`` becomes ``S w``, so a matrix W becomes ``W S^T``.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from hypvision.clip.towers import Tower
 from hypvision.geometry.numerics import Function, exact, tanhc
 from hypvision.io.errors import HypvisionError
 
-_EPS_ARTANH = 1e-5  # official code: artanh's argument stays in +-(1 - 1e-5)
-_EPS_BALL = 1e-3  # official code: points are projected to the radius (1 - 1e-3) / sqrt(c)
+_EPS_ARTANH = 1e-5  # the official code clamps artanh's argument to +-(1 - 1e-5)
+_EPS_BALL = 1e-3  # the official code projects points to the radius (1 - 1e-3) / sqrt(c)
 CLIP_RADIUS = math.atanh(1 - _EPS_BALL)
-"""Times 1/sqrt(c): the largest norm of a mapped row, :math:`A_1`."""
+"""The largest norm of a mapped row, times sqrt(c): :math:`A_1`."""
 _INPUT_RADIUS = math.atanh(1 - _EPS_ARTANH)
 
 
 def block_product(x: Tensor, s: Tensor) -> Tensor:
-    """``x`` times the transposed block-diagonal matrix, which is never built:
-    ``(..., d) -> (..., d)``."""
+    """Return ``x`` ``(..., d)`` times the transposed block-diagonal matrix of ``s``, which is never
+    built."""
     n = s.shape[-1]
     if n == 1:
         return x * s.reshape(-1)
@@ -54,10 +54,11 @@ def block_product(x: Tensor, s: Tensor) -> Tensor:
 
 
 def map_rows(x: Tensor, s: Tensor, c: float, mobius: bool = True) -> Tensor:
-    r"""The closed form of the map: finite with finite gradients for every finite input.
+    r"""Return rows ``x`` ``(..., d)`` mapped by the closed form, finite with finite gradients for
+    every finite input.
 
-    ``mobius=False``: :math:`\log_0(S \exp_0(w))`, the plain matrix product on the ball (Table 7 as
-    we read it). The result has the dtype of ``x`` and is computed in float32 at least.
+    ``mobius=False`` computes :math:`\log_0(S \exp_0(w))`, the plain matrix product on the ball (our
+    reading of Table 7). The result has the dtype of ``x`` and is computed at least in float32.
     """
     dtype = torch.promote_types(torch.promote_types(x.dtype, s.dtype), torch.float32)
     with exact(x.device):
@@ -68,13 +69,13 @@ def map_rows(x: Tensor, s: Tensor, c: float, mobius: bool = True) -> Tensor:
         y = block_product(u, s)
         a = root * _norm(u, tiny)
         mapped = root * _norm(y, tiny)
-        if mobius:  # clamp the divisors, because an infinite quotient would make the gradient NaN
+        if mobius:  # The divisors are clamped, as an infinite quotient would make the gradient NaN.
             first = _INPUT_RADIUS / a.clamp(min=_INPUT_RADIUS)
             return (y * torch.minimum(first, CLIP_RADIUS / mapped.clamp(min=CLIP_RADIUS))).to(
                 x.dtype
             )
-        # exp0 scales w by tanh(a)/a; S is linear, so the scale can be applied after S; log0 scales
-        # back.
+        # exp0 scales w by tanh(a)/a. As S is linear, this scale can be applied after S; then log0
+        # scales back.
         shortened = tanhc(a)
         inside = mapped * shortened
         limit = 1 - _EPS_BALL
@@ -85,20 +86,20 @@ def map_rows(x: Tensor, s: Tensor, c: float, mobius: bool = True) -> Tensor:
 
 
 def _atanhc(z: Tensor) -> Tensor:
-    """artanh(z) / z for 0 <= z < 1."""
-    small = z < 1e-2  # below 1e-2 the next term of the series, z^8 / 9, is below 1e-16
+    """Return artanh(z) / z for 0 <= z < 1."""
+    small = z < 1e-2  # there the next term of the series, z^8 / 9, is below 1e-16
     large = torch.where(small, 0.5, z)
     q = z.square()
     return torch.where(small, 1 + q * (1 / 3 + q * (1 / 5 + q / 7)), torch.atanh(large) / large)
 
 
 def _norm(x: Tensor, tiny: float) -> Tensor:
-    # At 0 the derivative of the norm is NaN, that of the clamped square 0.
+    # At 0 the derivative of the norm is NaN, but that of the clamped square is 0.
     largest = x.detach().abs().amax(-1, keepdim=True).clamp(min=tiny)
     return (x / largest).square().sum(-1, keepdim=True).clamp(min=1e-30).sqrt() * largest
 
 
-# Fast map of a packed projection
+# The map of packed projections, computed fast
 # -------------------------------------------------------------------------------
 
 # On a CPU, blocks of at least this side are multiplied one by one: a batched product would first
@@ -112,12 +113,14 @@ def _one_by_one(x: Tensor, side: int) -> bool:
 
 
 def _whole(parts: Sequence[Tensor], side: int) -> Sequence[Tensor]:
-    """Parts of (P, d, K * n) as they are where blocks are multiplied one by one, else joined."""
+    """Return matrices ``(P, d, K * n)``, in parts, as they are where blocks are multiplied one by
+    one; else joined."""
     return parts if len(parts) == 1 or _one_by_one(parts[0], side) else [torch.cat(list(parts))]
 
 
 def _product(parts: Sequence[Tensor], s: Tensor) -> Tensor:
-    """Matrices (P, d, K * n), in parts, times the transposed blocks ``s`` (P, K, n, n)."""
+    """Return matrices ``(P, d, K * n)``, given in parts, times the transposed blocks ``s`` ``(P, K,
+    n, n)``."""
     if not _one_by_one(s, s.shape[-1]):
         blocks = parts[0].unflatten(-1, (s.shape[1], -1)).transpose(1, 2)
         return torch.matmul(blocks, s.mT).transpose(1, 2).flatten(-2)
@@ -129,7 +132,7 @@ def _product(parts: Sequence[Tensor], s: Tensor) -> Tensor:
 
 
 def _product_gradient(grad: Tensor, parts: Sequence[Tensor], side: int) -> Tensor:
-    """The gradient of :func:`_product` in the blocks, (P, K, n, n)."""
+    """Return the gradient of :func:`_product` with respect to the blocks, ``(P, K, n, n)``."""
     if not _one_by_one(grad, side):
         a, b = (x.unflatten(-1, (-1, side)).transpose(1, 2) for x in (grad, parts[0]))
         return torch.matmul(a.mT, b)
@@ -141,12 +144,13 @@ def _product_gradient(grad: Tensor, parts: Sequence[Tensor], side: int) -> Tenso
 
 
 class _MapRows(Function):
-    """:func:`map_rows` of frozen matrices; backward needs only these, and clipped outputs."""
+    """The map of :func:`map_rows` for frozen matrices; backward needs only these, and outputs that
+    were clipped."""
 
     @staticmethod
     def forward(ctx: Any, s: Tensor, c: float | None, *parts: Tensor) -> Tensor:
-        """``s`` (P, K, n, n), and parts of (P, d, K * n) -> (P, d, K * n); without ``c`` the linear
-        map, not clipped."""
+        """Return matrices, given in parts of ``(P, d, K * n)``, mapped by the blocks ``s`` ``(P, K,
+        n, n)``, as ``(P, d, K * n)``; without ``c`` the map is linear, not clipped."""
         side = s.shape[-1]
         whole = _whole(parts, side)
         out = _product(whole, s)
@@ -158,10 +162,10 @@ class _MapRows(Function):
             limit = _INPUT_RADIUS / (math.sqrt(c) * lengths).clamp(min=_INPUT_RADIUS)
             ratio = ctx.clip / torch.linalg.vector_norm(out, dim=-1).clamp(min=tiny)
             scale = torch.minimum(limit, ratio)
-            # on a GPU (scale < 1).any() would wait for the device
+            # On a GPU, (scale < 1).any() would wait for the device.
             if out.device.type != "cpu" or (scale < 1).any():
                 out.mul_(scale[..., None])
-                # negative where the radial clip acts
+                # A negative scale marks rows that the radial clip shortened.
                 scale = torch.where(ratio < limit, -scale, scale)
             else:
                 scale = None
@@ -173,7 +177,7 @@ class _MapRows(Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         out, scale, *parts = ctx.saved_tensors
-        if scale is not None:  # the gradient of a clipped row has no radial part
+        if scale is not None:  # the gradient of a row that was clipped has no radial part
             radial = torch.where(scale < 0, (grad * out).sum(-1) / ctx.clip**2, 0)
             grad = torch.addcmul(grad, out, radial[..., None], value=-1).mul_(
                 scale.abs()[..., None]
@@ -185,10 +189,10 @@ class _MapRows(Function):
 def map_packed(
     packed: Tensor, s: Tensor, c: float | None, thirds: tuple[int, ...] = (0, 1, 2)
 ) -> Tensor:
-    """:func:`map_rows` of a frozen packed projection, differentiable in the blocks alone: of the
-    stacked q, k, v projections ``packed`` ``(3d, d)`` those ``thirds`` are mapped by the blocks
-    ``s`` ``(P, K, n, n)``, in float32 at least; ``c=None``: the Euclidean map, which is not
-    clipped."""
+    """Return a packed projection with some of its parts mapped as by :func:`map_rows`. Of the
+    stacked q, k, v projections ``packed`` ``(3d, d)``, which are frozen, the parts ``thirds`` are
+    mapped by the blocks ``s`` ``(P, K, n, n)``, at least in float32. Gradients flow to the blocks
+    only. ``c=None``: the Euclidean map, which is not clipped."""
     return map_several([packed], [s], c, thirds)[0]
 
 
@@ -198,8 +202,8 @@ def map_several(
     c: float | None,
     thirds: tuple[int, ...] = (0, 1, 2),
 ) -> Sequence[Tensor]:
-    """:func:`map_packed` of several projections of one shape, with their blocks, in a few
-    products."""
+    """Return :func:`map_packed` of several projections of one shape with their blocks, computed in
+    a few products."""
     dtype = torch.promote_types(packed[0].dtype, torch.float32)
     every = thirds == (0, 1, 2)
     with exact(packed[0].device):
@@ -216,12 +220,12 @@ def map_several(
 
 
 class PackedMap(nn.Module):
-    """A trained map of the packed projection (3d, d) of one attention block to the adapted one,
-    :meth:`adapted`.
+    """A trained map of the packed projection ``(3d, d)`` of one attention block to the adapted one
+    (:meth:`adapted`).
 
-    Without gradients the result is cached until a weight changes; with gradients it is computed
-    once in each forward pass of the attention, between the hooks :meth:`begin` and :meth:`end` of
-    the module that owns the projection. With ``dense_only`` the attention uses the frozen
+    Without gradients the result is cached until a weight changes. With gradients it is computed
+    once in each forward pass of the attention, between the hooks :meth:`begin` and :meth:`end` on
+    the module that owns the projection. With ``dense_only`` the attention itself uses the frozen
     projection; only code outside its forward pass, such as the dense path, reads the adapted one.
     """
 
@@ -233,15 +237,16 @@ class PackedMap(nn.Module):
         self._live: Tensor | None = None
 
     def adapted(self, packed: Tensor) -> Tensor:
-        """The adapted projection, computed anew."""
+        """Compute the adapted projection from the frozen one."""
         raise NotImplementedError
 
     def fresh(self, packed: Tensor) -> Tensor:
-        """:meth:`adapted`, with gradients; maps that are computed together have it already."""
+        """Return the adapted projection with gradients; maps that are computed together may already
+        have it."""
         return self.adapted(packed)
 
     def forward(self, packed: Tensor) -> Tensor:
-        """The adapted projection (3d, d) in place of the frozen ``packed``."""
+        """Return the adapted projection ``(3d, d)`` for the frozen ``packed``."""
         parameters = list(self.parameters())
         frozen = self.dense_only and self._running
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
@@ -252,45 +257,46 @@ class PackedMap(nn.Module):
             return found
         if frozen:
             return packed
-        if torch.compiler.is_compiling():  # a compiled graph must not use the memo
+        if torch.compiler.is_compiling():  # a compiled graph must not use the cached value
             return self.adapted(packed)
         return self._memo.get([*parameters, packed], lambda: self.adapted(packed))
 
     def _with_gradients(self, packed: Tensor, frozen: bool) -> Tensor:
-        """The projection in training; a frozen one with zeros added, because distributed training
-        waits for the gradient of every parameter."""
+        """Return the projection in training: adapted, or frozen with zeros added, because
+        distributed training waits for the gradient of every parameter."""
         if not frozen:
             return self.fresh(packed)
         zero = 0 * torch.stack([parameter.sum() for parameter in self.parameters()]).sum()
         return packed + zero.to(packed.dtype)
 
-    # Hooks on the module that owns the projection. The hooks are methods, so that a copy of the
-    # module has its own hooks.
+    # Hooks on the module that owns the projection. They are methods, so that a copy of the module
+    # has hooks of its own.
 
     def begin(self, owner: nn.Module, args: Any) -> None:
-        """Forward pre-hook: drop the cached result of the last autograd graph."""
+        """Drop, as a forward pre-hook, the result that belongs to the last autograd graph."""
         self._running = True
         self._live = None
 
     def end(self, owner: nn.Module, args: Any, output: Any) -> None:
-        """Forward hook, which runs after errors too."""
+        """Drop, as a forward hook that runs even after an error, the result of this forward
+        pass."""
         self._running = False
         self._live = None
 
     def train(self, mode: bool = True) -> PackedMap:
-        """Switch the mode and clear the cache, because weights may have been swapped."""
+        """Set the mode and clear the cached projection, because weights may have been swapped."""
         if mode != self.training:
             self._memo.clear()
         return super().train(mode)
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        self._memo.clear()  # a move or a cast of the module makes the stored result useless
+        self._memo.clear()  # Moving or casting the module makes the cached projection invalid.
         return super()._apply(*args, **kwargs)
 
 
 class BlockMaps(PackedMap):
-    """The trainable blocks ``q``, ``k``, ``v`` (or some of them) of one attention block with rows
-    of length ``dim`` in a tower of curvature ``c``; they start at the identity."""
+    """The trained blocks ``q``, ``k``, ``v`` (or some of them) of one attention block with rows of
+    length ``dim``, in a tower of curvature ``c``; they start at the identity."""
 
     def __init__(self, dim: int, config: HyperCLIPConfig, c: float, dense_only: bool = False):
         super().__init__(dense_only)
@@ -315,7 +321,7 @@ class BlockMaps(PackedMap):
         return self.adapted(packed) if found is None else found
 
     def blocks(self) -> Tensor:
-        """The blocks of all adapted projections, (P, K, n, n)."""
+        """Return the blocks of all adapted projections, ``(P, K, n, n)``."""
         config = self.config
         size = (self.dim // config.block, config.block, config.block)
         return torch.stack([getattr(self, letter).expand(size) for letter in config.projections])
@@ -325,10 +331,11 @@ class BlockMaps(PackedMap):
 
     @staticmethod
     def adapted_together(maps: Sequence[BlockMaps], packed: Sequence[Tensor]) -> Sequence[Tensor]:
-        """:meth:`adapted` of several maps of one kind and their projections."""
+        """Return the adapted projections of several maps with equal configs, for their frozen
+        projections."""
         first = maps[0]
         config = first.config
-        # a compiler fuses the operations by itself
+        # A compiler fuses the operations by itself.
         if config.mobius and not torch.compiler.is_compiling():
             c = None if config.geometry == "euclidean" else first.c
             thirds = tuple("qkv".index(letter) for letter in config.projections)
@@ -344,7 +351,8 @@ class BlockMaps(PackedMap):
         return found
 
     def rows(self, letter: str, x: Tensor) -> Tensor:
-        """Rows or tokens (..., d) mapped by the blocks of a projection; unchanged without."""
+        """Return rows or tokens ``(..., d)`` mapped by the blocks of a projection; unchanged if it
+        has none."""
         s = self._parameters.get(letter)
         if s is None:
             return x
@@ -355,17 +363,19 @@ class BlockMaps(PackedMap):
     def map_attention_inputs(
         self, owner: nn.Module, args: Any, kwargs: dict[str, Any]
     ) -> tuple[Any, dict[str, Any]]:
-        """Forward pre-hook of :class:`torch.nn.MultiheadAttention` in the feature form."""
+        """Map the inputs of :class:`torch.nn.MultiheadAttention`, as its forward pre-hook in the
+        feature form."""
         query, key, value = args[:3]
         if key is not query or value is not query:
             raise HypvisionError(
                 "HyperCLIP's feature form adapts self-attention only, but query, key and value "
-                "differ."
+                "differ. Use form='weight'."
             )
         return (*(self.rows(letter, query) for letter in "qkv"), *args[3:]), kwargs
 
     def map_linear_output(self, owner: nn.Linear, args: Any, output: Tensor) -> Tensor:
-        """Forward hook of timm's packed ``qkv`` in the feature form."""
+        """Compute timm's packed ``qkv`` of mapped tokens, as its forward hook in the feature
+        form."""
         bias = (None,) * 3 if owner.bias is None else owner.bias.chunk(3)
         chunks = zip("qkv", owner.weight.chunk(3), bias)
         return torch.cat(
@@ -373,8 +383,8 @@ class BlockMaps(PackedMap):
         )
 
     def map_value_input(self, x: Tensor) -> Tensor:
-        """Input of the value projection in place of ``x`` in the feature form, for a tower's dense
-        path."""
+        """Return the mapped input ``x`` of the value projection in the feature form, for a tower's
+        dense path."""
         return self.rows("v", x)
 
     def extra_repr(self) -> str:
@@ -382,16 +392,17 @@ class BlockMaps(PackedMap):
 
 
 class Together:
-    """The adapted projections of a tower's blocks, computed in one go when the first block of a
-    forward pass asks.
+    """The adapted projections of all blocks of a tower, which are computed at once when the first
+    block of a forward pass asks for its own.
 
-    Each block takes its own once; one that finds none computes its own, as all do where activations
-    are computed again in the backward pass. What no block took is dropped in the backward pass.
+    Each block takes its projection once. A block that finds none computes its own, as all blocks do
+    where activations are computed again in the backward pass. Projections that no block took are
+    dropped in the backward pass.
 
     Args:
-        tower: of the blocks.
-        places: numbers of the blocks.
-        maps: one a block, of one kind.
+        tower: the tower of the blocks.
+        places: numbers of the blocks in the tower.
+        maps: the maps of the blocks, with equal configs.
     """
 
     def __init__(self, tower: Tower, places: Sequence[int], maps: Sequence[BlockMaps]):
@@ -401,10 +412,10 @@ class Together:
         self.waiting: dict[int, tuple[int, Tensor]] = {}
 
     def take(self, maps: BlockMaps, running: bool) -> Tensor | None:
-        """The projection of a block, ``running`` if its attention asks; None if the block must
-        compute it."""
-        # Hooks on saved tensors are those of checkpointing: each block must be computed again from
-        # its own input alone.
+        """Return the projection of the block with ``maps``, or None if the block must compute it;
+        ``running`` tells that the block's attention asks."""
+        # Hooks on saved tensors mean checkpointing, in which each block must be computable again
+        # from its own input alone.
         if (
             torch.compiler.is_compiling()
             or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
@@ -420,23 +431,23 @@ class Together:
         return found_one if version == _version(maps) else None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "waiting": {}}  # copies start empty
+        return {**vars(self), "waiting": {}}  # copies start without projections
 
     def _drop(self, grad: Tensor) -> None:
         self.waiting = {}
 
 
 def _version(maps: nn.Module) -> int:
-    """Changes with every change in place of the parameters."""
+    """Return a number that changes with every change of a parameter in place."""
     return sum(parameter._version for parameter in maps.parameters())
 
 
 class AdaptedWeight(nn.Module):
-    """Parametrisation of a packed projection by a map that the transformer block owns."""
+    """A parametrisation of a packed projection by a map that the transformer block owns."""
 
     def __init__(self, maps: PackedMap):
         super().__init__()
-        # a tuple, so that PyTorch does not register the maps as a submodule a second time
+        # A tuple keeps PyTorch from registering the maps as a submodule a second time.
         self.maps = (maps,)
 
     def forward(self, packed: Tensor) -> Tensor:

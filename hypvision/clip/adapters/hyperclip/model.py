@@ -1,4 +1,4 @@
-"""Attach HyperCLIP's blocks to the attention of open_clip's and timm's transformers."""
+"""HyperCLIP as an adapter: its blocks in the attention of open_clip's and timm's transformers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hypvision.io.errors import HypvisionError
 
 
 class _Site(NamedTuple):
-    """An adapted transformer block."""
+    """A transformer block whose packed projection is adapted by ``maps``."""
 
     tower: Tower
     number: int
@@ -40,15 +40,16 @@ class _Site(NamedTuple):
 
     @property
     def owner(self) -> Any:
-        """The module that holds the packed projection."""
+        """The module that holds the packed projection of the block."""
         return self.tower.owner(self.block)
 
 
 class PackedAdapter(Adapter):
-    """A trained map (:class:`.layer.PackedMap`) of the packed projection of each attention block.
+    """An adapter that maps the packed projection of each attention block by a trained map
+    (:class:`.layer.PackedMap`).
 
-    The block gets a child of the method's name, and its projection becomes a parametrised weight of
-    it. In state dicts the projection keeps the name of the base model.
+    Each block gets a child with the method's name, and its projection becomes a parametrised weight
+    that uses this map. In state dicts the projection keeps its name in the base model.
     """
 
     def __init__(self, model: nn.Module, config: Any):
@@ -68,11 +69,11 @@ class PackedAdapter(Adapter):
 
     @abstractmethod
     def layers(self, tower: Tower) -> Sequence[int]:
-        """Numbers of the adapted blocks of a tower."""
+        """Return the numbers of the adapted blocks of a tower."""
 
     @abstractmethod
     def make_maps(self, tower: Tower, number: int) -> PackedMap:
-        """The trained map of a block."""
+        """Return the trained map for the projection of a block."""
 
     def attach(self) -> None:
         for site in self.sites:
@@ -84,8 +85,8 @@ class PackedAdapter(Adapter):
             ]
 
     def connect(self, site: _Site) -> None:
-        """Let the attention use the map."""
-        # The transformer block registers the maps; the parametrised module must not register them
+        """Make the attention of a block use its map."""
+        # The transformer block registers the map; the parametrised module must not register it
         # again.
         parametrize.register_parametrization(
             site.owner, site.tower.packed_name, AdaptedWeight(site.maps)
@@ -96,7 +97,7 @@ class PackedAdapter(Adapter):
         ]
 
     def disconnect(self, site: _Site) -> None:
-        """Undo :meth:`connect` but for its hooks."""
+        """Undo :meth:`connect`, except for its hooks."""
         _remove_parametrization(site.owner, site.tower.packed_name)
 
     def detach(self) -> None:
@@ -114,7 +115,7 @@ class PackedAdapter(Adapter):
                 frozen.copy_(site.maps(frozen))
 
     def parameters(self) -> list[nn.Parameter]:
-        """Those of the maps, text tower first."""
+        """Return the parameters of the maps, text tower first."""
         return [parameter for site in self.sites for parameter in site.maps.parameters()]
 
     def acts_on(self) -> list[tuple[Tower, Sequence[int]]]:
@@ -125,8 +126,8 @@ class PackedAdapter(Adapter):
 
 @register
 class HyperCLIP(PackedAdapter):
-    """Blocks on the attention projections of any open_clip ViT, timm ViT (SigLIP) or text
-    transformer.
+    """HyperCLIP's adapter: trained blocks on the attention projections of any open_clip ViT, timm
+    ViT (SigLIP) or text transformer.
 
     The child ``hyperclip`` of an adapted block (:class:`.layer.BlockMaps`) has the parameters
     ``q``, ``k``, ``v``.
@@ -168,7 +169,7 @@ class HyperCLIP(PackedAdapter):
         self._warn_of_clip()
 
     def _gather(self, tower: Tower, sites: list[tuple[int, BlockMaps]]) -> None:
-        """Let the blocks of a tower compute their projections together."""
+        """Make the blocks of a tower compute their adapted projections together."""
         sites = [(place, maps) for place, maps in sites if not maps.dense_only]
         if len(sites) > 1:
             together = Together(tower, *zip(*sites))
@@ -212,8 +213,8 @@ class HyperCLIP(PackedAdapter):
         super().merge()
 
     def freeze_unused(self) -> None:
-        """Freeze q and k of the last image block in the feature form, since its dense path uses v
-        alone. In the weight form their gradients are zeros."""
+        """Freeze q and k of the last image block in the feature form, because its dense path uses
+        only v. In the weight form their gradients are zeros."""
         for site in self.sites:
             last = site.tower.modality == "vision" and site.number == len(site.tower.blocks) - 1
             if last and site.tower.family == "open_clip" and self.config.form == "feature":
@@ -240,7 +241,8 @@ class HyperCLIP(PackedAdapter):
 
     @torch.no_grad()
     def clip_report(self) -> dict[str, dict[str, float]]:
-        """See :func:`clip_report`."""
+        """Return the lengths of rows beside the radius of the clip, see the function
+        :func:`clip_report`."""
         report = {}
         for tower, _ in self.acts_on():
             radius = math.inf
@@ -270,7 +272,7 @@ class HyperCLIP(PackedAdapter):
 
     def _warn_of_clip(self) -> None:
         if any(site.tower.frozen(site.block).is_meta for site in self.sites):
-            return  # weights without numbers have no length
+            return  # weights on the meta device have no numbers
         for kind, found in self.clip_report().items():
             if found["largest_row"] > found["clip_radius"]:
                 warnings.warn(
@@ -283,23 +285,24 @@ class HyperCLIP(PackedAdapter):
 
 
 def clip_report(model: nn.Module) -> dict[str, dict[str, float]]:
-    """For each adapted tower the lengths of rows beside the radius of the clip, below which the map
-    is exactly linear: ``largest_row`` (of the frozen weights), ``largest_mapped_row``,
-    ``clip_radius`` (infinite for the Euclidean form) and ``clipped_share`` (of all adapted
+    """Return, for each adapted tower, lengths of rows and the radius of the clip, below which the
+    map is exactly linear: ``largest_row`` (of the frozen weights), ``largest_mapped_row``,
+    ``clip_radius`` (infinite for the Euclidean form), and ``clipped_share`` (of all adapted
     rows)."""
     adapter: Any = adapter_of(model, HyperCLIP.name)
     return adapter.clip_report()
 
 
 def as_owner(maps: PackedMap, owner: nn.Module, packed: Tensor) -> PackedMap:
-    """A map in the mode and on the device of the attention, in float32 at least."""
+    """Return a map in the mode and on the device of the attention, at least in float32."""
     return maps.train(owner.training).to(
         packed.device, torch.promote_types(packed.dtype, torch.float32)
     )
 
 
 def check_packed(tower: Tower, number: int, method: str) -> nn.Parameter:
-    """The packed projection (3d, d) of a block, which it must have."""
+    """Return the packed projection ``(3d, d)`` of a block; an error if it has none or is adapted
+    already."""
     owner = tower.owner(tower.blocks[number])
     if parametrize.is_parametrized(owner, tower.packed_name):
         children = tower.blocks[number].named_children()
@@ -329,14 +332,14 @@ def _remove_parametrization(owner: nn.Module, name: str) -> None:
     kind = type(owner)
     managed = kind.__dict__[name]
     parametrize.remove_parametrizations(owner, name, leave_parametrized=False)
-    # copies of the module have the same class, so the class keeps this property
+    # Copies of the module have the same class, so the class must keep this property.
     setattr(kind, name, managed)
-    # restore the order of parameters: the projection is first
+    # The projection becomes the first parameter again, as in the base model.
     for other in [other for other in owner._parameters if other != name]:
         owner._parameters[other] = owner._parameters.pop(other)
 
 
-# Names in state dicts
+# Names of adapted projections in state dicts
 # -------------------------------------------------------------------------------------------------
 
 _ORIGINALS = ("attn.in_proj_weight", "attn.qkv.weight")
@@ -346,14 +349,15 @@ _PARAMETRISED = {
 
 
 def _base_names(block: nn.Module, state_dict: dict[str, Tensor], prefix: str, _: Any) -> None:
-    """After ``block.state_dict()``: rename the frozen projection to its name in the base model."""
+    """Rename the frozen projection in ``block.state_dict()`` to its name in the base model."""
     for name, parametrised in _PARAMETRISED.items():
         if prefix + parametrised in state_dict:
             state_dict[prefix + name] = state_dict.pop(prefix + parametrised)
 
 
 def _own_names(block: Any, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    """Before ``block.load_state_dict()``: translate names in files to those of the modules."""
+    """Rename the projection, before ``block.load_state_dict()``, from its name in files to the
+    module's."""
     own = {name for name, _ in block.named_parameters()}
     for name, parametrised in _PARAMETRISED.items():
         if parametrised in own and prefix + name in state_dict:

@@ -2,16 +2,16 @@
 ball.
 
 "Fine-Grained VLM Fine-tuning via Latent Hierarchical Adapter Learning", Zhao, Jiang, Ding, Wang,
-Tang, Luo, 2025 (arXiv 2508.11176). A few learned vectors in the joint space, the attributes, refine
-the class features and stand between classes and images in a hierarchy that hyperbolic losses learn
-(:mod:`.model`). It works on the features of any host that has features of images and classes
+Tang, Luo, 2025 (arXiv 2508.11176). The attributes, a few learned vectors in CLIP's joint space,
+refine the class features and stand between classes and images in a hierarchy that hyperbolic losses
+learn (:mod:`.model`). LatHAdapter works on any few-shot method with features of images and classes
 (:mod:`hypvision.clip.prompting`).
 
 >>> adapters.inject(host.clip, "lathadapter", classes=100)
 >>> adapters.adapter_of(host.clip, "lathadapter").module(out.image, out.text, out.scale, labels)
 
-The official code is not public; what the paper leaves open is an option of
-:class:`.LatHAdapterConfig`.
+The official code is not public; options of :class:`.LatHAdapterConfig` choose what the paper leaves
+open.
 """
 
 from hypvision.clip.adapters.lathadapter.config import LatHAdapterConfig, attributes_for

@@ -1,4 +1,4 @@
-"""What LatHAdapter learns, and how."""
+"""Configuration of LatHAdapter, with a marked choice where the paper leaves a detail open."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ from hypvision.clip.adapters.base import AdapterConfig
 from hypvision.io.checks import at_least, more_than, one_of
 
 DEGREES = ("abs", "relu", "clamp")
-# (Largest number of classes, attributes). The paper uses 20 attributes for ImageNet and 24 for
-# SUN397 and says that the best number grows with the classes; the other rows are our choice.
+# Pairs (largest number of classes, number of attributes). The paper uses 20 attributes for ImageNet
+# and 24 for SUN397, and says that the best number grows with the classes; the other rows are our
+# choice.
 _ATTRIBUTES = ((20, 4), (60, 8), (150, 12), (250, 16), (600, 24))
 _MANY = 20
 
 
 def attributes_for(classes: int) -> int:
-    """Number of attributes that ``auto`` chooses for a number of classes (base and new
-    together)."""
+    """Return the number of attributes that ``auto`` chooses for a number of classes, base and new
+    classes together."""
     return next((count for most, count in _ATTRIBUTES if classes <= most), _MANY)
 
 
 @dataclass(frozen=True)
 class LatHAdapterConfig(AdapterConfig):
-    """The defaults are those of the paper. Where the paper gives none, the default is our choice,
-    marked "here" below.
+    """The options of LatHAdapter. The defaults are the paper's. Where the paper gives none, the
+    default is our choice, marked "here" below.
 
     Attributes:
         attributes: number N of attribute vectors; 0 or ``"auto"`` for :func:`attributes_for` of
             ``classes``.
-        classes: number of classes of the data set, used by ``attributes=0``.
+        classes: number of classes of the data set, from which ``attributes=0`` follows.
         dim: length of the features, for hosts whose features differ from the model's embeddings
-            (PromptKD: the teacher's); 0 for the embeddings' length.
+            (PromptKD: the teacher's); 0: the length of the embeddings.
         beta: weight of the refinement (Sec. 3.2, Table: 0.1).
         c: curvature of the ball (0.1).
         sigma: margin of the hierarchical losses (0.1).
         neighbours: k of the mutual neighbours (3).
-        draws: triplets of each anchor (here as HIER: 50).
+        draws: number of triplets of each anchor (here as HIER: 50).
         tau: temperature of the choice of ancestors (here as HIER's code: 0.1).
         lca_score: the score of a candidate ancestor: ``"distance"``, its negative distance over tau
             (here, as in HIER's code), or ``"exp"``, the exponential of its negative distance,
@@ -44,29 +45,29 @@ class LatHAdapterConfig(AdapterConfig):
             ``"abs"`` sums absolute values, ``"relu"`` sets negative cosines to 0 everywhere,
             ``"clamp"`` is the formula with a degree of at least 1e-6 (here: abs). All three agree
             if all cosines are positive.
-        feature_norm: ``"l2"``: unit vectors go into the ball; ``"none"``: features as they are,
-            clipped (here: l2).
-        clip_radius: of ``"none"`` (here as HIER: 2.3).
+        feature_norm: ``"l2"``: unit vectors are mapped to the ball; ``"none"``: features as they
+            are, but clipped (here: l2).
+        clip_radius: the radius at which ``feature_norm="none"`` clips features (here as HIER: 2.3).
         riemannian: turn gradients in the ball into Riemannian ones, as HIER does (here: no).
-        exclude_anchor: never use an anchor as its own negative, which HIER's code does (here:
-            excluded).
-        least: smallest number of mutual neighbours of an anchor; 2 in HIER's code (here: 1).
-        start: attributes begin as ``"random"`` vectors of about unit length, or as ``"text"``: the
-            mean class feature with some noise, once classes are known (here: random).
-        renormalise: refined classes have unit length within the cosines (here: yes, as a cosine is
+        exclude_anchor: never use an anchor as its own negative; HIER's code may (here: never).
+        least: smallest number of mutual neighbours that an anchor must have; 2 in HIER's code
+            (here: 1).
+        start: initial attributes: ``"random"`` vectors of about unit length, or ``"text"``: the
+            mean class feature with some noise, once the classes are known (here: random).
+        renormalise: normalise refined classes before their cosines (here: yes, as a cosine is
             defined).
-        hard: True: draw one ancestor by a straight-through Gumbel softmax (here, as in HIER);
+        hard: True: choose one ancestor by a straight-through Gumbel softmax (here, as in HIER);
             False: weight all candidates by the softmax.
         detach: stop the gradient of the hierarchical losses at candidate ancestors (here: no).
         average: include attributes in PromptSRC's average over epochs (here: yes).
         refined_consistency: compute PromptSRC's consistency losses on refined class features (here:
             no).
-        pseudo_labels: with a teacher, treat images of one predicted class as neighbours (here:
-            yes).
-        teacher_loss: the loss of the distances if there is a teacher: ``"kl"``, the divergence from
-            its softmax, or ``"labels"``, the cross-entropy with the class that it predicts (here:
-            kl).
-        hierarchy: False is an ablation with the refiner alone, without hierarchical losses and
+        pseudo_labels: with a teacher, images for which it predicts the same class are neighbours
+            (here: yes).
+        teacher_loss: with a teacher, the loss of the distances: ``"kl"``, the divergence from the
+            teacher's softmax, or ``"labels"``, the cross-entropy with the class that the teacher
+            predicts (here: kl).
+        hierarchy: False: an ablation with the refiner alone, without hierarchical losses and
             distances.
     """
 

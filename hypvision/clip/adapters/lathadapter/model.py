@@ -1,4 +1,5 @@
-"""LatHAdapter as a module and as an adapter: attributes, refined classes, hierarchical losses."""
+"""LatHAdapter as a module and as an adapter: attributes, refined classes and hierarchical
+losses."""
 
 from __future__ import annotations
 
@@ -18,28 +19,28 @@ from hypvision.losses import clip_to_ball, lca_triplet_loss
 from hypvision.losses.hier import draw_triplets
 
 Pair = tuple[Tensor, Tensor]
-_LEAST = 1e-6  # least degree of a node with degree="clamp"
+_LEAST = 1e-6  # smallest degree of a node with degree="clamp"
 
 
 def refine(text: Tensor, attributes: Tensor, beta: float = 0.1, degree: str = "abs") -> Tensor:
-    r"""Refined class features (..., C, d), not normalised, of features (..., C, d) and attributes
-    (N, d).
+    r"""Return refined class features ``(..., C, d)``, not normalised, of class features ``text``
+    ``(..., C, d)`` and attributes ``(N, d)``.
 
-    One step of graph convolution over the nodes :math:`F = [T; A]` with their cosines :math:`S` and
-    degrees :math:`D`,
+    The refinement is one step of graph convolution over the nodes :math:`F = [T; A]` with their
+    cosines :math:`S` and degrees :math:`D`,
 
     .. math:: \hat F = F + \beta\, D^{-1/2} S D^{-1/2} F.
 
     A degree is a sum of cosines, which can be negative for random attributes; its root is then
-    undefined. ``"abs"`` sums absolute values, so that :math:`D \ge 1` (a node's cosine with itself
-    is 1) and the matrix has a spectral norm of at most 1; for ``"relu"`` and ``"clamp"`` see
-    :class:`.config.LatHAdapterConfig`.
+    undefined. ``"abs"`` sums absolute values, so that :math:`D \ge 1` (the cosine of a node with
+    itself is 1) and the matrix has a spectral norm of at most 1; :class:`.config.LatHAdapterConfig`
+    explains ``"relu"`` and ``"clamp"``.
     """
     count = text.shape[-2]
     nodes = torch.cat([text, attributes.expand(*text.shape[:-2], -1, -1)], dim=-2)
     unit = F.normalize(nodes, dim=-1)
-    cosines = unit[..., :count, :] @ unit.mT  # only the rows of classes
-    if degree == "clamp":  # sum of inner products = inner product with the sum
+    cosines = unit[..., :count, :] @ unit.mT  # the rows of attributes are not needed
+    if degree == "clamp":  # a sum of inner products is the inner product with the sum
         degrees = (unit @ unit.sum(-2)[..., None])[..., 0].clamp(min=_LEAST)
     else:
         of_attributes = unit[..., count:, :] @ unit.mT
@@ -53,10 +54,17 @@ def refine(text: Tensor, attributes: Tensor, beta: float = 0.1, degree: str = "a
 
 @dataclass
 class LatHOutput:
-    """The result of :class:`LatentHierarchy` for a batch: logits (B, C), ``cosine - distance``;
-    scaled cosines with the refined classes and hyperbolic distances to them, None without the
-    hierarchy; these classes as the cosines take them, (C, d) or (B, C, d); in training the losses
-    ``loss_va`` (images under attributes) and ``loss_at`` (attributes under classes)."""
+    """The result of :class:`LatentHierarchy` for a batch.
+
+    Attributes:
+        logits: ``(B, C)``, ``cosine - distance``.
+        cosine: scaled cosines ``(B, C)`` with the refined classes.
+        distance: hyperbolic distances ``(B, C)`` from the refined classes; None without the
+            hierarchy.
+        text: the refined classes of the cosines, ``(C, d)`` or ``(B, C, d)``.
+        losses: in training ``loss_va`` (images under attributes) and ``loss_at`` (attributes under
+            classes).
+    """
 
     logits: Tensor
     cosine: Tensor
@@ -66,9 +74,10 @@ class LatHOutput:
 
 
 class LatentHierarchy(nn.Module):
-    """Attributes with the refiner and the hyperbolic hierarchy class > attribute > image.
+    """The attributes, their refiner of class features, and the hyperbolic hierarchy class >
+    attribute > image.
 
-    Computed in float32, outside autocast.
+    All of it is computed at least in float32, outside autocast.
     """
 
     ball: PoincareBall
@@ -82,29 +91,30 @@ class LatentHierarchy(nn.Module):
 
     @torch.no_grad()
     def begin(self, text: Tensor) -> None:
-        """Before training: with ``start="text"`` set the attributes to the mean of class features
-        (C, d) plus noise."""
+        """Set the initial attributes before training: with ``start="text"`` the mean of class
+        features ``(C, d)`` plus noise."""
         if self.config.start == "text":
             text = text.float() if self.config.raw else F.normalize(text.float(), dim=-1)
             mean = text.flatten(0, -2).mean(0)
             self.attributes.copy_(mean + 0.02 * torch.randn_like(self.attributes))
 
     def nodes(self) -> Tensor:
-        """The attributes, normalised if features are."""
+        """Return the attributes ``(N, d)``, normalised if features are."""
         return self.attributes if self.config.raw else F.normalize(self.attributes, dim=-1)
 
     def lift(self, x: Tensor) -> Tensor:
-        """Map features to points of the ball."""
+        """Return the points of the ball for features."""
         radius = self.config.clip_radius if self.config.raw else None
         return clip_to_ball(x, self.ball, radius, self.config.riemannian)
 
     def refine(self, text: Tensor) -> Pair:
-        """Class features (..., C, d), refined: for the cosines, and as they are."""
+        """Return refined class features ``(..., C, d)``: for cosines (normalised if
+        ``renormalise``), and as they are."""
         refined = refine(text, self.nodes().to(text.dtype), self.config.beta, self.config.degree)
         return (F.normalize(refined, dim=-1) if self.config.renormalise else refined), refined
 
     def classes(self, text: Tensor) -> Pair:
-        """Refined classes for the cosines, and as points of the ball; cached until classes or
+        """Return refined classes for cosines, and as points of the ball; cached until classes or
         attributes change."""
 
         def make() -> Pair:
@@ -126,16 +136,16 @@ class LatentHierarchy(nn.Module):
         gumbel: Pair | None = None,
         generator: torch.Generator | None = None,
     ) -> LatHOutput:
-        """Logits, and in training (or with ``losses``) the hierarchical losses.
+        """Return logits, and in training (or with ``losses``) also the hierarchical losses.
 
         Args:
-            image, text: (B, d) features of images, and (C, d) or (B, C, d) of classes, of unit
-                length with ``feature_norm="l2"``.
-            scale: of the cosines, ``1 / tau``.
-            labels: (B,); images of one class are neighbours.
-            triplets, gumbel, generator: the triplets of images and of attributes, default: they are
-                drawn; Gumbel noise for both losses (:func:`hypvision.losses.lca_triplet_loss`); of
-                the random numbers.
+            image, text: features ``(B, d)`` of images, and ``(C, d)`` or ``(B, C, d)`` of classes,
+                of unit length with ``feature_norm="l2"``.
+            scale: the factor of the cosines, ``1 / tau``.
+            labels: labels ``(B,)``; images of one class are neighbours.
+            triplets: the triplets of images and of attributes; None: they are drawn.
+            gumbel: Gumbel noise for both losses (:func:`hypvision.losses.lca_triplet_loss`).
+            generator: source of random numbers.
         """
         with exact(image.device):
             dtype = torch.promote_types(
@@ -172,15 +182,16 @@ class LatentHierarchy(nn.Module):
         gumbel: tuple[Tensor | None, Tensor | None],
         generator: torch.Generator | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Distances (B, C) of images from refined classes, and the losses; see :meth:`forward`."""
+        """Return distances ``(B, C)`` of images from refined classes, and the losses of
+        :meth:`forward`."""
         config = self.config
         count = len(image)
         number = len(self.attributes)
         every = torch.cat([image, self.nodes().to(image.dtype), classes.flatten(0, -2)])
         nodes, points = self.lift(every).split([count + number, len(every) - count - number])
         points = points.view(classes.shape)
-        # If each image has its own class features, images and attributes stand under each of these
-        # sets.
+        # If each image has its own class features, images and attributes stand under each set of
+        # classes.
         above = torch.cat([nodes.expand(*points.shape[:-2], -1, -1), points], -2)
         rows = count + number
         # (1 or B, B + N, B + N + C)
@@ -212,13 +223,13 @@ class LatentHierarchy(nn.Module):
         )
 
     def distances(self, points: Tensor, count: int, detach: bool = False) -> Tensor:
-        r"""Hyperbolic distances (..., count, n) of the first points of (..., n, d) from all, which
-        are constants with ``detach``.
+        r"""Return hyperbolic distances ``(..., count, n)`` of the first ``count`` points of ``(...,
+        n, d)`` from all points, which with ``detach`` get no gradient.
 
         .. math:: \tfrac{2}{\sqrt c}\, \mathrm{asinh}
                   \frac{\sqrt c\, |x - y|}{\sqrt{(1 - c|x|^2)(1 - c|y|^2)}},
 
-        plain in float64: the lift leaves all points well within the ball.
+        computed without guards in float64, because the lift leaves all points well within the ball.
         """
         c = self.config.c
         x = widen(points)
@@ -235,11 +246,11 @@ class LatentHierarchy(nn.Module):
     def draw(
         self, distances: Tensor, labels: Tensor | None, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
-        """Triplets of nodes with these distances, and which of them count
-        (:func:`.draw_triplets`)."""
+        """Draw triplets of nodes with these ``distances``, and return them with a mask of the valid
+        ones (:func:`.draw_triplets`)."""
         similarity = torch.exp(-distances).fill_diagonal_(1.0)
         if labels is not None:
-            similarity += labels[:, None] == labels  # ranks images of the same class first
+            similarity += labels[:, None] == labels  # images of the same class rank first
         config = self.config
         return draw_triplets(
             similarity,
@@ -253,9 +264,10 @@ class LatentHierarchy(nn.Module):
 
 @register
 class LatHAdapter(Adapter):
-    """A :class:`LatentHierarchy` as the child ``lathadapter`` of an open_clip model.
+    """An adapter that adds a :class:`LatentHierarchy` as the child ``lathadapter`` of an open_clip
+    model.
 
-    The towers stay as they are: a few-shot task gets its logits from :attr:`module`.
+    It does not change the towers: a few-shot task gets its logits from :attr:`module`.
     """
 
     name = "lathadapter"
@@ -264,7 +276,7 @@ class LatHAdapter(Adapter):
 
     @property
     def module(self) -> LatentHierarchy:
-        """The attributes with their refiner and hierarchy."""
+        """The module with the attributes, their refiner and the hierarchy."""
         return getattr(self.model, self.name)
 
     def attach(self) -> None:

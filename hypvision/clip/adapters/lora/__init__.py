@@ -1,8 +1,9 @@
 """LoRA: low-rank changes of CLIP's attention projections.
 
-"LoRA: Low-Rank Adaptation of Large Language Models", Hu et al., ICLR 2022; one of the methods that
-HyperCLIP is compared with. It computes what peft's does; peft's wraps the attention module, where
-the dense path of the last image block, which reads the value projection alone, does not see it.
+"LoRA: Low-Rank Adaptation of Large Language Models", Hu et al., ICLR 2022; HyperCLIP's paper
+compares itself with this method. It computes what peft's LoRA does. But peft wraps the attention
+module, so the dense path of the last image block, which reads only the value projection, would not
+see its change.
 
 >>> adapters.inject(model, "lora", rank=8)
 """

@@ -1,4 +1,4 @@
-"""What LoRA adapts, and how."""
+"""Configuration of LoRA: which projections it adapts, and how."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from hypvision.io.checks import at_least, more_than
 
 @dataclass(frozen=True)
 class LoRAConfig(AdapterConfig):
-    """What is adapted and how. HyperCLIP's paper gives no settings of this rival.
+    """The adapted projections and the form of their change. HyperCLIP's paper compares itself with
+    LoRA but gives no settings of it.
 
     Attributes:
-        rank: of a change (Hu et al., Sec. 4.1).
+        rank: rank of a change (Hu et al., Sec. 4.1).
         alpha: the change is multiplied by ``alpha / rank``.
-        projections: which of q, k, v, as a string (Hu et al., Table 5: q and v).
-        text, vision: which towers.
+        projections: the adapted ones of q, k, v, as a string (Hu et al., Table 5: q and v).
+        text, vision: whether the text tower and the image tower are adapted.
     """
 
     rank: int = 8

@@ -1,4 +1,5 @@
-"""Attach low-rank changes to the packed projections, where HyperCLIP attaches its blocks."""
+"""LoRA as an adapter: low-rank changes of the packed projections, where HyperCLIP has its
+blocks."""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ from hypvision.geometry.numerics import exact
 
 
 class LowRankMap(PackedMap):
-    """``W + alpha / rank * B A`` for the projections of one attention block with rows of length
-    ``dim``: A ``(rank, dim)`` starts as a linear layer's weight, B ``(dim, rank)`` at zero."""
+    """The map from W to ``W + alpha / rank * B A`` for the projections of one attention block with
+    rows of length ``dim``: A ``(rank, dim)`` starts as a linear layer's weight, B ``(dim, rank)``
+    at zero."""
 
     def __init__(self, dim: int, config: LoRAConfig):
         super().__init__()
@@ -31,7 +33,8 @@ class LowRankMap(PackedMap):
             self.register_parameter(f"{letter}_up", nn.Parameter(torch.zeros(dim, config.rank)))
 
     def adapted(self, packed: Tensor) -> Tensor:
-        """The projection (3d, d) with the changes, computed in float32 at least."""
+        """Return the packed projection ``(3d, d)`` with the changes, computed at least in
+        float32."""
         chunks = []
         with exact(packed.device):
             for letter, chunk in zip("qkv", packed.detach().chunk(3)):
@@ -45,8 +48,8 @@ class LowRankMap(PackedMap):
 
 @register
 class LoRA(PackedAdapter):
-    """Low-rank changes of the attention projections of any open_clip ViT, timm ViT or text
-    transformer."""
+    """The adapter LoRA: low-rank changes of the attention projections of any open_clip ViT, timm
+    ViT or text transformer."""
 
     name = "lora"
     Config = LoRAConfig

@@ -1,7 +1,7 @@
 """VPT: learned tokens in CLIP's image tower.
 
-"Visual Prompt Tuning", Jia et al., ECCV 2022; one of the methods that HyperCLIP is compared with.
-The texts stay as they are; learned tokens of texts are those of :mod:`hypvision.clip.prompting`.
+"Visual Prompt Tuning", Jia et al., ECCV 2022; HyperCLIP's paper compares itself with this method.
+Texts are encoded without learned tokens; those are in :mod:`hypvision.clip.prompting`.
 
 >>> adapters.inject(model, "vpt", tokens=50)
 """

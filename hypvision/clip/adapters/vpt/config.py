@@ -1,4 +1,4 @@
-"""How many tokens VPT learns, and where."""
+"""Configuration of VPT: how many tokens it learns, and in which blocks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from hypvision.io.checks import at_least
 
 @dataclass(frozen=True)
 class VPTConfig(AdapterConfig):
-    """How many tokens are learned, and where. HyperCLIP's paper gives no settings of this rival.
+    """The number of learned tokens and their blocks. HyperCLIP's paper compares itself with VPT but
+    gives no settings of it.
 
     Attributes:
-        tokens: of a block (Jia et al., Sec. 4: chosen from 1 to 200 by validation).
-        deep: tokens of each block (VPT-Deep), in place of those of the first alone (VPT-Shallow).
+        tokens: number of tokens of a block (Jia et al., Sec. 4: chosen from 1 to 200 by
+            validation).
+        deep: learn tokens for each block (VPT-Deep) and not only for the first (VPT-Shallow).
     """
 
     tokens: int = 50

@@ -1,4 +1,4 @@
-"""Put learned tokens behind the class token of an image tower."""
+"""VPT as an adapter: learned tokens after the class token of an image tower."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypvision.io.errors import HypvisionError
 
 
 class LearnedTokens(nn.Module):
-    """Tokens ``(layers, n, width)``, uniform in the interval of VPT's code at the start."""
+    """Learned tokens ``(layers, n, width)``, which start uniform in the interval of VPT's code."""
 
     def __init__(self, layers: int, tokens: int, width: int, patch: Sequence[int]):
         super().__init__()
@@ -27,8 +27,8 @@ class LearnedTokens(nn.Module):
     def put(
         self, layer: int, present: int, module: nn.Module, args: tuple[Any, ...]
     ) -> tuple[Any, ...]:
-        """Forward pre-hook: tokens of a layer behind the first of ``(B, L, width)``, in place of
-        ``present`` ones."""
+        """Insert, as a forward pre-hook, the tokens of a layer after the first token of ``(B, L,
+        width)``, in place of ``present`` earlier ones."""
         x: Tensor = args[0]
         own = self.tokens[layer].to(x.dtype).expand(len(x), -1, -1)
         return torch.cat([x[:, :1], own, x[:, 1 + present :]], 1), *args[1:]
@@ -37,8 +37,8 @@ class LearnedTokens(nn.Module):
 @register
 class VPT(Adapter):
     """Learned tokens in an open_clip ViT that pools its class token. They stand between the class
-    token and the patches, come before the norm of the tower, and need not be removed: nothing reads
-    their outputs."""
+    token and the patches and enter before the first norm of the tower. They need not be removed,
+    because nothing reads their outputs."""
 
     name = "vpt"
     Config = VPTConfig

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from helpers.shapes.images import TAXONOMY, make_object, make_scene
+from helpers.shapes.taxonomy import KIND_OF
 from mmengine.registry import DATASETS
 from torch.utils.data import Dataset
 
-from hypvision.data.captions import NOUNS
 from hypvision.data.classes import TEMPLATES, with_article
-from hypvision.data.shapes import TAXONOMY, make_object, make_scene
-from hypvision.data.taxonomy import KIND_OF
 
 (TEMPLATE,) = TEMPLATES["catseg"]
 
@@ -22,7 +21,7 @@ class ShapeCaptions(Dataset):
     """Images of shapes with a sentence each: even samples show one object, odd ones a scene.
 
     The caption of a single object names its kind, its shape, its colour and shape, or all of its
-    attributes; that of a scene is one of its four captions, mostly the most specific.
+    attributes; that of a scene names one of its objects.
 
     Args:
         split: ``train``, ``val`` or ``test``.
@@ -51,7 +50,7 @@ class ShapeCaptions(Dataset):
             scene = make_scene(index // 2, self.split, self.size)
             image = np.asarray(scene.image)
             label = -1
-            caption = scene.captions[int(rng.choice(4, p=(0.02, 0.08, 0.2, 0.7)))]
+            caption = with_article(scene.objects[int(rng.integers(len(scene.objects)))].name)
         else:
             image, instance = make_object(
                 index // 2 if self.scenes else index, self.split, self.size
@@ -59,7 +58,7 @@ class ShapeCaptions(Dataset):
             label = int(TAXONOMY.ancestors("shape", of="instance")[instance])
             texture, colour, shape = TAXONOMY.instances[instance]
             words = (
-                NOUNS[KIND_OF[shape]],
+                f"{KIND_OF[shape]} shape",
                 shape,
                 f"{colour} {shape}",
                 f"{texture} {colour} {shape}",

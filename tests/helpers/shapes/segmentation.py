@@ -7,10 +7,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from helpers.shapes.images import COLOURS, TAXONOMY, Scene, make_scene
 from mmseg.datasets import BaseSegDataset
 from mmseg.registry import DATASETS
 
-from hypvision.data.shapes import COLOURS, TAXONOMY, Scene, make_scene
 from hypvision.io.checks import one_of
 from hypvision.viz.palette import palette
 

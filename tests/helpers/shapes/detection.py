@@ -9,6 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from helpers.shapes.segmentation import (
+    BASE,
+    CLASSES,
+    GROUND,
+    NOVEL,
+    drawn_scene,
+)
 from mmdet.datasets.base_det_dataset import BaseDetDataset
 from mmdet.registry import DATASETS
 from mmdet.structures.bbox import HorizontalBoxes
@@ -16,13 +23,6 @@ from mmdet.structures.mask import BitmapMasks
 
 from hypvision.data.usage import Usage
 from hypvision.io.checks import one_of
-from hypvision.openmmlab.datasets.open_vocabulary_shapes import (
-    BASE,
-    CLASSES,
-    GROUND,
-    NOVEL,
-    drawn_scene,
-)
 from hypvision.viz.palette import palette
 
 

@@ -1,11 +1,17 @@
-# Semantic FPN on drawn scenes of 96 x 96 pixels, from the backbone
-# of classification.py.
+# Semantic FPN on a slim HCFormer, drawn scenes of 96 x 96 pixels from random weights.
 _base_ = [
-    "../_base_/models/semantic_fpn_hcformer.py",
-    "../_base_/schedules/ade20k_adamw_80k.py",
-    "../_base_/seg_runtime.py",
+    "hypvision::_base_/models/semantic_fpn_hcformer.py",
+    "hypvision::_base_/schedules/ade20k_adamw_80k.py",
+    "hypvision::_base_/seg_runtime.py",
 ]
-data_root = "work_dirs/demo/data/ade"
+data_root = "data/shapes"
+data = dict(
+    type="BaseSegDataset",
+    metainfo=dict(classes=("background", "branched", "composite", "polygon", "round")),
+    img_suffix=".jpg",
+    seg_map_suffix=".png",
+    reduce_zero_label=True,
+)
 size = (96, 96)
 model = dict(
     data_preprocessor=dict(size=size),
@@ -25,7 +31,6 @@ model = dict(
         locality=2.0,
         layer_scale=0.3,
         drop_path_rate=0.0,
-        init_cfg=dict(type="Pretrained", checkpoint="work_dirs/demo/classification/last.pth"),
     ),
     neck=dict(in_channels=[32, 64, 196, 224], out_channels=64),
     decode_head=dict(in_channels=[64, 64, 64, 64], channels=64, num_classes=5, dropout_ratio=0.0),
@@ -47,8 +52,7 @@ train_dataloader = dict(
     persistent_workers=True,
     sampler=dict(type="InfiniteSampler", shuffle=True),
     dataset=dict(
-        type="ShapesSegDataset",
-        level="kind",
+        data,
         data_root=data_root,
         data_prefix=dict(img_path="images/training", seg_map_path="annotations/training"),
         pipeline=train_pipeline,
@@ -59,8 +63,7 @@ val_dataloader = dict(
     num_workers=0,
     sampler=dict(type="DefaultSampler", shuffle=False),
     dataset=dict(
-        type="ShapesSegDataset",
-        level="kind",
+        data,
         data_root=data_root,
         data_prefix=dict(img_path="images/validation", seg_map_path="annotations/validation"),
         pipeline=test_pipeline,

@@ -1,20 +1,18 @@
-# The offline demonstration: 16 shapes and the ground, 4 shapes held out from training; 96 x 96
-# pixels, a CLIP trained by clip-shapes_1100i.py, the head of two parameters, so that the rows of
-# the table differ by what of CLIP is tuned. The other rows of the table are this config with
-# options, see docs/studies/hyperclip.md.
-_base_ = ["../_base_/seg_runtime.py"]
+# Open-vocabulary segmentation of drawn scenes of 96 x 96 pixels: 16 shapes and the ground, 4 shapes
+# held out from training; the tiny CLIP, a head of two parameters.
+_base_ = ["hypvision::_base_/seg_runtime.py"]
 custom_imports = dict(
     imports=[
         "hypvision.openmmlab",
         "hypvision.tasks",
         "hypvision.openmmlab.open_vocabulary.segmentation",
-        "hypvision.openmmlab.datasets.open_vocabulary_shapes",
+        "helpers.shapes.segmentation",
     ]
 )
 custom_hooks = [dict(type="DatasetClassesHook"), dict(type="TextRadiusHook")]
 model = dict(
     type="HyperCLIPSegmentor",
-    clip=dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"),
+    clip=dict(name="emoji-t8"),
     adapter=dict(block=32),
     tune="adapter",
     head=dict(type="similarity"),
@@ -39,7 +37,9 @@ val_dataloader = dict(
     ),
 )
 test_dataloader = val_dataloader
-val_evaluator = dict(type="OpenVocabIoUMetric", groups="shape")
+val_evaluator = dict(
+    type="OpenVocabIoUMetric", groups=dict(novel=["cross", "house", "pentagon", "ring"])
+)
 test_evaluator = val_evaluator
 train_cfg = dict(type="IterBasedTrainLoop", max_iters=450, val_interval=450)
 val_cfg = dict(type="ValLoop")

@@ -1,12 +1,12 @@
-# The recipe of zoo:mask-rcnn_hcformer_nano.shapes: a slim Mask R-CNN on drawn scenes of 96 x 96
-# pixels, from the backbone of classification.py.
+# A slim Mask R-CNN on HCFormer, drawn scenes of 96 x 96 pixels from random weights.
 _base_ = [
-    "../_base_/models/mask_rcnn_hcformer.py",
-    "../_base_/datasets/coco_instance.py",
-    "../_base_/schedules/coco_adamw_1x.py",
-    "../_base_/det_runtime.py",
+    "hypvision::_base_/models/mask_rcnn_hcformer.py",
+    "hypvision::_base_/datasets/coco_instance.py",
+    "hypvision::_base_/schedules/coco_adamw_1x.py",
+    "hypvision::_base_/det_runtime.py",
 ]
-data_root = "work_dirs/demo/data/coco/"
+data_root = "data/shapes/"
+data = dict(metainfo=dict(classes=("branched", "composite", "polygon", "round")))
 model = dict(
     backbone=dict(
         model_name="hcformer_nano",
@@ -24,7 +24,6 @@ model = dict(
         locality=2.0,
         layer_scale=0.3,
         drop_path_rate=0.0,
-        init_cfg=dict(type="Pretrained", checkpoint="work_dirs/demo/classification/last.pth"),
     ),
     neck=dict(in_channels=[32, 64, 196, 224], out_channels=64, num_outs=4),
     rpn_head=dict(
@@ -64,8 +63,7 @@ train_dataloader = dict(
     batch_size=4,
     num_workers=1,
     dataset=dict(
-        type="ShapesCocoDataset",
-        level="kind",
+        data,
         data_root=data_root,
         filter_cfg=dict(filter_empty_gt=True, min_size=0),
         pipeline=train_pipeline,
@@ -74,9 +72,7 @@ train_dataloader = dict(
 val_dataloader = dict(
     num_workers=0,
     persistent_workers=False,
-    dataset=dict(
-        type="ShapesCocoDataset", level="kind", data_root=data_root, pipeline=test_pipeline
-    ),
+    dataset=dict(data, data_root=data_root, pipeline=test_pipeline),
 )
 test_dataloader = val_dataloader
 val_evaluator = dict(ann_file=data_root + "annotations/instances_val2017.json")

@@ -8,7 +8,7 @@ index).
     >>> train = ShapesClassification("train", length=1000, size=64, level="shape")
     >>> image, label = train[0]                      # a PIL image and an int
     >>> scene = ShapesScenes("val", length=100, size=128)[0]
-    >>> scene.semantic, scene.boxes, scene.captions
+    >>> scene.semantic, scene.boxes
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import Dataset
 
+from hypvision.data.masks import box_of
 from hypvision.io.checks import at_least, between, one_of
 
-from .captions import describe
 from .drawing import COLOURS, TEXTURES, Sprite, Stamp, add_noise, draw_background, rasterise
-from .masks import box_of
 from .taxonomy import KIND_OF, KINDS, TAXONOMY, Taxonomy  # noqa: F401 - Taxonomy is public here
 
 VERSION = 1
@@ -163,17 +162,12 @@ class Scene:
         instances: uint8 (H, W), 0 on the ground, ``i + 1`` where object ``i`` is visible.
         parts: uint8 (H, W), 0 or the number of the part (``PARTS[number - 1]``) of a composite
             shape.
-        captions: four true sentences, from general to specific.
-        contradictions: four false captions, each in the form of the true caption at the same
-            position.
     """
 
     image: Image.Image
     objects: tuple[SceneObject, ...]
     instances: np.ndarray
     parts: np.ndarray
-    captions: tuple[str, ...]
-    contradictions: tuple[str, ...]
 
     @property
     def masks(self) -> np.ndarray:
@@ -210,11 +204,10 @@ class Scene:
 def make_scene(
     index: int, split: str = "train", size: int | tuple[int, int] = 128, seed: int = 0
 ) -> Scene:
-    """Draw scene ``index``: one to five objects that may overlap, with masks, boxes, parts and
-    captions.
+    """Draw scene ``index``: one to five objects that may overlap, with masks, boxes and parts.
 
     At least half of every object stays visible, objects lie wholly inside the image, and one kind
-    is always missing (so that captions about kinds can be false). Arguments and errors as for
+    is always missing. Arguments and errors as for
     :func:`make_object`.
     """
     split, (height, width), seed, index = _check(split, size, seed, index)
@@ -246,9 +239,8 @@ def make_scene(
     objects = tuple(
         _scene_object(sprite, instances == number) for number, sprite in enumerate(sprites, start=1)
     )
-    true, false = describe(rng, objects, (height, width))
     image = Image.fromarray(add_noise(rng, canvas))
-    return Scene(image, objects, instances, parts, tuple(map(str, true)), tuple(map(str, false)))
+    return Scene(image, objects, instances, parts)
 
 
 def _place(rng, sprites: list[Sprite], sprite: Sprite, height: int, width: int) -> Sprite | None:

@@ -16,12 +16,12 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
+from hypvision.data.emoji_export import FORMAT, RECORD, already_there, coco_instance
 from hypvision.io.checks import one_of
 from hypvision.io.files import replacing_folder, write_json
 from hypvision.io.images import write_image
 
-from .emoji_export import FORMAT, RECORD, already_there, coco_instance
-from .shapes import ShapesClassification, ShapesScenes
+from .images import ShapesClassification, ShapesScenes
 from .taxonomy import TAXONOMY
 
 
@@ -66,7 +66,7 @@ def _write_ade(
 def _write_coco(
     root: Path, lengths: dict[str, int], size: tuple[int, int], seed: int, level: str
 ) -> None:
-    """``{train,val}2017/*.jpg`` and ``annotations/{instances,captions}_{train,val}2017.json``."""
+    """``{train,val}2017/*.jpg`` and ``annotations/instances_{train,val}2017.json``."""
     kinds = TAXONOMY.classes["kind"]
     kind_of = TAXONOMY.ancestors("kind", of=level)
     names = enumerate(TAXONOMY.classes[level])
@@ -77,7 +77,6 @@ def _write_coco(
         folder.mkdir()
         images: list[dict] = []
         instances: list[dict] = []
-        captions: list[dict] = []
         data = ShapesScenes(split, length, size, seed)
         for i in tqdm(range(length), desc=f"coco {split}", unit="img", leave=False, disable=None):
             scene = data[i]
@@ -87,20 +86,14 @@ def _write_coco(
             images.append(dict(id=i, file_name=name, width=width, height=height))
             for item, mask in zip(scene.objects, scene.masks):
                 coco_instance(instances, i, item.label(level) + 1, item.box, mask)
-            for depth, (true, false) in enumerate(zip(scene.captions, scene.contradictions)):
-                number = len(captions) + 1
-                captions.append(
-                    dict(id=number, image_id=i, level=depth, caption=true, contradiction=false)
-                )
-        shared = dict(
-            info={"description": f"hypvision shapes, seed {seed}"}, licenses=[], images=images
+        content = dict(
+            info={"description": f"hypvision shapes, seed {seed}"},
+            licenses=[],
+            images=images,
+            annotations=instances,
+            categories=categories,
         )
-        boxes = dict(annotations=instances, categories=categories)
-        sentences = dict(annotations=captions)
-        for kind, record in dict(instances=boxes, captions=sentences).items():
-            (root / "annotations" / f"{kind}_{split}2017.json").write_text(
-                json.dumps(shared | record)
-            )
+        (root / "annotations" / f"instances_{split}2017.json").write_text(json.dumps(content))
 
 
 LAYOUTS: dict[str, Callable[[Path, dict[str, int], tuple[int, int], int, str], None]] = {

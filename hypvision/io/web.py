@@ -1,0 +1,314 @@
+"""Answers of web servers: the one way in which hypvision opens an address.
+
+:func:`ask` opens it, for downloads of whole files (:mod:`hypvision.checkpoints.download`) and for
+files that are read where they lie (:mod:`hypvision.data.remote`); what the hub's own client asks
+goes through the same checks (:func:`guarded`). The client is that of huggingface_hub's HTTP
+library, which follows redirects and honours proxies. It sets no limits, so this module does: on the
+total time (:func:`deadline`), on where a redirect may lead, and on what an answer may say.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from hypvision.io.errors import HypvisionError
+from hypvision.version import __version__
+
+_Result = TypeVar("_Result")
+
+# seconds that a server may ask to be left alone; beyond that another source is asked
+PATIENCE = 30.0
+UNTOLD = 2**32  # limit in bytes where the server does not say the size
+BUSY = (408, 425, 429, 500, 502, 503, 504)
+_HINTS = {401: " (log in: hf auth login)", 403: " (no access)", 404: " (no such file)"}
+
+
+class SourceError(Exception):
+    """One source does not provide the file; another may. The text completes "ADDRESS: ..."."""
+
+
+class WrongContentError(SourceError):
+    """The bytes are not those of the file."""
+
+
+class StatusError(SourceError):
+    """A server refused; the page that it sends with that is not read, as it may have no end.
+
+    Attributes:
+        status: HTTP's number.
+        pause: seconds that the server asks to be left alone.
+    """
+
+    def __init__(self, response: Any):
+        self.status: int = response.status_code
+        self.pause = _pause(response)
+        super().__init__(f"answers {self.status}{_HINTS.get(self.status, '')}")
+
+
+def need(right: object, problem: str) -> None:
+    """Raise an error for a file of other content, unless something is right."""
+    if not right:
+        raise WrongContentError(problem)
+
+
+def deadline(size: int | None) -> float:
+    """Seconds that a download may take in all, with its retries: ten minutes, or 50 kB a second if
+    that is longer.
+
+    ``HYPVISION_DEADLINE`` sets another number of seconds.
+    """
+    with suppress(ValueError):
+        given = float(os.environ.get("HYPVISION_DEADLINE", ""))
+        if given > 0:
+            return given
+    return max(600.0, (4 * 2**30 if size is None else size) / 50e3)
+
+
+def in_time(work: Callable[[], _Result], seconds: float) -> _Result:
+    """The result of a function, which runs in a thread that is abandoned when the time is over: a
+    server that sends a byte now and then keeps every time-out of a connection from ending it.
+
+    Raises:
+        SourceError: the time is over.
+    """
+    done: Future[_Result] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except Exception as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    end = time.monotonic() + seconds
+    while not done.done() and time.monotonic() < end:
+        # in parts: Windows does not interrupt a wait
+        wait([done], min(1.0, max(0.0, end - time.monotonic())))
+    if not done.done():
+        check_time(0.0)
+    return done.result()
+
+
+def check_time(end: float) -> None:
+    """Raise an error after ``end``, a time of :func:`time.monotonic`."""
+    if time.monotonic() >= end:
+        raise SourceError(
+            "the time that it may take is over (HYPVISION_DEADLINE sets it, in seconds)"
+        )
+
+
+def separated(address: str) -> tuple[str, dict[str, str]]:
+    """An address without a name and a password (``https://NAME:PASSWORD@HOST``), and the header
+    that has them.
+
+    Raises:
+        HypvisionError: it is not a web address.
+    """
+    try:
+        user, at, host = urlsplit(address).netloc.rpartition("@")
+    except ValueError as error:
+        raise HypvisionError(f"'{address}' is not a web address ({error}).") from error
+    if not at:
+        return address, {}
+    name, _, password = user.partition(":")
+    given = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
+    return address.replace(f"{user}@{host}", host, 1), {"Authorization": f"Basic {given}"}
+
+
+def ask(
+    address: str,
+    seconds: float,
+    start: int = 0,
+    seen: dict[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+    method: str = "GET",
+) -> Any:
+    """The answer of a web server, checked, its body not yet read: ``iter_raw()`` gives it as it
+    arrives, ``close()`` ends it.
+
+    Args:
+        address: ``http://`` or ``https://``.
+        seconds: until the headers must be there.
+        start: the first byte that is asked for; a server may send the whole file nevertheless.
+        seen: what earlier answers said of the same file, its tag and its size; this one must say
+            the same, and what it says is added.
+        headers: of the request, e.g. an authorisation.
+        method: ``GET`` or ``HEAD``.
+
+    Raises:
+        SourceError: as of :func:`guarded`; the server refuses (:class:`StatusError`), or is not
+            there.
+        HypvisionError: it is not a web address.
+    """
+    from huggingface_hub import constants
+
+    url, secret = separated(address)
+    seen = {} if seen is None else seen
+    # with compression, byte ranges would refer to the compressed file
+    fields = {"Accept-Encoding": "identity", "User-Agent": f"hypvision/{__version__}"}
+    if start:
+        fields["Range"] = f"bytes={start}-"
+        tag = seen.get("tag", "")
+        if tag.startswith('"'):  # a weak tag, or a time, says too little
+            fields["If-Range"] = tag
+
+    def send() -> Any:
+        client = _client()
+        request = client.build_request(
+            method, url, headers={**fields, **secret, **(headers or {})},
+            timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT,
+        )  # fmt: skip
+        return client.send(request, stream=True)
+
+    answer = in_time(partial(guarded, send, seen), seconds)
+    if answer.status_code >= 400:
+        answer.close()
+        raise StatusError(answer)
+    if answer.status_code not in (200, 206):
+        answer.close()
+        raise SourceError(f"answers {answer.status_code}, which is no file")
+    return answer
+
+
+_clients: dict[int, Any] = {}  # by the process: a fork must not use the connections of another one
+
+
+def _client() -> Any:
+    """A client of the HTTP library of huggingface_hub, without the rules for the hub, which has a
+    switch of its own."""
+    from huggingface_hub.utils import get_session
+
+    process = os.getpid()
+    if process not in _clients:
+        hooks: dict[str, list[Any]] = dict(request=[_check_request], response=[_check_answer])
+        _clients[process] = type(get_session())(event_hooks=hooks, follow_redirects=True)
+    return _clients[process]
+
+
+# by which the hub's client names files in its cache
+_NAMES = ("etag", "x-linked-etag", "x-repo-commit")
+_NO_NAME = re.compile(r"[/\\](?<!^W/)|\.\.|^.{200}")
+_thread = threading.local()  # of the thread that waits for an answer: see guarded()
+
+
+def guarded(work: Callable[[], _Result], seen: dict[str, str] | None = None) -> _Result:
+    """The result of work with huggingface_hub's client, each answer to which is checked before its
+    body is read.
+
+    Args:
+        work: what to do, in this thread.
+        seen: of :func:`ask`; None: the hub's own client asks.
+
+    Raises:
+        SourceError: a redirect leads from https to http, or an answer is of another range than was
+            asked for, or of another file than the first one, is compressed more than once, or asks
+            for a wait of more than :data:`PATIENCE`.
+    """
+    from huggingface_hub.utils import get_session
+
+    for kind, check in (("request", _check_request), ("response", _check_answer)):
+        hooks = get_session().event_hooks[kind]
+        if check not in hooks:  # it does nothing in other threads
+            hooks.append(check)
+    _thread.guards = True
+    _thread.secure = False
+    _thread.seen = seen
+    try:
+        return work()
+    finally:
+        _thread.guards = False
+
+
+def _check_request(request: Any) -> None:
+    if not getattr(_thread, "guards", False):
+        return
+    if _thread.secure and request.url.scheme != "https":
+        raise SourceError("redirects from https to an address without it")
+    _thread.secure = request.url.scheme == "https"
+
+
+def _check_answer(response: Any) -> None:
+    if not getattr(_thread, "guards", False):
+        return
+    _pause(response)
+    headers = response.headers
+    if response.request.method == "GET":
+        _check_body(response, _thread.seen)
+    elif _thread.seen is None and any(_NO_NAME.search(headers.get(name, "")) for name in _NAMES):
+        raise SourceError("names the file by a path")
+
+
+def _check_body(response: Any, seen: dict[str, str] | None) -> None:
+    if response.status_code >= 400:
+        raise StatusError(response)
+    encoding = response.headers.get("content-encoding", "identity")
+    if "," in encoding:
+        raise SourceError("sends a file that is compressed more than once")
+    _check_range(response)
+    packed = encoding != "identity"
+    if seen is not None and response.status_code in (200, 206):
+        _check_same(response.headers, response.status_code == 206, seen)
+    # the HTTP library enforces a length that is told
+    if packed or "content-length" not in response.headers:
+        _bound(response, 2**20 if packed and seen is None else UNTOLD)  # the hub packs small texts
+
+
+def _check_range(response: Any) -> None:
+    """An answer with a part of the file must begin at the byte that was asked for."""
+    start = response.request.headers.get("range", "").removeprefix("bytes=").removesuffix("-")
+    right = response.headers.get("content-range", "").startswith(f"bytes {start}-")
+    other = "sends another part of the file than was asked for"
+    need(response.status_code != 206 or right, other)
+
+
+def _check_same(headers: Mapping[str, str], part: bool, seen: dict[str, str]) -> None:
+    """An answer must be of the same file as those before: bytes of two versions do not fit."""
+    size = headers.get("content-length", "")
+    if part:
+        size = headers.get("content-range", "").rpartition("/")[2].replace("*", "")
+    tag = headers.get("etag") or headers.get("last-modified") or ""
+    if part and not tag and seen.get("tag"):  # HTTP demands it
+        tag = "none"
+    for name, said in (("tag", tag), ("size", size)):
+        same = not said or seen.setdefault(name, said) == said
+        need(same, "sends another file than before: it was changed there meanwhile")
+
+
+def _bound(response: Any, limit: int) -> None:
+    """Let an answer have at most so many bytes, as they are sent."""
+    pieces = response.iter_raw
+
+    def bounded(chunk_size: int | None = None) -> Iterator[bytes]:
+        have = 0
+        for piece in pieces(chunk_size):
+            have += len(piece)
+            if have > limit:
+                raise SourceError(f"sends more than {limit} bytes without saying how many")
+            yield piece
+
+    response.iter_raw = bounded
+
+
+def _pause(response: Any) -> float:
+    """The seconds that a busy server asks to be left alone."""
+    if response is None or response.status_code not in BUSY:
+        return 0.0
+    after = response.headers.get("retry-after", "")
+    found = re.fullmatch(r"\s*(\d{1,18})\d*\s*", after) or re.search(
+        r"\br=0;t=(\d{1,18})", response.headers.get("ratelimit", "")
+    )
+    seconds = float(found[1]) if found else 0.0
+    if seconds > PATIENCE:
+        wait = f"asks to be left alone for {seconds:.0f} s"
+        raise SourceError(f"answers {response.status_code} and {wait}")
+    return seconds
