@@ -430,7 +430,7 @@ def _show(args: Namespace, walks: dict) -> None:
 def add_clip_make_chains_arguments(parser: Parser) -> None:
     parser.add(
         "source SOURCE",
-        "emoji (a folder of them) or captions (your own)",
+        "source of the texts: emoji (a folder of them) or captions (your own)",
         choices=["emoji", "captions"],
     )
     parser.add("out OUT", "csv or csv.gz file to write", output="file")

@@ -248,7 +248,7 @@ def run_scaling_heads(args: Namespace) -> None:
 
 
 def _add_head(path: Path, row: dict[str, Any]) -> None:
-    """Put a row into the table, where another call may have written some meanwhile."""
+    """Put a row into the table of heads, in which another call may have written rows meanwhile."""
     from hypvision.checkpoints.download import locked
 
     path.parent.mkdir(parents=True, exist_ok=True)

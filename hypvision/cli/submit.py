@@ -276,7 +276,7 @@ def _serve(
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(threads)
     try:
-        with ending_as_interrupted():  # the files of a cell that is ended are removed
+        with ending_as_interrupted():  # a cell that is ended removes its files
             answer = _call(function, *arguments)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGTERM)
@@ -326,21 +326,22 @@ def _submit(executor: Any, cells: Sequence[Cell], slurm: bool, running: dict[str
 
 
 def _call_in_job(function: Callable[..., Any], *arguments: Any) -> _Answer:
-    """:func:`_call` in a job on this machine, where submitit ignores SIGTERM."""
+    """Return the answer of :func:`_call` in a job on this machine, where submitit would ignore
+    SIGTERM."""
     with ending_as_interrupted():
         return _call(function, *arguments)
 
 
 def _cancel(jobs: list[Any], slurm: bool) -> None:
-    """End jobs that may run; those on this machine have ended when it returns."""
+    """End jobs that may still run; jobs on this machine have ended when this function returns."""
     if slurm:
         for job in jobs:
-            # it may have ended, or not been handed over yet
+            # The job may have ended, or not been handed over yet.
             with suppress(OSError, subprocess.SubprocessError, AttributeError):
                 job.cancel()
         return
-    # submitit would send SIGINT, which is ignored where the command runs in the background of a
-    # script; a job that only begins passes on no signal
+    # submitit would send SIGINT, which is ignored if the command runs in a script's background.
+    # SIGTERM is sent repeatedly, because a job that is starting passes no signal on.
     deadline = time.monotonic() + _END_SECONDS
     left = [job for job in jobs if not job.done()]
     while left and time.monotonic() < deadline:

@@ -44,7 +44,8 @@ class FamiliarHook(Hook):
         train = runner.train_dataloader.dataset
         held_out = runner.val_dataloader.dataset
         found = familiar_images(model, train, held_out, checkpoint["state_dict"])
-        if math.isfinite(found.limit):  # else the features overflow, and files without it are read
+        # The limit of features that overflow is not finite; readers accept a file without it.
+        if math.isfinite(found.limit):
             checkpoint["meta"][KEY] = written(found)
 
 

@@ -218,7 +218,8 @@ def _classes(content: dict[str, Any]) -> tuple[list[str], list[str]]:
 
 
 def _id(item: dict[str, Any], key: str) -> Any:
-    """A number or a text, which can be looked up; None: it is something else."""
+    """Return an entry that is a number or a text, which can be looked up; None for other
+    entries."""
     value = item.get(key)
     return value if isinstance(value, (int, float, str)) else None
 
