@@ -97,6 +97,9 @@ def test_paths_are_no_words(tmp_path, monkeypatch, capsys):
     ):
         assert main(["predict", "cat", "--clip", "emoji-t8.scenes", "--classes", given]) == 2
         assert said in capsys.readouterr().err
-    for given, said in (("c.csv", "a list of texts ends in .txt"), ("pipe", "'pipe' is a pipe")):
+    for given, said in (
+        ("c.csv", "a file of texts must end in .txt"),
+        ("pipe", "'pipe' is a pipe"),
+    ):
         assert main(["metric", "embed", "--clip", "emoji-t8.scenes", "--texts", given]) == 2
         assert said in capsys.readouterr().err

@@ -1,5 +1,5 @@
-"""A page in the browser for people who would rather look than type: ``hypvision app``. Needs Gradio
-(extra ``app``).
+"""A page in the browser that shows the models at work, without commands: ``hypvision app``. It
+needs Gradio (extra ``app``).
 
 :mod:`~hypvision.app.answers` computes the answer of each tab, :mod:`~hypvision.app.page` lays out
 the tabs, and :mod:`~hypvision.app.server` serves them.

@@ -1,8 +1,8 @@
 """The answers of each tab of the app; the models that were used last stay in memory.
 
-A name that is typed into the page must not open an arbitrary file of this machine. Models are
-therefore given by names of timm, of the zoo or of open_clip only, and folders must lie below the
-one that the app was started with.
+A name that is typed into the page must not open an arbitrary file of this machine. So models are
+only given by names of timm, of the zoo or of open_clip, and folders must lie below the one that the
+app was started with.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ thing > vehicle > ship > ferry
 thing > vehicle > ship > tanker
 thing > vehicle > aircraft > glider
 thing > vehicle > aircraft > helicopter"""
-# Texts about emoji to choose from, the general ones first
+# Texts about emoji to choose from, the general ones first.
 TEXTS = """\
 animal or plant
 food or drink
@@ -86,23 +86,24 @@ hot face
 alien
 a zebra and a speedboat
 a crab and a metro"""
-MAX_PIXELS = 16_000_000  # of a photo
-# to which a larger photo is reduced: models see less, and masks of 16 million pixels take minutes
+MAX_PIXELS = 16_000_000  # largest photo
+# Longer side to which a larger photo is reduced: models see less, and masks of 16 million pixels
+# take minutes.
 SIDE = 2048
-MAX_BYTES = 64 * 2**20  # of an unpacked file of a closure
-MAX_PAIRS = 1_000_000  # of a name and its ancestor
-KEPT = 2  # how many models of each kind stay in memory
+MAX_BYTES = 64 * 2**20  # largest unpacked file of a closure
+MAX_PAIRS = 1_000_000  # largest number of pairs of a name and its ancestor
+KEPT = 2  # number of models of each kind that stay in memory
 Captioned = tuple[Image.Image, str]
 
 
 class Answers:
-    """The functions of the tabs.
+    """The functions that the tabs of the page call.
 
     Args:
-        gallery: the folder of the search, if there is one.
-        device: where the models compute.
-        max_pixels: of a photo; a larger JPEG is read at a half to an eighth of its size, others are
-            refused.
+        gallery: folder of images to search; None: there is no search.
+        device: device on which the models compute.
+        max_pixels: largest number of pixels of a photo; a larger JPEG is read at a half to an
+            eighth of its size, other larger photos are refused.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class Answers:
         self._embedded = keep(self._embed)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # the models stay where they are
+        # Another process gets only the settings: it loads the models itself.
         return Answers, (self.gallery, self.device, self.max_pixels)
 
     def _photo(self, path: str | None) -> Image.Image:
@@ -144,7 +145,8 @@ class Answers:
     def _embed(
         self, name: str, gallery: Sources, times: tuple[int, ...]
     ) -> tuple[list[Frame], Tensor]:
-        """The gallery for a model; ``times`` of the files tell its versions apart."""
+        """Return the frames and embeddings of the gallery by a model; ``times``, when its files
+        were changed, are a part of the cache's key, so that changed files are embedded again."""
         failed: list[str] = []
         embedded = embed_sources(self._embedder(name), gallery, device=self.device, failed=failed)
         for message in failed:
@@ -154,9 +156,9 @@ class Answers:
     def classify(
         self, photo: str | None, model: str, words: str = ""
     ) -> tuple[dict[str, float], list[Captioned]]:
-        """The scores of the best classes in the file ``photo``, and what the model, a name of timm
-        or of the zoo, paints: what it finds, clusters, or its tree of parts. A CLIP compares the
-        photo with ``words``, with commas between."""
+        """Return the scores of the best classes in the file ``photo``, and the model's drawings:
+        what it finds, its clusters, or its tree of parts. ``model`` is a name of timm or of the
+        zoo; a CLIP compares the photo with ``words``, separated by commas."""
         name = known_model(model)
         image = self._photo(photo)
         [found] = predict(image, self._predictor(name, tuple(_listed(words)) or None))
@@ -181,8 +183,8 @@ class Answers:
     def find(
         self, words: str, photo: str | None, model: str, count: int = 9, folder: str = ""
     ) -> list[tuple[Image.Image, str]]:
-        """The images of the gallery, or of a folder in it, nearest to words or to the file of a
-        photo, each with its distance and its name. Words need a CLIP."""
+        """Return the images of the gallery, or of a folder in it, that are nearest to ``words`` or
+        to the file ``photo``, each with its distance and name. Words need a CLIP."""
         if bool(words.strip()) == bool(photo):
             raise HypvisionError("Give either words or an example image, not both.")
         root = self._below(folder)
@@ -202,7 +204,7 @@ class Answers:
         ]
 
     def _own(self, found: Sources) -> Sources:
-        """What lies in the gallery itself: a link in it may lead elsewhere."""
+        """Return the sources that lie in the gallery itself, because a link may lead elsewhere."""
         assert self.gallery is not None
         images = [
             image
@@ -211,15 +213,17 @@ class Answers:
         ]
         if not images:
             raise HypvisionError(
-                "The folder has no images but links to other places, which the app does not follow."
+                "The folder has only links to other places, which the app does not follow. Give a "
+                "folder with images."
             )
         return replace(found, images=tuple(images))
 
     def _below(self, folder: str) -> Path:
-        """A folder of the gallery."""
+        """Return the path of a folder in the gallery; refuse paths that lead out of it."""
         if self.gallery is None:
             raise HypvisionError(
-                "There is no folder to search. Start the app with one: hypvision app --gallery DIR"
+                "There is no folder to search. Start the app with a folder: "
+                "hypvision app --gallery DIR"
             )
         asked = Path(folder.strip())
         try:
@@ -231,16 +235,17 @@ class Answers:
             )
             there = inside and path.is_dir()
         except (OSError, ValueError, RuntimeError):
-            # path too long, with a NUL, or a cycle of links
+            # The path is too long, contains a NUL, or is a cycle of links.
             there = False
-        if not there:  # nothing tells what is outside
+        if not there:  # the same message, so that nobody learns which folders exist outside
             raise HypvisionError(
-                f"There is no folder '{folder:.80}' in the one that the app was started with."
+                f"There is no folder '{folder:.80}' in the folder that the app was started with."
             )
         return path
 
     def segment(self, photo: str | None, words: str, clip: str) -> Image.Image:
-        """The photo with each pixel in the colour of the word that fits it best, above a legend."""
+        """Return the photo with each pixel in the colour of the word that fits it best, above a
+        legend."""
         names = _listed(words)
         if not names:
             raise HypvisionError(
@@ -250,11 +255,12 @@ class Answers:
         return draw_segmentation(found.image, found.labels, found.classes)
 
     def walk(self, photo: str | None, texts: str, clip: str, walk: str = "hierarcaps") -> Figure:
-        """The texts on the way from the root to the photo, the general ones on top."""
+        """Return a figure of the texts on the way from the root to the photo, the general ones on
+        top; ``texts`` has one text a line."""
         words = list(dict.fromkeys(line.strip() for line in texts.splitlines() if line.strip()))
         if len(words) < 2:
             raise HypvisionError(
-                "The walk chooses among texts. Give two or more, general and specific ones."
+                "The walk chooses among texts. Give at least two, general and specific ones."
             )
         name = known_clip(clip)
         image = self._photo(photo)
@@ -262,9 +268,9 @@ class Answers:
         return draw_walks(image, {name: [step[:3] for step in steps]})
 
     def disk(self, chains: str, file: str | None, steps: int = 1000) -> Plot:
-        """A hierarchy in the Poincare disk, trained on the spot: of ``chains``, one a line,
-        ``animal > mammal > dog``, or of the ``file`` of a closure, see
-        :func:`~hypvision.data.closures.read_closure`."""
+        """Train points for a hierarchy, and return a figure of them in the Poincare disk. The
+        hierarchy is given by ``chains`` with lines such as ``animal > mammal > dog``, or by the
+        ``file`` of a closure, see :func:`~hypvision.data.closures.read_closure`."""
         if file:
             closure = read_closure(file, True, MAX_BYTES, MAX_PAIRS)
             title = Path(file).stem.replace("_", " ") + ": "
@@ -290,7 +296,7 @@ def _listed(words: str) -> list[str]:
 
 
 def known_model(name: str) -> str:
-    """The name of a model of timm or of the zoo; addresses and paths of files are refused."""
+    """Return the name of a model of timm or of the zoo; refuse addresses and paths of files."""
     name = (name or "").strip()
     records = builtin_index().records
     if name in records or timm.is_model(name):
@@ -302,7 +308,8 @@ def known_model(name: str) -> str:
 
 
 def known_clip(name: str) -> str:
-    """A CLIP with its weights, as ``--clip`` takes it; addresses and paths of files are refused."""
+    """Return the name of a CLIP with its weights, as ``--clip`` takes it; refuse addresses and
+    paths of files."""
     name = (name or "").strip()
     here = clips_here()
     if name in here:
@@ -323,12 +330,13 @@ def known_clip(name: str) -> str:
 
 
 def zoo_models() -> list[str]:
-    """The trained weights of the zoo, by name."""
+    """Return the names of the zoo's trained weights."""
     return list(builtin_index().records)
 
 
 def best_clip() -> str:
-    """A CLIP that was fetched, which knows photos, or else one of those that ship."""
+    """Return the name of a CLIP that was fetched, because such a CLIP knows photos, or else of one
+    that ships."""
     here = clips_here()
     fetched = [name for name in here if name not in builtin_index().records]
     return [*fetched, *here, "ViT-B-16:openai"][0]

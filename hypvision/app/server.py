@@ -1,4 +1,4 @@
-"""Serving the page: by default to this machine alone, and without a network."""
+"""Serves the page: by default only to this machine, and without a connection to the network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hypvision.app.worker import SECONDS, Worker
 from hypvision.io.errors import HypvisionError
 
 UPLOAD = 20  # largest upload in megabytes
-WAITING = 16  # requests that may wait while another one is computed
+WAITING = 16  # number of requests that may wait while another one is computed
 HERE = ("127.0.0.1", "localhost")
 
 
@@ -30,17 +30,17 @@ def serving(
     upload: int = UPLOAD,
     seconds: float = SECONDS,
 ) -> Iterator[str]:
-    """The address of the page, served inside the block; then uploads and results are removed.
+    """Serve the page inside the block and yield its address; then remove uploads and results.
 
     Args:
-        answers: what the page calls.
-        host: the network address to listen at; the default is reached from this machine alone.
-        port: None: the first free one from 7860.
-        upload: largest file, in megabytes.
-        seconds: for one request; one that takes longer is ended.
+        answers: the functions that the page calls.
+        host: network address to listen at; the default can only be reached from this machine.
+        port: port to listen at; None: the first free one from 7860.
+        upload: largest file to upload, in megabytes.
+        seconds: longest time for a request; one that takes longer is ended.
     """
     gr = gradio()
-    # system fonts: the page loads none from the network
+    # System fonts, so that the page loads none from the network.
     fonts = dict(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     theme = gr.themes.Default(**fonts)
     # Gradio requests its own server at start, which a proxy would not reach.
@@ -75,8 +75,8 @@ def serving(
 
 
 def serve(answers: Answers, **options: Any) -> None:
-    """Print the address of the page and serve it until the process is interrupted; ``options`` of
-    :func:`serving`."""
+    """Print the address of the page and serve it until the process is interrupted; ``options`` go
+    to :func:`serving`."""
     with serving(answers, **options) as address, suppress(KeyboardInterrupt):
         print(f"The app is at {address} (Ctrl-C ends it)", flush=True)
         threading.Event().wait()

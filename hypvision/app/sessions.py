@@ -1,9 +1,9 @@
 """The border of the app: which requests reach Gradio, and which of its files a client can name.
 
-Gradio names an upload by its full path on the server, and takes such a name from anyone. Behind
-:class:`Sessions` a client sees ``/uploads/SIGNATURE/FOLDER/NAME`` instead. The signature is valid
-for one session alone, which a cookie tells, so that the name of another user's file is worth
-nothing, and a path of the server is never a valid name.
+Gradio names an upload by its full path on the server, and accepts such a name from anyone. Behind
+:class:`Sessions` a client sees ``/uploads/SIGNATURE/FOLDER/NAME`` instead. The signature is only
+valid for one session, which a cookie identifies. So the name of another user's file is useless, and
+a path of the server is never a valid name.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-LONGEST = 2**20  # bytes of a request that is not an upload
+LONGEST = 2**20  # largest request in bytes that is not an upload
 _API = "/gradio_api/"
 _FILE = "/gradio_api/file="
-# What the page asks for, and no other route of Gradio's: some of them fetch addresses, or save and
-# show states
+# Only the routes of Gradio that the page uses: some others fetch addresses, or save and show the
+# states of sessions.
 _ASSETS = r"/(static|assets|svelte)/.*|/favicon\.ico"
 _READ = rf"/|/config/?|/manifest\.json|/robots\.txt|(/gradio_api)?/theme\.css|{_ASSETS}|{_FILE}.*|"
 _READ += (
@@ -42,24 +42,24 @@ ROUTES = {
     "POST": rf"{_API}(upload|queue/join|cancel|reset/?)",
 }
 _HANDLE = re.compile(r"/uploads/([0-9a-f]{32})/(\w+)/([^/]+)")
-_OWN = ("session_hash", "upload_id")  # chosen by the client: two may choose the same
+_OWN = ("session_hash", "upload_id")  # a client chooses these, and two clients may choose the same
 _COOKIE = re.compile(rb"(?:^|; ?)hypvision=([0-9a-f]{64})(?:;|$)")
 
 
 class _RefusedError(Exception):
-    """A status of HTTP and a sentence."""
+    """The refusal of a request: a status of HTTP and a sentence."""
 
 
 class Sessions:
-    """ASGI middleware for the page, see above; the folder of uploads is that of ``GRADIO_TEMP_DIR``
-    at the start."""
+    """ASGI middleware for the page, see the module; the folder of uploads is that of
+    ``GRADIO_TEMP_DIR`` when the app starts."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]):
         self._app = app
         self._key = secrets.token_bytes(32)
         self._folder = str(uploads())
         places = "|".join(re.escape(place) for place in (self._folder, quote(self._folder)))
-        # Gradio's names have none of these
+        # Names of Gradio's files contain none of the excluded characters.
         self._paths = re.compile(rf'(?:{places})(?:/(\w+)/([^"\\<>\r\n]+))?')
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -97,7 +97,7 @@ class Sessions:
             await self._app(scope, receive, tell)
         except Exception as error:
             body = b""
-            # Gradio ends the stream of a session that it does not know by an exception
+            # Gradio ends the stream of an unknown session with an exception.
             if not started:
                 if not isinstance(error, _RefusedError):
                     traceback.print_exception(error)
@@ -115,10 +115,10 @@ class Sessions:
     async def _inward(
         self, session: str, scope: Message, receive: Receive
     ) -> tuple[Message, Receive]:
-        """A request with the server's names in place of the client's."""
+        """Return a request in which the server's names replace the client's."""
         path = scope["path"]
         if not re.fullmatch(ROUTES.get(scope["method"], ""), path, re.DOTALL):
-            raise _RefusedError(404, "There is nothing at this address.")
+            raise _RefusedError(404, "There is nothing at this address. Use the page of the app.")
         kept = [
             pair for pair in parse_qsl(scope["query_string"].decode("latin-1")) if pair[0] in _OWN
         ]
@@ -150,11 +150,13 @@ class Sessions:
             body = body + message.get("body", b"")
             more = message.get("more_body", False)
         if more or len(body) > LONGEST:
-            raise _RefusedError(413, f"A request has {LONGEST:,} bytes at most. Give less text.")
+            raise _RefusedError(
+                413, f"A request may have at most {LONGEST:,} bytes. Give less text."
+            )
         try:
             content = self._with_files(session, json.loads(body))
         except (ValueError, RecursionError) as error:
-            raise _RefusedError(400, "The request is not JSON.") from error
+            raise _RefusedError(400, "The request is not JSON. Use the page of the app.") from error
         if isinstance(content, dict) and isinstance(content.get("session_hash"), str):
             content["session_hash"] = self._sign(session, content["session_hash"])
         return json.dumps(content).encode()
@@ -171,7 +173,7 @@ class Sessions:
         return value
 
     def _file(self, session: str, handle: Any) -> str:
-        """The path of a file that the session may name."""
+        """Return the path of a file that the session may name; refuse other files."""
         found = _HANDLE.fullmatch(handle) if isinstance(handle, str) else None
         if found is None or not hmac.compare_digest(
             found[1], self._sign(session, found[2], _plain(found[3]))
@@ -183,8 +185,8 @@ class Sessions:
             raise _RefusedError(403, str(error)) from error
 
     def _outward(self, session: str, body: bytes) -> bytes:
-        """A text with the client's names in place of the server's, and a sentence in place of no
-        message."""
+        """Return a response in which the client's names replace the server's, and a general
+        sentence replaces an error without a message."""
 
         def handle(found: re.Match[str]) -> str:
             folder, name = found.groups()
@@ -200,6 +202,6 @@ class Sessions:
 
 
 def _plain(name: str) -> str:
-    """A name without any escapes of addresses."""
+    """Return a name without any of the escapes of addresses."""
     shorter = unquote(name)
     return name if shorter == name else _plain(shorter)

@@ -1,5 +1,5 @@
-"""What the app accepts from a client, and what it tells: files that were uploaded, and sentences
-without folders."""
+"""The files that the app accepts from a client, which must be uploads, and the sentences that it
+shows for errors, without folders of this machine."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _FOLDERS = re.compile(
 
 
 def uploads() -> Path:
-    """Gradio's folder of uploads and results, resolved."""
+    """Return Gradio's folder of uploads and results, resolved."""
     return Path(
         os.environ.get("GRADIO_TEMP_DIR") or Path(tempfile.gettempdir()) / "gradio"
     ).resolve()
 
 
 def uploaded(path: str | None) -> str | None:
-    """The resolved path of a file below :func:`uploads`; None for none.
+    """Return the resolved path of a file below :func:`uploads`; None for no path.
 
-    Every path that a client sends goes through here. Gradio itself checks only those in payloads
-    that carry its mark (``meta``), which a client may leave out.
+    Every path that a client sends is checked here. Gradio itself only checks paths in payloads that
+    carry its mark (``meta``), which a client may leave out.
 
     Raises:
-        HypvisionError: the path leads elsewhere or nowhere; the message does not say which.
+        HypvisionError: the path leads elsewhere or to no file; the message does not say which.
     """
     if not path:
         return None
@@ -49,7 +49,7 @@ def uploaded(path: str | None) -> str | None:
 
 
 def without_folders(message: str) -> str:
-    """A message that names files, but not the folders of this machine.
+    """Return a message without the folders of this machine; names of files stay.
 
     >>> without_folders("The image '/home/me/my photos/cat.png' is missing in /mnt/data/a.tar.")
     "The image 'cat.png' is missing in a.tar."
@@ -58,8 +58,8 @@ def without_folders(message: str) -> str:
 
 
 def told(error: Exception) -> str:
-    """The sentence for an error; one that is a bug gets a general one, and its traceback goes to
-    the terminal."""
+    """Return the sentence that a client sees for an error. An unexpected error gets a general
+    sentence, and its traceback goes to the terminal."""
     message = one_line(error, 2000) if isinstance(error, HypvisionError) else explain_machine(error)
     if message is None:
         traceback.print_exception(error)

@@ -1,5 +1,5 @@
-"""The answers of the app, computed in a process of its own: a thread cannot be stopped, but a
-process can, and gives back its memory."""
+"""Computes the answers of the app in a process of its own: unlike a thread, a process can be
+stopped, and then gives back its memory."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from hypvision.app.answers import Answers
 from hypvision.app.uploads import told
 from hypvision.io.errors import HypvisionError
 
-SECONDS = 300  # for one request
-_answers: Answers  # of the process that computes
+SECONDS = 300  # longest time for a request
+_answers: Answers  # set in the process that computes
 
 
 class Worker:
-    """Has the methods of :class:`~hypvision.app.answers.Answers`; one call is computed at a time.
+    """An object with the methods of :class:`~hypvision.app.answers.Answers`, which computes one
+    call at a time in another process.
 
     Args:
-        answers: what the process computes with; models are loaded there.
-        seconds: the longest computation. The process is then killed, and another one begins,
-            without models in memory.
+        answers: settings of the answers; the models are loaded in the other process.
+        seconds: longest time of a computation. After it the process is killed, and a new one is
+            started, without models in memory.
     """
 
     def __init__(self, answers: Answers, seconds: float = SECONDS):
@@ -43,32 +44,32 @@ class Worker:
         return answer
 
     def _start(self) -> None:
-        # a fork would copy the locks of the server's threads
+        # Spawn, because a fork would copy the locks of the server's threads.
         spawn = multiprocessing.get_context("spawn")
         self._pool = ProcessPoolExecutor(1, spawn, _begin, (self._answers,))
         self._process = self._pool.submit(os.getpid)
 
     def close(self) -> None:
-        """End the process, also while it computes."""
+        """End the process, even while it computes."""
         if self._lock.locked() and self._process.done():
             self._kill()
         self._pool.shutdown()
 
     def _kill(self) -> None:
-        with suppress(OSError, BrokenExecutor):  # it has ended by itself
+        with suppress(OSError, BrokenExecutor):  # the process may have ended by itself
             os.kill(self._process.result(), signal.SIGKILL)
 
     def _ask(self, name: str, *args: Any) -> Any:
         with self._lock:
             try:
-                self._process.result()  # the start does not count
+                self._process.result()  # wait for the start, which does not count as computing
                 found, notes, mistake = self._pool.submit(_answer, name, args).result(self._seconds)
             except BrokenExecutor as error:
                 self._pool.shutdown()
                 self._start()
                 raise HypvisionError(
                     "The process that computes the answers has ended, perhaps for lack of memory, "
-                    "and was started anew. Try again, with a smaller input."
+                    "and was started again. Try again with a smaller input."
                 ) from error
             except TimeoutError as error:
                 self.close()
@@ -87,7 +88,7 @@ class Worker:
 def _begin(answers: Answers) -> None:
     global _answers
     _answers = answers
-    # Ctrl-C is for the server, which ends this process
+    # Ignore Ctrl-C, which is for the server; the server then ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -99,7 +100,8 @@ def _end_with_parent() -> None:
 
 
 def _answer(name: str, args: tuple[Any, ...]) -> tuple[Any, list[tuple[str, str]], str | None]:
-    """The result, the warnings with the files that they come from, and the sentence of an error."""
+    """Return the result, the warnings with the files that they come from, and the sentence of an
+    error, or None if there was none."""
     found = mistake = None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")

@@ -1,9 +1,9 @@
 """The ``hypvision`` command: ``hypvision train CONFIG``, ``hypvision test CONFIG WEIGHTS``, ...
 
 A command is a row of :data:`COMMANDS`. Its module has ``add_NAME_arguments(parser)`` and
-``run_NAME(args)``, and is a thin one: it reads arguments and calls the package that does the work.
-The module imports nothing that needs PyTorch at its top, so that help is fast;
-:mod:`hypvision_cli`, the console script, runs ``import hypvision`` itself.
+``run_NAME(args)``, and is thin: it reads arguments and calls the package that does the work. The
+top of the module imports nothing that needs PyTorch, so that help is fast; the console script,
+:mod:`hypvision_cli`, runs ``import hypvision`` itself.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ __all__ = ["COMMANDS", "GROUPS", "Command", "main", "parser_of"]
 
 
 class Command(NamedTuple):
-    """A command: what it does in one line, the module in this package (default: of its first word),
-    and whether it runs without PyTorch."""
+    """A command: what it does, in one line; its module in this package (default: the first word of
+    its name); and whether it runs without PyTorch (``light``)."""
 
     help: str
     module: str | None = None
     light: bool = False
 
 
-#: Groups of commands by name: what they are about, and two of them as a user would type them.
+#: Groups of commands by name: the topic of each group, and two example calls without "hypvision".
 GROUPS = {
     "": ("models and images", "train hcformer-nano-clusters-p2_25e_cifar10",
          "predict photos/ --model hcformer_nano.cifar10"),
@@ -53,7 +53,7 @@ GROUPS = {
              "data prepare voc20 SOURCE OUT"),
 }  # fmt: skip
 
-#: Commands by name; ``"GROUP NAME"`` for a command of a group.
+#: All commands by name, which is ``"GROUP NAME"`` for a command of a group.
 COMMANDS = {
     "train": Command("train a classifier, segmenter, detector or language model"),
     "test": Command("measure a checkpoint on test data", "train"),
@@ -61,15 +61,15 @@ COMMANDS = {
     "predict": Command("run any model on images, folders and videos"),
     "explain": Command("draw what a model sees in an image: the class, clusters, parts"),
     "disk": Command("put words or photos into a Poincare disk: a page to walk through"),
-    "app": Command("look at all that in a browser: a page on this machine"),
+    "app": Command("use the models in a browser: a page on this machine"),
     "export": Command("write a model for ONNX or torch.export"),
     "check": Command("look at the data of a config before a training"),
     "browse": Command(
         "draw what a config feeds its model: augmented, with labels, masks, boxes", "check"
     ),
-    "summary": Command("count what a model has and does, and measure its speed, by module"),
+    "summary": Command("count the parameters and work of a model by module, and measure its speed"),
     "configs": Command("list the configs that ship", light=True),
-    "exec": Command("run another project's script with our models registered", "configs"),
+    "exec": Command("run another project's script with hypvision's models registered", "configs"),
     "zoo list": Command("list the trained weights of the zoo"),
     "zoo get": Command("fetch and verify weights of the zoo"),
     "zoo verify": Command("check the weights on this machine against the index"),
@@ -77,14 +77,14 @@ COMMANDS = {
     "zoo card": Command("print the model card of weights"),
     "zoo push": Command("make a release of weights: a folder or a hub repository"),
     "zoo publish": Command("measure a trained checkpoint and put it into a model zoo"),
-    "zoo familiar": Command("tell a classifier of a model zoo which images it knows"),
+    "zoo familiar": Command("record in a classifier of a model zoo which images are familiar"),
     "zoo convert": Command("convert an official checkpoint to hypvision's names, or back"),
     "fewshot base2new": Command(
         "few-shot recognition with CLIP: half of the classes, then the rest"
     ),
-    "fewshot shots": Command("all classes, after 1, 2, 4, 8 and 16 images of each"),
-    "fewshot cross": Command("train on ImageNet, test on other data sets"),
-    "fewshot dg": Command("train on ImageNet, test on its variants"),
+    "fewshot shots": Command("few-shot recognition of all classes, from 1 to 16 images of each"),
+    "fewshot cross": Command("few-shot training on ImageNet, tests on other data sets"),
+    "fewshot dg": Command("few-shot training on ImageNet, tests on its variants"),
     "fewshot table": Command("print and write the tables of results"),
     "fewshot explain": Command("draw what the LatHAdapter of a finished cell has learned"),
     "clip evaluate": Command(
@@ -93,8 +93,8 @@ COMMANDS = {
     "clip segment": Command("segment images by any class names"),
     "clip chains": Command("measure how a CLIP orders texts from general to specific"),
     "clip make-chains": Command("write chains of texts from shapes, emoji or captions"),
-    "clip radius": Command("hyperbolic radii of CLIP embeddings, before and after tuning"),
-    "metric embed": Command("embeddings of images, in a file"),
+    "clip radius": Command("measure hyperbolic radii of a CLIP, before and after tuning"),
+    "metric embed": Command("write embeddings of images or texts into a file"),
     "metric search": Command("find the nearest images in a folder"),
     "metric hierarchy": Command("draw the hierarchy that a metric learner found"),
     "metric closure": Command("embed a hierarchy of names, such as WordNet's mammals, and draw it"),
@@ -102,9 +102,9 @@ COMMANDS = {
     "lm generate": Command("continue texts with a language model"),
     "lm eval": Command("run tasks of the lm-evaluation-harness on a language model"),
     "scaling run": Command("train the toy model of superposition over a grid, and draw its losses"),
-    "scaling heads": Command("overlaps and norms of the output heads of language models"),
-    "scaling tokens": Command("frequencies of tokens in texts"),
-    "scaling fit": Command("the joint fit of losses of language models"),
+    "scaling heads": Command("measure overlaps and norms of the output heads of language models"),
+    "scaling tokens": Command("count the frequencies of tokens in texts"),
+    "scaling fit": Command("fit one scaling law to the losses of language models"),
     "data make": Command("write scenes of emoji on photos to disk"),
     "data prepare": Command(
         "write a published data set as configs read it: label maps, class folders"
@@ -117,7 +117,7 @@ COMMANDS = {
 
 
 def parser_of(name: str) -> Parser:
-    """The parser of a command."""
+    """Return the parser of a command."""
     text = COMMANDS[name].help
     parser = Parser(prog=f"hypvision {name}", description=f"{text[0].upper()}{text[1:]}.")
     _part(name, "add", "_arguments")(parser)
@@ -136,7 +136,7 @@ def main(argv: Sequence[str] | None = None, load: Callable[[], None] | None = No
 
 
 def _silence_libraries() -> None:
-    """Leave out warnings of libraries about their own code, which users cannot change."""
+    """Ignore warnings of libraries about their own code, which users cannot change."""
     warnings.filterwarnings("ignore", module=r"(mmengine|mmcv|mmdet|mmseg)(\.|$)")
     for text in ("pkg_resources is deprecated", "torch.meshgrid: in an upcoming release"):
         warnings.filterwarnings("ignore", text)
@@ -164,7 +164,8 @@ def _run(argv: list[str], load: Callable[[], None] | None) -> None:
         os.getcwd()
     except FileNotFoundError as error:
         raise HypvisionError(
-            "The working directory no longer exists. Go to another one, and repeat it."
+            "The working directory no longer exists. Change to another one, and run the command "
+            "again."
         ) from error
     name = _command(argv)
     parser = parser_of(name)
@@ -186,8 +187,8 @@ def _run(argv: list[str], load: Callable[[], None] | None) -> None:
 
 @contextmanager
 def _plain_output(name: str, args: Namespace) -> Iterator[None]:
-    """Context in which warnings are sentences, and what is printed cannot move the cursor;
-    ``train`` and ``test`` write such messages to their log."""
+    """Context in which warnings are printed as sentences, and printed text cannot move the cursor;
+    ``train`` and ``test`` write such messages to their log instead."""
     with warnings.catch_warnings(), ExitStack() as streams:
         if "verbose" not in args:
             _silence_libraries()
@@ -203,7 +204,8 @@ def _part(name: str, prefix: str, suffix: str = "") -> Callable:
 
 
 def _command(argv: list[str]) -> str:
-    """The command that the words begin with. Help, the version and errors end here."""
+    """Return the command that ``argv`` begins with. Help, the version and errors end the process
+    here."""
     first = argv[0] if argv else ""
     if first in COMMANDS:
         return first
@@ -220,14 +222,15 @@ def _command(argv: list[str]) -> str:
 
 
 def _without_command(argv: list[str]) -> int:
-    """Print what words that begin with no command ask for."""
+    """Handle words that begin with no command: print help, the version or the completion script,
+    and return the exit status."""
     parser = _parser("hypvision", GROUPS)
     parser.add_argument("--version", action="version", version=f"hypvision {__version__}")
     parser.add_argument(
         "--completion",
         choices=("bash", "zsh", "fish"),
         metavar="SHELL",
-        help="print what completes commands and options in bash, zsh or fish",
+        help="print the script that completes commands and options in bash, zsh or fish",
     )
     known = [*_words(""), *filter(None, GROUPS)]
     parser.add_argument("command", choices=known, nargs="?", metavar="COMMAND")
@@ -239,12 +242,12 @@ def _without_command(argv: list[str]) -> int:
 
 
 def _words(group: str) -> list[str]:
-    """The commands of a group, without its name; those of "" stand alone."""
+    """Return the commands of a group, without its name; for the group "" those of one word."""
     return [name.split()[-1] for name in COMMANDS if name.split()[:-1] == group.split()]
 
 
 def _parser(prog: str, groups: Iterable[str]) -> Parser:
-    """A parser whose help lists the commands of the groups."""
+    """Return a parser whose help lists the commands of the groups."""
     width = max(map(len, COMMANDS))
     lines = []
     for group in groups:
@@ -253,7 +256,7 @@ def _parser(prog: str, groups: Iterable[str]) -> Parser:
         own = [name for name in COMMANDS if name.split()[:-1] == group.split()]
         lines += [f"  {name:{width}}  {COMMANDS[name].help}" for name in own]
         lines += [f"    hypvision {example}" for example in examples] + [""]
-    epilog = "\n".join([*lines, "hypvision COMMAND --help tells the options of each."])
+    epilog = "\n".join([*lines, "hypvision COMMAND --help tells the options of a command."])
     return Parser(
         prog=prog,
         epilog=epilog,
@@ -263,7 +266,7 @@ def _parser(prog: str, groups: Iterable[str]) -> Parser:
 
 
 def _completion(shell: str) -> str:
-    """A script for a shell that completes commands and options."""
+    """Return a shell's script that completes commands and options."""
     import shtab
 
     parser = Parser(prog="hypvision")

@@ -1,4 +1,5 @@
-"""``python -m hypvision.cli``: the command of this interpreter, wherever the console script is."""
+"""``python -m hypvision.cli``: the command line of this interpreter, even if the console script is
+not installed on the path."""
 
 import sys
 

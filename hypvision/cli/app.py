@@ -1,4 +1,5 @@
-"""``hypvision app``: the models in a page of the browser; see :mod:`hypvision.app`."""
+"""``hypvision app`` serves a page on which models are used in a browser; see
+:mod:`hypvision.app`."""
 
 from __future__ import annotations
 
@@ -12,25 +13,30 @@ def add_app_arguments(parser: Parser) -> None:
     parser.add("--gallery DIR", "folder of images that the tab Find searches, with its sub-folders")
     parser.add(
         "--host ADDRESS",
-        "network address to listen at: 127.0.0.1 for this machine alone, 0.0.0.0 for all",
+        "network address to listen at: 127.0.0.1 for this machine only, 0.0.0.0 for all networks",
         default="127.0.0.1",
     )
-    parser.add("--port N", "default: the first free one from 7860", whole(1, 65535))
+    parser.add(
+        "--port N", "port of the page (default: the first free one from 7860)", whole(1, 65535)
+    )
     parser.add("--max-upload MB", "largest file to upload, in megabytes", whole(1, 10_000), 20)
     parser.add(
         "--max-pixels MILLIONS",
-        "largest picture; a larger JPEG is read at 1/2 to 1/8 size",
+        "largest picture, in millions of pixels; a larger JPEG is read at 1/2 to 1/8 of its size",
         whole(1, 178),
         16,
     )
     parser.add(
-        "--time-limit SECONDS", "for one request, which is then ended", whole(1, 86_400), 300
+        "--time-limit SECONDS",
+        "longest time for a request, which is then ended",
+        whole(1, 86_400),
+        300,
     )
     add_device_argument(parser)
 
 
 def run_app(args: Namespace) -> None:
-    """``app`` from parsed arguments; serves the page until it is interrupted."""
+    """Run ``app``: serve the page until it is interrupted."""
 
     require("gradio", "app")
     from hypvision.app import Answers, serve

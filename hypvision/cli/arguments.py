@@ -1,5 +1,5 @@
-"""Shared by the parsers of all commands: errors that suggest a similar name, numbers with limits,
-checks of outputs."""
+"""Parts shared by the parsers of all commands: errors that suggest a similar name, numbers with
+limits, checks of outputs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class _Rule(NamedTuple):
-    """The other arguments that an argument needs, one of them, and those that leave it without
-    effect: options, or words of an argument with choices."""
+    """The conditions of an argument: it has an effect only with one of ``needs``, and none with any
+    of ``without``; both name options, or words of an argument with choices."""
 
     action: Action
     needs: Sequence[str]
@@ -30,7 +30,7 @@ class _Rule(NamedTuple):
 
 class Parser(ArgumentParser):
     """A parser that suggests similar names in its errors, and knows which arguments are outputs and
-    which have an effect only beside others."""
+    which have an effect only together with others."""
 
     def __init__(self, **options: Any):
         super().__init__(allow_abbrev=False, **options)
@@ -54,17 +54,17 @@ class Parser(ArgumentParser):
         """Add an argument.
 
         Args:
-            name: a flag, or the name of a positional argument, and what stands for its value:
-                ``"--steps N"``; ``"--keys NAME..."`` takes one or more, ``"--amp"`` none.
-            help: what it is; a default that is a number or a word is added, unless the help has
-                one, and so is what it needs and what leaves it without effect.
-            type: what a word of the command line becomes.
-            default: the value where it is not given; of ``...`` an empty list.
+            name: a flag or the name of a positional argument, with a placeholder for its value:
+                ``"--steps N"``; ``"--keys NAME..."`` takes one or more values, ``"--amp"`` none.
+            help: what the argument is; a default that is a number or a word is added, unless the
+                help mentions a default, and so are the conditions ``needs`` and ``without``.
+            type: converts a word of the command line.
+            default: the value if the argument is not given; for ``...`` an empty list.
             group: a group of the parser.
-            output: ``"file"`` or ``"folder"`` for one to write. By convention ``--out`` is a folder
-                and ``--save`` a file, in every command.
-            needs: it has an effect only beside one of these options or chosen words.
-            without: it has no effect beside any of these.
+            output: ``"file"`` or ``"folder"`` if the command writes to this path. By convention
+                ``--out`` is a folder and ``--save`` a file, in every command.
+            needs: the argument has an effect only with one of these options or chosen words.
+            without: the argument has no effect with any of these.
             options: further ones of :meth:`add_argument`.
         """
         flag, _, shown = name.partition(" ")
@@ -89,8 +89,8 @@ class Parser(ArgumentParser):
             self._rules.append(_Rule(action, needs, without))
 
     def inputs(self, args: Namespace) -> Iterator[str]:
-        """The arguments that may be files which the command reads: all strings that are not
-        outputs, also after ``KEY=`` and ``NAME:``."""
+        """Yield the arguments that may be files which the command reads: all strings that are not
+        outputs, and what follows ``KEY=`` and ``NAME:`` in them."""
         for name, value in vars(args).items():
             if name not in self._outputs:
                 for text in value if isinstance(value, list) else [value]:
@@ -98,7 +98,8 @@ class Parser(ArgumentParser):
                         yield from {text, text.partition("=")[2], text.partition(":")[2]} - {""}
 
     def check_outputs(self, args: Namespace) -> None:
-        """Refuse outputs that may not be written, before the work (:mod:`hypvision.io.files`)."""
+        """Refuse outputs that cannot be written, before the work begins
+        (:mod:`hypvision.io.files`)."""
         for name, what in self._outputs.items():
             path = getattr(args, name)
             if path is None:
@@ -121,7 +122,7 @@ class Parser(ArgumentParser):
         return any(word.partition("=")[0] in action.option_strings for word in self._words)
 
     def _check_effects(self, args: Namespace) -> None:
-        """Refuse a given argument that nothing would read."""
+        """Refuse a given argument that would have no effect."""
         given = [action for action in self._actions if self._is_given(action, args)]
         named = {_name(action) for action in given}
         named |= {str(getattr(args, action.dest, "")) for action in given if action.choices}
@@ -155,19 +156,20 @@ class Parser(ArgumentParser):
 
 
 def _name(action: Action) -> str:
-    """What a user calls an argument."""
+    """Return the name of an argument that a user types or sees in help."""
     return action.option_strings[0] if action.option_strings else str(action.metavar or action.dest)
 
 
 def _with_rules(help: str, needs: Sequence[str], without: Sequence[str]) -> str:
-    """A help text, with what its argument needs and what leaves it without effect."""
+    """Return a help text, with what its argument needs and what leaves it without effect."""
     begin = f"with {' or '.join(needs)}: " if needs else ""
     end = f"; not with {' or '.join(without)}" if without else ""
     return f"{begin}{help}{end}"
 
 
 def _with_default(help: str, default: Any) -> str:
-    """A help text, with the default where that is a number or a word and is not told yet."""
+    """Return a help text, with the default if this is a number or a word and the help does not
+    mention it yet."""
     if not isinstance(default, str | int | float) or "default" in help:
         return help
     shown = f"{default:g}" if isinstance(default, float) else str(default)
@@ -188,7 +190,7 @@ def _device(text: str) -> str:
 
 
 def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
-    """A type of arguments: whole numbers within limits."""
+    """Return a type of arguments: whole numbers from ``least`` to ``most``."""
 
     def parse(text: str) -> int:
         try:
@@ -205,7 +207,7 @@ def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
 
 
 def number(text: str) -> float:
-    """A type of arguments: finite numbers."""
+    """Convert a word of the command line to a finite number, as a type of arguments."""
     try:
         value = float(text)
     except ValueError:
@@ -216,8 +218,8 @@ def number(text: str) -> float:
 
 
 def refuse(args: Namespace, names: Iterable[str], because: str) -> None:
-    """Raise an error that begins with the first of these options that was given, though nothing
-    would read it. Their defaults are None, False or an empty list."""
+    """Raise an error for the first of these options that was given, because the command would not
+    read it; the error begins with its name. Their defaults are None, False or an empty list."""
     for name in names:
         value = getattr(args, name)
         if value is not None and value is not False and value != []:
@@ -225,17 +227,18 @@ def refuse(args: Namespace, names: Iterable[str], because: str) -> None:
 
 
 def add_model_args(parser: Parser, **options: Any) -> None:
-    """Add ``--model-args`` to a parser."""
+    """Add ``--model-args``, the arguments of a timm model, to a parser."""
     parser.add(
         "--model-args KEY=VALUE...",
-        "arguments of a timm model, as in model.backbone of its config, e.g. patch_size=2 "
+        "arguments of a timm model, as in model.backbone of a config, e.g. patch_size=2 "
         "img_size=32",
         **options,
     )
 
 
 def add_cfg_options(parser: Parser, what: str, **options: Any) -> None:
-    """Add ``--cfg-options``, which :func:`hypvision.engine.config.parse_options` reads."""
+    """Add ``--cfg-options`` with the help ``what`` to a parser;
+    :func:`hypvision.engine.config.parse_options` reads its values."""
     parser.add("--cfg-options KEY=VALUE...", what, **options)
 
 
@@ -243,16 +246,16 @@ CLIP_HELP = (
     "NAME: a model of open_clip (ViT-B-16), a hyperbolic one (meru-vit-s-16, hycoclip-vit-b-16), "
     "weights of `hypvision zoo list --task zero-shot` (emoji-s16, emoji-t8, "
     "hycoclip-emoji-s16 ship), hf-hub:USER/REPO, local-dir:PATH, or a file; WEIGHTS: a tag "
-    "(openai, redcaps, grit), a file, zoo:NAME, or none for random ones; not needed where NAME has "
-    "only one; OPTION: force_image_size, force_context_length, force_quick_gelu, or lora, a folder "
-    "of peft"
+    "(openai, redcaps, grit), a file, zoo:NAME, or the word none for random weights; may be left "
+    "out if NAME has only one; OPTION: force_image_size, force_context_length, force_quick_gelu, "
+    "or lora, a folder of peft"
 )
 
 
 def add_clip_argument(
     parser: Parser, what: str, default: str | None = None, **options: Any
 ) -> None:
-    """Add ``--clip NAME[:WEIGHTS][,OPTION=VALUE]``; see
+    """Add ``--clip NAME[:WEIGHTS][,OPTION=VALUE]`` to a parser; its help begins with ``what``. See
     :func:`hypvision.clip.names.clip_options`."""
     shown = f" (default: {default})" if default else ""
     name = "--clip NAME[:WEIGHTS][,OPTION=VALUE]"
@@ -260,7 +263,7 @@ def add_clip_argument(
 
 
 def clip_of(name: str, device: str = "cpu") -> CLIPBundle:
-    """The model that ``--clip`` means, on a device."""
+    """Return the model that the value of ``--clip`` names, on a device."""
     from hypvision.clip.models import create_clip
     from hypvision.clip.names import clip_options
 
@@ -275,8 +278,8 @@ def add_sources_arguments(
     group: _ActionsContainer | None = None,
     more: str = "",
 ) -> None:
-    """The arguments that name images and videos, shared by several commands; in a ``group`` they
-    are one way among others; ``more``: what else one takes."""
+    """Add the arguments that name images and videos, shared by several commands; in a ``group``
+    they are optional; ``more`` is added to their help."""
     text = (
         "image, folder of images (with its sub-folders), glob pattern, list of paths (.txt), or "
         f"video{more}"
@@ -287,18 +290,18 @@ def add_sources_arguments(
 
 
 def add_texts_argument(parser: Parser, what: str, **options: Any) -> None:
-    """``--texts``: texts, or a file of them; see :func:`texts_of`."""
+    """Add ``--texts``: texts, or a file of texts; see :func:`texts_of`."""
     parser.add(
         "--texts TEXT|FILE...",
-        f"{what}: texts in quotes, or a .txt file with one a line",
+        f"{what}: texts in quotes, or a .txt file with one text a line",
         needs=["--clip"],
         **options,
     )
 
 
 def texts_of(args: Namespace, once: bool = True) -> list[str]:
-    """The texts that ``--texts`` means, each once; or every line of the files, empty ones too, as
-    often as it is there."""
+    """Return the texts that ``--texts`` names, each once; with ``once=False`` every line of the
+    files, also empty and repeated ones."""
     from hypvision.io.files import names_file, read_lines
 
     every: list[str] = []
@@ -309,12 +312,12 @@ def texts_of(args: Namespace, once: bool = True) -> list[str]:
             every += read_lines(given, "the list of texts", blank=not once)
         else:
             raise HypvisionError(
-                f"--texts: '{given}' is a file, but a list of texts ends in .txt. Rename it."
+                f"--texts: '{given}' is a file, but a file of texts must end in .txt. Rename it."
             )
     found = list(dict.fromkeys(text for text in every if text)) if once else every
     if args.texts and not any(found):
         raise HypvisionError(
-            "--texts has no text. Give texts in quotes, or a .txt file with one a line."
+            "--texts has no text. Give texts in quotes, or a .txt file with one text a line."
         )
     return found
 
@@ -329,7 +332,7 @@ def add_device_argument(parser: Parser, **options: Any) -> None:
 
 
 def device_of(args: Namespace) -> str:
-    """The device that ``--device`` means."""
+    """Return the device that ``--device`` names; without the option a GPU, if there is one."""
     import torch
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -341,5 +344,8 @@ def device_of(args: Namespace) -> str:
             "CPU."
         )
     if int(args.device.partition(":")[2] or 0) >= count:
-        raise HypvisionError(f"--device {args.device}: there are {count} GPUs, counted from 0.")
+        raise HypvisionError(
+            f"--device {args.device}: this machine has {count} GPUs, counted from 0. Choose one of "
+            "them."
+        )
     return args.device

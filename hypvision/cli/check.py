@@ -1,4 +1,4 @@
-"""``hypvision check`` and ``browse``: a config's data, as they are and as a model is fed them."""
+"""``hypvision check`` and ``browse``: a config's data, as it is and as a model gets it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 def add_check_arguments(parser: Parser) -> None:
     parser.add(
-        "config CONFIG|FOLDER", "config file, the name of one that ships, or a folder as of train"
+        "config CONFIG|FOLDER", "config file, name of a shipped config, or a folder as for train"
     )
-    parser.add("--all", "read every sample too, and list all faults")
+    parser.add("--all", "also read every sample, and list all faults")
     parser.add("--workers N", "processes that read the samples", whole(0, 256), 2)
     parser.add(
         "--out DIR",
-        "pictures of five samples a part (default: work_dirs/CONFIG/check)",
+        "folder for pictures of five samples of each part (default: work_dirs/CONFIG/check)",
         output="folder",
     )
     add_cfg_options(parser, "changes of the config, e.g. data_root=DIR, which moves all data sets")
 
 
 def run_check(args: Namespace) -> None:
-    """``check`` from parsed arguments; prints what is used and left out, and the faults, and then
-    exits with 1."""
+    """Run ``check``: print which data is used and left out, and the faults; exit with 1 if there
+    are faults."""
     from hypvision.engine.checking import check
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import parse_options
@@ -51,7 +51,7 @@ def run_check(args: Namespace) -> None:
 
 
 def _told(report: Report, everything: bool, out: str) -> list[str]:
-    """The notes and faults, and what was done."""
+    """Return lines with the notes and faults, and with what was read and drawn."""
     told = [f"note: {note}" for note in report.notes]
     told += [f"fault: {fault}" for fault in report.faults]
     if report.pictures:
@@ -63,32 +63,32 @@ def _told(report: Report, everything: bool, out: str) -> list[str]:
     return [*told, f"{read}; {faults or 'no'} fault{'s' * (faults != 1)}."]
 
 
-# copied from hypvision.engine.config, because importing it imports mmengine
+# Copied from hypvision.engine.config, because importing it imports mmengine.
 PARTS = ("train", "val", "test")
 
 
 def add_browse_arguments(parser: Parser) -> None:
     parser.add(
-        "config CONFIG|FOLDER", "config file, the name of one that ships, or a folder as of train"
+        "config CONFIG|FOLDER", "config file, name of a shipped config, or a folder as for train"
     )
     parser.add(
         "--part PART...",
-        f"of the data: {', '.join(PARTS)} (default: all that the config has)",
+        f"parts of the data: {', '.join(PARTS)} (default: all that the config has)",
         default=list(PARTS),
         choices=PARTS,
     )
-    parser.add("--samples N", "samples of each part", whole(1, 400), 12)
-    parser.add("--seed N", "of the choice of samples and of the augmentation", whole(0), 0)
+    parser.add("--samples N", "number of samples of each part", whole(1, 400), 12)
+    parser.add("--seed N", "seed of the choice of samples and of the augmentation", whole(0), 0)
     parser.add(
         "--out DIR",
-        "folder of the pictures, one a part (default: work_dirs/CONFIG/browse)",
+        "folder of the pictures, one for each part (default: work_dirs/CONFIG/browse)",
         output="folder",
     )
     add_cfg_options(parser, "changes of the config, e.g. data_root=DIR, which moves all data sets")
 
 
 def run_browse(args: Namespace) -> None:
-    """``browse`` from parsed arguments; prints what is shown, and the names of the pictures."""
+    """Run ``browse``: print what is shown, and the names of the pictures."""
     from hypvision.engine.browsing import browse
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import parse_options

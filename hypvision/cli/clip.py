@@ -1,5 +1,5 @@
 """``hypvision clip``: zero-shot evaluation, segmentation by class names, chains of texts from
-general to specific, and radii."""
+general to specific, and hyperbolic radii."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ CLASS_LISTS = (
     "coco171", "ade150", "ade847", "pc59", "pc459", "voc20", "voc20b", "coco48", "coco17", "coco65",
     "coco116", "coco133",
 )  # fmt: skip
-SUITES = ("hycoclip", "uncha", "phyclip", "open_clip")  # so is hypvision.data.zero_shot.PUBLISHED
+# Copied from hypvision.data.zero_shot.PUBLISHED, for the same reason.
+SUITES = ("hycoclip", "uncha", "phyclip", "open_clip")
 
 
 def add_clip_segment_arguments(parser: Parser) -> None:
@@ -40,10 +41,10 @@ def add_clip_segment_arguments(parser: Parser) -> None:
     known = ", ".join(CLASS_LISTS)
     parser.add(
         "--classes LIST",
-        f'"cat, dog, grass", a .txt or .json file, or one of {known} (default: the words that the '
-        "record of the CLIP names)",
+        f'class names "cat, dog, grass", a .txt or .json file of them, or one of {known} (default: '
+        "the words recorded with the weights)",
     )
-    parser.add("--weights FILE", "checkpoint of a segmenter; without: zero-shot CLIP")
+    parser.add("--weights FILE", "checkpoint of a segmenter; without it a CLIP segments zero-shot")
     parser.add("--config FILE", "the config that the weights were trained with")
     add_clip_argument(parser, "zero-shot with this CLIP (default: ViT-B-16:openai)")
     add_device_argument(parser)
@@ -51,7 +52,7 @@ def add_clip_segment_arguments(parser: Parser) -> None:
 
 
 def run_clip_segment(args: Namespace) -> None:
-    """``clip segment`` from parsed arguments; prints the names of the files written."""
+    """Run ``clip segment``: print the names of the files written."""
     from hypvision.clip.open_vocabulary import check_words
     from hypvision.clip.segmentation.segment import load_segmenter, parse_classes, segment
     from hypvision.data.classes import load_classes
@@ -74,7 +75,7 @@ def run_clip_segment(args: Namespace) -> None:
     classes = given or model.words
     if not classes:
         raise HypvisionError(
-            'This model names no words of its own: give --classes "cat, dog, grass".'
+            'This model has no words recorded with its weights: give --classes "cat, dog, grass".'
         )
     check_words(model, classes)
     model.set_classes(classes)
@@ -98,27 +99,28 @@ def add_clip_evaluate_arguments(parser: Parser) -> None:
     add_clip_argument(parser, "the CLIP to measure", required=True)
     parser.add(
         "--suite",
-        "the data sets, prompts and metrics of these papers, or of CLIP_benchmark",
+        "data sets, prompts and metrics: those of one of these papers, or of CLIP_benchmark",
         choices=SUITES,
         required=True,
     )
     parser.add(
         "--data DIR",
-        "folder of all data sets; those that are not there are left out",
+        "folder of all data sets; sets that are missing there are left out",
         default="data",
     )
     parser.add("--sets NAME...", "only these sets of the suite")
     add_device_argument(parser)
     parser.add(
         "--out DIR",
-        "folder of a result file a set, which are not measured again, and of table.csv",
+        "folder of table.csv and a result file for each set; a set with such a file is not "
+        "measured again",
         default="evaluated",
         output="folder",
     )
 
 
 def run_clip_evaluate(args: Namespace) -> None:
-    """``clip evaluate`` from parsed arguments: prints what is missing and a table, and writes it
+    """Run ``clip evaluate``: print what is missing and a table of results, and write the table
     beside the result files."""
     from hypvision.clip.names import clip_options
     from hypvision.tasks.zero_shot import Evaluator, table
@@ -148,7 +150,7 @@ def run_clip_evaluate(args: Namespace) -> None:
 
 
 def _sets_there(args: Namespace, root: Path) -> list[Benchmark]:
-    """The chosen data sets that are in the folder; prints the others."""
+    """Return the chosen data sets that are in the folder, and print the others."""
     from hypvision.data.zero_shot import suite
     from hypvision.io.checks import one_of
 
@@ -163,13 +165,13 @@ def _sets_there(args: Namespace, root: Path) -> list[Benchmark]:
             print(f"{name}: left out, there is no '{missing}'")
     if not found:
         raise HypvisionError(
-            f"None of these sets is in '{root}'. Give the folder of all data sets by --data."
+            f"None of these sets is in '{root}'. Give the folder of all data sets with --data."
         )
     return found
 
 
 def _columns(rows: list[dict[str, str]]) -> str:
-    """A table in columns, numbers to the right, and its notes below it."""
+    """Return a table as text in columns, with numbers aligned to the right and notes below."""
     names = [name for name in rows[0] if name != "note"]
     width = {
         name: max(len(row[name]) for row in [dict(zip(names, names)), *rows]) for name in names
@@ -187,7 +189,8 @@ def add_clip_chains_arguments(parser: Parser) -> None:
     add_clip_argument(parser, "the CLIP before tuning", "ViT-B-32:openai", group=model)
     parser.add(
         "--embeddings FILE",
-        "instead of a CLIP: texts, images and root (or c) of any model",
+        "instead of a CLIP: a file with any model's embeddings of the texts and images, and its "
+        "root (or c)",
         group=model,
     )
     of_clip = ["--embeddings"]
@@ -197,28 +200,35 @@ def add_clip_chains_arguments(parser: Parser) -> None:
     parser.add(
         "--images DIR", "folder of the images of the chains, by file name or id", without=of_clip
     )
-    parser.add("--steps N", "radii of the walk", whole(1, 100_000), 50)
-    parser.add("--show IMAGE...", "draw the walk of these images")
+    parser.add("--steps N", "number of radii of a walk", whole(1, 100_000), 50)
+    parser.add("--show IMAGE...", "draw the walk of these images through the texts")
     shown = ["--show"]
     parser.add(
-        "--candidates CHAINS", "chains whose texts it chooses from", needs=shown, without=of_clip
+        "--candidates CHAINS",
+        "chains whose texts a walk chooses from (default: CHAINS)",
+        needs=shown,
+        without=of_clip,
     )
     choices = ["hierarcaps", "meru"]
-    parser.add("--traversal", "the walk", default=choices[0], choices=choices, needs=shown)
+    parser.add("--traversal", "choice of texts", default=choices[0], choices=choices, needs=shown)
     parser.add(
-        "--hyperlex FILE", "HyperLex's hyperlex-all.txt: rank correlations, too", without=of_clip
+        "--hyperlex FILE",
+        "file hyperlex-all.txt of HyperLex: also measure rank correlations with it",
+        without=of_clip,
     )
     parser.add(
         "--tree FILE",
-        "json of ancestors, or BREEDS' folder: retrieval, too",
+        "json of ancestors, or BREEDS' folder: also measure retrieval in this tree",
         needs=["--tree-images"],
         without=of_clip,
     )
-    parser.add("--tree-images DIR", "its class folders", needs=["--tree"])
+    parser.add(
+        "--tree-images DIR", "folder of the tree's images, one folder a class", needs=["--tree"]
+    )
     parser.add(
         "--template TEXT",
-        "sentence around the names, such as 'a photo of a {}.' (default: the first that the "
-        "weights name, else the bare name)",
+        "sentence around the names, such as 'a photo of a {}.' (default: the first one recorded "
+        "with the weights, or the bare name)",
         needs=["--hyperlex", "--tree"],
     )
     parser.add("--out DIR", "folder of chains.json and images", default="chains", output="folder")
@@ -226,7 +236,7 @@ def add_clip_chains_arguments(parser: Parser) -> None:
 
 
 def run_clip_chains(args: Namespace) -> None:
-    """``clip chains`` from parsed arguments: prints a table, writes it and images."""
+    """Run ``clip chains``: print and write a table of measurements, and draw images."""
     from hypvision.checkpoints.records import is_template
     from hypvision.data.chains import read_chains
     from hypvision.io.images import leaving_out, open_image, require_all
@@ -234,7 +244,7 @@ def run_clip_chains(args: Namespace) -> None:
 
     if args.template is not None and not is_template(args.template):
         raise HypvisionError(
-            f"--template '{args.template}' must have one {{}}, where the name goes."
+            f"--template '{args.template}' must contain {{}} once, where the name goes."
         )
     chains = read_chains(args.chains)
     out = Path(args.out)
@@ -264,7 +274,7 @@ def run_clip_chains(args: Namespace) -> None:
 
 
 def _table(found: dict[str, Measured]) -> str:
-    """The measured numbers, a column a model."""
+    """Return the measured numbers as a text, with a column for each model."""
     names = list(next(iter(found.values())).values)
     width = max(map(len, names))
     lines = [f"{'':{width}}  " + "  ".join(f"{name:>10}" for name in found)]
@@ -275,7 +285,7 @@ def _table(found: dict[str, Measured]) -> str:
 
 
 def _measure_embeddings(args: Namespace, chains: list[Chain]) -> Measured:
-    """Measurements of the embeddings of another model."""
+    """Return measurements of the embeddings of another model."""
     from hypvision.clip.radial.measure import measure_chains, read_embeddings
 
     texts = [chain.texts for chain in chains]
@@ -290,20 +300,23 @@ def _measure_embeddings(args: Namespace, chains: list[Chain]) -> Measured:
 
 
 def _files_of(args: Namespace, chains: list[Chain]) -> Any:
-    """The image files of the chains in ``--images``; None without."""
+    """Return the image files of the chains in ``--images``; None without this option."""
     from hypvision.data.chains import find_image_files
 
     if not args.images:
         return None
     named = [chain.image for chain in chains if chain.image is not None]
     if len(named) < len(chains):
-        raise HypvisionError(f"The chains '{args.chains}' name no images (id or image_url).")
+        raise HypvisionError(
+            f"The chains '{args.chains}' name no images. Add a column id or image_url, or leave "
+            "out --images."
+        )
     return find_image_files(named, args.images)
 
 
 def _measure(args: Namespace, chains: list[Chain], failed: list[str]) -> tuple[dict, int]:
-    """Measurements of a CLIP before and after tuning, and the number of images of the tree;
-    ``failed`` gets the messages of images that cannot be read."""
+    """Return measurements of a CLIP before and after tuning, and the number of images of the tree;
+    messages of images that cannot be read are added to ``failed``."""
     from hypvision.checkpoints.language import language_of
     from hypvision.checkpoints.read import read_file
     from hypvision.clip.radial.measure import measure_clip, measure_hyperlex, measure_tree
@@ -341,7 +354,7 @@ def _measure(args: Namespace, chains: list[Chain], failed: list[str]) -> tuple[d
 
 
 def _walks_of_clip(args: Namespace, clip, space, texts) -> list:
-    """The walk of each image of ``--show`` through the candidates' texts."""
+    """Return the walk of each image of ``--show`` through the candidates' texts."""
     from hypvision.clip.radial.measure import walk_images
     from hypvision.data.chains import read_chains
 
@@ -353,13 +366,16 @@ def _walks_of_clip(args: Namespace, clip, space, texts) -> list:
 
 
 def _walks_of_embeddings(args: Namespace, measured: Measured, texts, images) -> list:
-    """The walk of each image of ``--show``, which is one of the chains, through their texts."""
+    """Return the walk of each image of ``--show`` through the texts of all chains; each image must
+    belong to a chain."""
     from hypvision.clip.radial.traversal import traverse
 
     if not args.show:
         return []
     if measured.images is None:
-        raise HypvisionError(f"'{args.embeddings}' has no images, so --show has none to draw.")
+        raise HypvisionError(
+            f"'{args.embeddings}' has no images, so there is nothing to draw. Leave out --show."
+        )
     rows: dict[str, list[int]] = {}
     every = list(map(str, dict.fromkeys(images)))
     for row, image in enumerate(every):
@@ -376,20 +392,22 @@ def _walks_of_embeddings(args: Namespace, measured: Measured, texts, images) -> 
 
 
 def _row_shown(path: str, rows: dict[str, list[int]], every: list[str], chains: str) -> int:
-    """Which image of the chains a path of ``--show`` names."""
+    """Return the number of the chains' image that a path of ``--show`` names."""
     found = rows.get(Path(path).stem, [])
     if not found:
         raise HypvisionError(
-            f"The image '{path}' has no chain in '{chains}'. Name another, or add one."
+            f"The image '{path}' has no chain in '{chains}'. Give another image, or add its chain."
         )
     if len(found) > 1:
         same = " or ".join(every[row] for row in found[:2])
-        raise HypvisionError(f"--show {path} may be {same} of '{chains}'. Rename one of them.")
+        raise HypvisionError(
+            f"--show {path} may mean {same} of '{chains}'. Rename one of these images."
+        )
     return found[0]
 
 
 def _show(args: Namespace, walks: dict) -> None:
-    """Print and draw the walks, those of both models side by side."""
+    """Print and draw the walks of the images, those of both models side by side."""
     from hypvision.io.images import open_image
     from hypvision.viz.radii import draw_walks
     from hypvision.viz.sheet import save_figure
@@ -412,28 +430,30 @@ def _show(args: Namespace, walks: dict) -> None:
 def add_clip_make_chains_arguments(parser: Parser) -> None:
     parser.add(
         "source SOURCE",
-        "emoji (a folder of them) or captions (your own)",
+        "source of the texts: emoji (a folder of them) or captions (your own)",
         choices=["emoji", "captions"],
     )
-    parser.add("out OUT", "csv or csv.gz", output="file")
+    parser.add("out OUT", "csv or csv.gz file to write", output="file")
     parser.add("--root DIR", "folder of emoji", default="data/emoji", needs=["emoji"])
     splits = ["train", "val", "test"]
-    parser.add("--split", "of the data", default="train", choices=splits, needs=["emoji"])
+    parser.add("--split", "split of the data", default="train", choices=splits, needs=["emoji"])
     of_captions = ["captions"]
     parser.add(
         "--captions FILE",
-        "a caption a line, or csv with the columns image,caption",
+        "file with a caption a line, or csv with the columns image,caption",
         needs=of_captions,
     )
     parser.add(
-        "--terms FILE", "csv word,broader, or the folder of a WordNet export", needs=of_captions
+        "--terms FILE",
+        "csv with the columns word,broader, or the folder of a WordNet export",
+        needs=of_captions,
     )
-    parser.add("--levels", "texts of a chain", whole(3, 50), 4, needs=of_captions)
-    parser.add("--seed", "of the choice of negatives", whole(0), 0)
+    parser.add("--levels", "number of texts in a chain", whole(3, 50), 4, needs=of_captions)
+    parser.add("--seed", "seed of the choice of negatives", whole(0), 0)
 
 
 def run_clip_make_chains(args: Namespace) -> None:
-    """``clip make-chains`` from parsed arguments; prints how many there are."""
+    """Run ``clip make-chains``: write the chains, and print how many there are."""
     from hypvision.data.chains import emoji_chains, write_chains
 
     if args.source == "captions":
@@ -458,12 +478,21 @@ def _chains_of_captions(args: Namespace) -> list[Chain]:
 def add_clip_radius_arguments(parser: Parser) -> None:
     add_clip_argument(parser, "the CLIP before tuning", "ViT-B-16:openai")
     parser.add("--adapter FILE", "a saved HyperCLIP adapter: the CLIP after tuning")
-    parser.add("--classes LIST...", 'known lists, files, or "cat, dog"', default=["coco171"])
-    parser.add("--images IMAGE...", "images, whose patches are measured")
     parser.add(
-        "--convention", "with the factor 2 or not", default="metric2", choices=["metric2", "half"]
+        "--classes LIST...",
+        'names to measure: known lists, files, or "cat, dog"',
+        default=["coco171"],
     )
-    parser.add("--sweep S...", "scale the adapter by these", number)
+    parser.add("--images IMAGE...", "images whose patches are measured")
+    parser.add(
+        "--convention",
+        "distances with the factor 2 (metric2) or without it (half)",
+        default="metric2",
+        choices=["metric2", "half"],
+    )
+    parser.add(
+        "--sweep S...", "measure the mean text radius with the adapter scaled by these, too", number
+    )
     add_device_argument(parser)
     parser.add(
         "--out DIR", "folder of radius.json and radius.png", default="radius", output="folder"
@@ -471,7 +500,7 @@ def add_clip_radius_arguments(parser: Parser) -> None:
 
 
 def run_clip_radius(args: Namespace) -> None:
-    """``clip radius`` from parsed arguments: prints statistics, writes them and a drawing."""
+    """Run ``clip radius``: print and write statistics of radii, and draw them."""
     from hypvision.clip import adapters
     from hypvision.clip.radius import measure_radii, radius_statistics
     from hypvision.clip.segmentation.segment import parse_classes
@@ -510,7 +539,8 @@ def run_clip_radius(args: Namespace) -> None:
 
 
 def _sweep(args: Namespace, clip: CLIPBundle, classes: Any) -> dict[float, float]:
-    """The mean text radius by the factors of ``--sweep``, of the adapter or of a new one."""
+    """Return the mean text radius for each factor of ``--sweep``, with the saved adapter or a new
+    one."""
     from hypvision.clip import adapters
     from hypvision.clip.radius import scale_sweep
     from hypvision.clip.towers import find_towers

@@ -1,5 +1,5 @@
-"""``hypvision configs [PATTERN]``, the configs that ship; ``hypvision exec SCRIPT``, another
-project's script with our models and optimisers in timm's registries."""
+"""``hypvision configs [PATTERN]`` lists the shipped configs; ``hypvision exec SCRIPT`` runs another
+project's script with hypvision's models and optimisers in timm's registries."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from hypvision.io.shipped import config_folder, shipped_configs
 def add_configs_arguments(parser: Parser) -> None:
     parser.add(
         "pattern PATTERN",
-        "part of the name or of its folder, or a pattern such as '*_cifar10'",
+        "part of the config's name or folder, or a pattern such as '*_cifar10'",
         nargs="?",
     )
 
 
 def run_configs(args: Namespace) -> None:
-    """``configs``: the names that ``hypvision train`` takes, and where the files are."""
+    """Run ``configs``: print the names that ``hypvision train`` takes, and the folder of the
+    files."""
 
     found = shipped_configs(args.pattern)
     if not found:
@@ -46,11 +47,11 @@ def run_configs(args: Namespace) -> None:
 
 def add_exec_arguments(parser: Parser) -> None:
     parser.add("script SCRIPT", "Python file, e.g. timm's train.py")
-    parser.add("arguments ARGUMENTS", "of the script", nargs=REMAINDER)
+    parser.add("arguments ARGUMENTS", "arguments of the script", nargs=REMAINDER)
 
 
 def run_exec(args: Namespace) -> None:
-    """``exec``: runs the script as ``python SCRIPT`` would, after ``import hypvision``."""
+    """Run ``exec``: run the script as ``python SCRIPT`` would, after ``import hypvision``."""
 
     path = Path(args.script).expanduser()
     if not path.is_file():

@@ -1,4 +1,5 @@
-"""``hypvision data prepare``, ``convert``, ``make`` and ``shard``."""
+"""``hypvision data prepare``, ``convert``, ``make`` and ``shard``: data sets that are written to
+disk."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def add_data_prepare_arguments(parser: Parser) -> None:
     parser.add("name NAME", f"the data set: {', '.join(PREPARED)}", choices=PREPARED)
     parser.add(
         "source SOURCE",
-        "folder of the published data: the archives, which are checked by their sums, or unpacked",
+        "folder of the published data, unpacked or as archives, whose checksums are verified",
     )
     parser.add("out OUT", "folder to write to, e.g. data/ade847", output="folder")
 
@@ -41,15 +42,15 @@ def add_data_convert_arguments(parser: Parser) -> None:
     )
     parser.add(
         "out TO",
-        "folder for instances_train.json, instances_val.json ... of COCO's format (without parts "
-        "instances_default.json), e.g. FROM/annotations, where hypvision train FROM finds them; "
-        "images stay where they are",
+        "folder for instances_train.json, instances_val.json ... of COCO's format (for data "
+        "without parts instances_default.json), e.g. FROM/annotations, where hypvision train FROM "
+        "finds them; images stay where they are",
         output="folder",
     )
 
 
 def run_data_convert(args: Namespace) -> None:
-    """``data convert`` from parsed arguments; prints the files, and what was left out."""
+    """Run ``data convert``: print the written files, and what was left out."""
     from hypvision.data.convert import convert
     from hypvision.data.usage import Usage
 
@@ -68,26 +69,35 @@ def run_data_convert(args: Namespace) -> None:
 def add_data_make_arguments(parser: Parser) -> None:
     parser.add(
         "out OUT",
-        "folder; each layout gets its own folder in it with --layout all",
+        "folder to write to; with --layout all each layout gets its own folder in it",
         output="folder",
     )
     text = "folder of emoji, such as tools/demo_data/emoji of the repository"
     parser.add("--emoji DIR", text, required=True)
-    parser.add("--photos DIR", "folder of photos, with train and test in it", required=True)
-    parser.add("--layout", "default: all", default="all", choices=[*LAYOUTS, "all"])
-    parser.add("--train N", "training images", whole(1), 1000)
-    parser.add("--val N", "validation images", whole(1), 200)
-    parser.add("--size S", "side in pixels", whole(1, 2**15), 128)
-    parser.add("--seed", "which of the many data sets", whole(0), 0)
+    parser.add("--photos DIR", "folder of photos, with folders train and test", required=True)
+    parser.add(
+        "--layout",
+        "layout of the files (default: all)",
+        default="all",
+        choices=[*LAYOUTS, "all"],
+    )
+    parser.add("--train N", "number of training images", whole(1), 1000)
+    parser.add("--val N", "number of validation images", whole(1), 200)
+    parser.add("--size S", "side of the images in pixels", whole(1, 2**15), 128)
+    parser.add("--seed", "seed: each number is another data set", whole(0), 0)
     parser.add("--level", "what the classes are", default="group", choices=LEVELS)
-    parser.add("--pale X", "share of white in the photos, by which emoji stand out", number, 0.0)
-    parser.add("--styles NAME...", "vendors of the pictures (default: noto)", default=["noto"])
+    parser.add(
+        "--pale X", "share of white mixed into the photos, so that emoji stand out", number, 0.0
+    )
+    parser.add(
+        "--styles NAME...", "vendors of the emoji pictures (default: noto)", default=["noto"]
+    )
     parser.add(
         "--val-emoji SPLIT",
-        "the split whose emoji the validation scenes show; train: those of the training",
+        "the split whose emoji the validation scenes show; train: the emoji of the training scenes",
         default="val",
     )
-    parser.add("--overwrite", "replace a data set with other parameters")
+    parser.add("--overwrite", "replace a data set in OUT that has other parameters")
 
 
 def run_data_make(args: Namespace) -> None:
@@ -105,16 +115,16 @@ def run_data_make(args: Namespace) -> None:
 def add_data_shard_arguments(parser: Parser) -> None:
     parser.add(
         "folder FOLDER",
-        "images/ with captions.csv or captions.jsonl beside it, or one folder a class",
+        "folder of images/ with captions.csv or captions.jsonl beside it, or of one folder a class",
     )
     parser.add("out OUT", "new folder of the shards", output="folder")
-    parser.add("--samples N", "in each shard", whole(1), 1000)
+    parser.add("--samples N", "number of samples in each shard", whole(1), 1000)
     parser.add(
         "--classes FILE",
         "class names in the order of the labels, a .txt file with one a line (default: the "
         "folders, sorted)",
     )
-    parser.add("--seed", "of the order of the images", whole(0), 0)
+    parser.add("--seed", "seed of the order of the images", whole(0), 0)
     parser.add("--workers N", "processes that read images (default: 0, this one)", whole(0, 256), 0)
 
 

@@ -1,5 +1,5 @@
-"""``hypvision disk WORDS|FOLDER``: a hierarchy of words, or of photos by their look, as a page with
-a Poincare disk to walk through."""
+"""``hypvision disk WORDS|FOLDER``: a hierarchy of words, or of photos grouped by their features, as
+a page with a Poincare disk to walk through."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from hypvision.cli.arguments import Parser, add_device_argument, device_of, whol
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import protecting
 
-MODEL = "tf_efficientnet_lite0.imagenet"  # ships, and knows photos
+MODEL = "tf_efficientnet_lite0.imagenet"  # its weights ship and are trained on photos
 
 
 def add_disk_arguments(parser: Parser) -> None:
     parser.add(
         "source WORDS|FOLDER",
         'names from general to special: "animal > mammal > tiger, animal > bird > eagle", a .txt '
-        "file with such a line for each, or a .csv or .tsv file of names and parents; or a folder "
+        "file of such lines, or a .csv or .tsv file of names and parents; or a folder "
         "of photos, with its sub-folders",
     )
     parser.add("--out FILE", "page to write", default="disk.html", output="file")
     parser.add("--gif FILE", "also a GIF of a walk through the disk", output="file")
     parser.add(
         "--model NAME",
-        "whose features say how alike photos are: any timm model, CLIP or weights of the zoo",
+        "model whose features say how alike photos are: any timm model, CLIP or weights of the zoo",
         default=MODEL,
     )
-    parser.add("--most N", "photos at most, taken evenly from all", whole(3), 300)
-    parser.add("--steps N", "of the training", whole(1), 400)
-    parser.add("--seed N", "of the training", whole(0), 0)
+    parser.add("--most N", "largest number of photos, taken evenly from all", whole(3), 300)
+    parser.add("--steps N", "number of steps of the training", whole(1), 400)
+    parser.add("--seed N", "seed of the training", whole(0), 0)
     add_device_argument(parser)
 
 
 def run_disk(args: Namespace) -> None:
-    """``disk`` from parsed arguments; prints what was written."""
+    """Run ``disk``: write the page, and print what was written."""
     from hypvision.io.images import require_all
     from hypvision.tasks.word_disk import read_words, settle
     from hypvision.viz.disk_page import write_gif, write_page

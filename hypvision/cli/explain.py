@@ -1,7 +1,7 @@
 """``hypvision explain IMAGE --model NAME``: what a model groups together in images, or where a CLIP
-puts them.
+puts images in its hierarchy.
 
-For any classifier with classes prints the class with its score. For a clustering backbone writes
+For a classifier the command prints the class with its score. For a clustering backbone it writes
 ``NAME_clusters.png`` and ``NAME_regions.png`` for each image (:mod:`hypvision.viz.clusters`); for a
 Hi-Mapper ``NAME_tree.png``, ``NAME_parts.png``, ``NAME_levels.png`` and ``NAME_disk.png``
 (:mod:`hypvision.viz.hierarchy_tree`); for any other classifier ``NAME_class.png``, where it sees
@@ -52,7 +52,7 @@ def add_explain_arguments(parser: Parser) -> None:
     model = parser.add_mutually_exclusive_group(required=True)
     parser.add(
         "--model NAME|CONFIG",
-        "e.g. hcformer_nano, himapper_resnet50, a name of `hypvision zoo list`, which has its "
+        "e.g. hcformer_nano, himapper_resnet50, a name of `hypvision zoo list`, which has its own "
         "weights, or the config of a training, with its checkpoint as --weights",
         group=model,
     )
@@ -61,7 +61,7 @@ def add_explain_arguments(parser: Parser) -> None:
         "a CLIP instead, and the way of each image to its root through --texts and --gallery",
         group=model,
     )
-    add_texts_argument(parser, "what the way may pass")
+    add_texts_argument(parser, "texts that the way may pass")
     of_clip = ["--clip"]
     parser.add(
         "--gallery IMAGE...",
@@ -69,8 +69,8 @@ def add_explain_arguments(parser: Parser) -> None:
         "boxes, too",
         needs=of_clip,
     )
-    parser.add("--to IMAGE", "where the way ends (default: the root)", needs=of_clip)
-    parser.add("--steps N", "points of the way", whole(2, 100_000), 50, needs=of_clip)
+    parser.add("--to IMAGE", "image where the way ends (default: the root)", needs=of_clip)
+    parser.add("--steps N", "number of points on the way", whole(2, 100_000), 50, needs=of_clip)
     parser.add(
         "--captions DIR",
         "folder of images with captions (and boxes) for the histogram (docs/data.md)",
@@ -79,43 +79,57 @@ def add_explain_arguments(parser: Parser) -> None:
     of_model = ["--model"]
     parser.add(
         "--weights FILE",
-        "checkpoint, or zoo:NAME; random weights without, unless --model has its own",
+        "checkpoint, or zoo:NAME; without it weights are random, unless --model has its own",
         needs=of_model,
     )
     add_model_args(parser, needs=of_model)
     parser.add(
         "--size N",
-        "short side, a multiple of 32 (default: that of zoo:NAME or of the config, or else 224)",
+        "short side of images, a multiple of 32 (default: that of zoo:NAME or of the config, or "
+        "else 224)",
         whole(32, 8192),
         needs=of_model,
     )
-    parser.add("--mean X...", "normalisation; default: the model's own", number, needs=of_model)
-    parser.add("--std X...", "as --mean", number, needs=of_model)
+    parser.add(
+        "--mean X...",
+        "mean of the normalisation (default: the model's own)",
+        number,
+        needs=of_model,
+    )
+    parser.add(
+        "--std X...",
+        "standard deviation of the normalisation, as --mean",
+        number,
+        needs=of_model,
+    )
     parser.add(
         "--stage N",
-        "of an HCFormer: only this stage, counted from 0 (default: all)",
+        "for an HCFormer: only this stage, counted from 0 (default: all)",
         int,
         needs=of_model,
     )
     parser.add(
-        "--block N", "of an HCFormer: block of each stage (default: the last)", int, needs=of_model
+        "--block N",
+        "for an HCFormer: this block of each stage (default: the last)",
+        int,
+        needs=of_model,
     )
     parser.add(
         "--head N",
-        "of an HCFormer: only this head (default: all; regions follow head 0)",
+        "for an HCFormer: only this head (default: all; regions follow head 0)",
         int,
         needs=of_model,
     )
     parser.add(
         "--level",
-        "of an HCFormer: Euclidean clusters of pixels, hyperbolic ones of windows, or both "
-        "(default)",
+        "for an HCFormer: Euclidean clusters of pixels (patch), hyperbolic ones of windows "
+        "(window), or both (default)",
         choices=["patch", "window", "both"],
         needs=of_model,
     )
     parser.add(
         "--regions K",
-        "of an HCFormer: regions to merge into; 0 for none (default: 8)",
+        "for an HCFormer: number of regions to merge into; 0 for none (default: 8)",
         whole(0),
         needs=of_model,
     )
@@ -123,7 +137,7 @@ def add_explain_arguments(parser: Parser) -> None:
 
 
 def run_explain(args: Namespace) -> None:
-    """``explain`` from parsed arguments; prints the names of the files written."""
+    """Run ``explain``: print the classes of images and the names of the files written."""
     if args.clip is not None:
         return _explain_clip(args)
     from hypvision.inference.sources import check_every, find_sources
@@ -132,7 +146,8 @@ def run_explain(args: Namespace) -> None:
         value = getattr(args, name)
         if value and (len(value) not in (1, 3) or (name == "std" and min(value) <= 0)):
             raise HypvisionError(
-                f"--{name} takes three values, one a channel{', all > 0' if name == 'std' else ''}."
+                f"--{name} takes one or three values, one for each channel"
+                f"{', all > 0' if name == 'std' else ''}."
             )
     sources = find_sources(args.images, args.every)
     check_every(args.every, sources)
@@ -141,12 +156,13 @@ def run_explain(args: Namespace) -> None:
 
 
 class _Network(NamedTuple):
-    """What ``--model`` names.
+    """The network that ``--model`` names.
 
     Attributes:
-        name: timm's, of the network or of the backbone of a config.
-        arguments, seen: of a config, the backbone's and the part of timm's config about its images.
-        of_training: whether it is a config.
+        name: timm's name of the network, or of the backbone of a config.
+        arguments: for a config, the arguments of its backbone.
+        seen: for a config, the part of timm's config that describes its images.
+        of_training: whether ``--model`` is a config.
         groups: whether the network has clusters or a tree of parts.
     """
 
@@ -172,7 +188,7 @@ def _network(model: str) -> _Network:
 
 
 def _explain_groups(args: Namespace, sources: Sources, network: _Network) -> None:
-    """The clusters of an HCFormer, or the tree of a Hi-Mapper, in each image."""
+    """Draw the clusters of an HCFormer, or the tree of a Hi-Mapper, for each image."""
     from hypvision.checkpoints.index import builtin_index
     from hypvision.inference.predictors import Request, load_predictor
     from hypvision.io.records import parse_arguments
@@ -182,17 +198,17 @@ def _explain_groups(args: Namespace, sources: Sources, network: _Network) -> Non
     arguments = parse_arguments(args.model_args)
     if network.of_training and not (args.weights and not arguments):
         raise HypvisionError(
-            "A config needs --weights CHECKPOINT of its training, and no --model-args."
+            "With a config give --weights CHECKPOINT of its training, and leave out --model-args."
         )
     name, weights = model_and_weights(network.name, args.weights)
     model = build_model(name, weights, {**network.arguments, **arguments})
     model.pretrained_cfg = {**model.pretrained_cfg, **network.seen}
     side = min(network.seen["input_size"][1:]) if network.seen else side_seen(model, weights)
     if hasattr(model, "forward_with_hierarchy"):
-        because = f"is for the clusters of an HCFormer, and '{args.model}' has none. Leave it out."
+        because = f"is for the clusters of an HCFormer, but '{args.model}' has none. Leave it out."
         refuse(args, _CLUSTERS, because)
     if weights is None:
-        print("No --weights given: the weights are random, and so is what they cluster.")
+        print("No --weights given: the weights are random, and so are the clusters.")
     options = {name: value for name in _CLUSTERS if (value := getattr(args, name)) is not None}
     record = builtin_index().records.get(args.model.removeprefix("zoo:"))
     predictor = None
@@ -211,7 +227,7 @@ def _explain_groups(args: Namespace, sources: Sources, network: _Network) -> Non
 
 
 def _draw_each(args: Namespace, sources: Sources, draw: Callable[[Frame], dict[str, Any]]) -> None:
-    """Write the drawings of each image, by their kinds, and print their names."""
+    """Write the drawings of each image into files named by their kind, and print the names."""
     from hypvision.inference.progress import progress
     from hypvision.io.images import leaving_out, require_all
     from hypvision.viz.sheet import save_image
@@ -228,23 +244,23 @@ def _draw_each(args: Namespace, sources: Sources, draw: Callable[[Frame], dict[s
 
 
 def _explain_class(args: Namespace, sources: Sources, network: _Network) -> None:
-    """The best class of each image, and where a classifier without clusters or tree sees it; or how
-    sure a segmenter is of each pixel."""
+    """Print the best class of each image and draw where a classifier without clusters or tree sees
+    it; or draw how sure a segmenter is of each pixel."""
     from hypvision.inference.predictors import Request, load_predictor
     from hypvision.io.records import parse_arguments
     from hypvision.viz.sheet import titled_sheet
 
     refuse(
         args, [*_CLUSTERS, "size", "mean", "std"],
-        f"is for models with clusters or a tree of parts, and '{args.model}' has none. Leave it "
+        f"is for models with clusters or a tree of parts, but '{args.model}' has none. Leave it "
         "out.",
     )  # fmt: skip
     arguments = parse_arguments(args.model_args)
     predictor = load_predictor(Request(args.model, args.weights, arguments))
     if predictor.network is None and not predictor.maps:
         raise HypvisionError(
-            f"The model '{args.model}' is no classifier and does not cluster, so there is nothing "
-            "to explain. Give a classifier, an HCFormer, a Hi-Mapper or a segmenter with "
+            f"The model '{args.model}' is not a classifier and has no clusters, so there is "
+            "nothing to explain. Give a classifier, an HCFormer, a Hi-Mapper or a segmenter with "
             "hyperbolic pixels."
         )
     look = _pixel_tiles if predictor.maps else _class_tiles
@@ -259,7 +275,7 @@ def _explain_class(args: Namespace, sources: Sources, network: _Network) -> None
 
 
 def _class_tiles(predictor: Predictor, image: Image.Image) -> list[tuple[Image.Image, str]]:
-    """What the network sees, and where it sees the best class."""
+    """Return two titled pictures: what the network sees, and where it sees the best class."""
     from torchvision.transforms.functional import to_pil_image
 
     from hypvision.viz.class_map import class_map, draw_class_map
@@ -267,7 +283,7 @@ def _class_tiles(predictor: Predictor, image: Image.Image) -> list[tuple[Image.I
     assert predictor.network is not None
     x = predictor.prepare(image)
     text = _best_class(predictor, x)
-    low = x.amin()  # without the normalisation
+    low = x.amin()  # the range of values takes the place of the unknown normalisation
     high = x.amax()
     seen = to_pil_image((x - low) / (high - low).clamp(min=1e-6)).convert("RGB")
     heat = class_map(predictor.network, x[None])
@@ -275,7 +291,8 @@ def _class_tiles(predictor: Predictor, image: Image.Image) -> list[tuple[Image.I
 
 
 def _pixel_tiles(predictor: Predictor, image: Image.Image) -> list[tuple[Image.Image, str]]:
-    """The classes of an image, where its pixels are uncertain, and where borders should be."""
+    """Return four titled pictures: the image, its classes, where borders should be, and where
+    pixels are uncertain."""
     import torch
 
     from hypvision.inference.results import Labels
@@ -297,7 +314,7 @@ def _pixel_tiles(predictor: Predictor, image: Image.Image) -> list[tuple[Image.I
 
 
 def _best_class(predictor: Predictor, x: Any) -> str:
-    """The class with the highest score, and the score."""
+    """Return the name of the class with the highest score, and the score, as text."""
     import torch
 
     from hypvision.inference.results import Classes, Tags
@@ -310,8 +327,8 @@ def _best_class(predictor: Predictor, x: Any) -> str:
 
 
 def _of_config(config: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Timm's name of the backbone of a training, its arguments, and the part of timm's config about
-    its images."""
+    """Return timm's name of a config's backbone, its arguments, and the part of timm's config that
+    describes its images."""
     from hypvision.engine.config import load_config
     from hypvision.engine.extensions import import_extensions
     from hypvision.tasks.publishing import image_input, unrecorded
@@ -323,7 +340,8 @@ def _of_config(config: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
     backbone = loaded.get("model", {}).get("backbone") or {}
     if "model_name" not in backbone:
         raise HypvisionError(
-            f"The config '{config}' has no timm backbone (model.backbone.model_name) to look at."
+            f"The config '{config}' has no timm backbone (model.backbone.model_name) to look at. "
+            "Give --model another config, or a model."
         )
     seen = {}
     if loaded.scope in ("mmseg", "mmdet") or loaded.get("test_dataloader") is not None:
@@ -340,7 +358,8 @@ def _of_config(config: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
 
 
 def _explain_clip(args: Namespace) -> None:
-    """The way of each image to the root of a CLIP or to another image, and what lies beside it."""
+    """Draw the way of each image to the root of a CLIP or to another image, and what lies beside
+    it."""
     from hypvision.clip.radial.measure import embed_images, embed_readable, rooted
     from hypvision.clip.radial.texts import embed_texts
     from hypvision.inference.pictures import caption_radii, embed_pictures, find_pictures
@@ -376,7 +395,7 @@ def _explain_clip(args: Namespace) -> None:
             print(path)
             way = space.radius(space.way(point, args.steps, end)).tolist()
             walk = partial(_walk, point, space, args.steps, end)
-            # whole images that are shown already; their boxes are not
+            # Leave out whole images that are shown already, but not their boxes.
             shown = {Path(each).resolve() for each in (path, *ends)}
             passed = _passed_texts(walk, words, points)
             passed += _passed_pictures(walk, pictures, points, shown)
@@ -390,13 +409,14 @@ def _explain_clip(args: Namespace) -> None:
 
 
 def _own_words(clip: CLIPBundle, needed: bool) -> list[str]:
-    """Texts of the words that the weights of a CLIP name; none where a gallery replaces them."""
+    """Return texts made of the words that are recorded with a CLIP's weights; none if a gallery
+    replaces them (``needed`` is False)."""
     if not needed:
         return []
     if not clip.words:
         raise HypvisionError(
-            "The way from an image to its end passes texts or images, and these weights name no "
-            "words of their own. Give --texts, such as a .txt file of captions, or --gallery, a "
+            "The way from an image to its end passes texts or images, but no words are recorded "
+            "with these weights. Give --texts, such as a .txt file of captions, or --gallery, a "
             "folder of images."
         )
     sentence = next(iter(clip.templates), "{}")
@@ -415,8 +435,8 @@ def _walk(
     point: Tensor, space: Any, steps: int, end: Tensor | None,
     points: Tensor, names: list[str], cones: bool | None = None,
 ) -> Iterator[tuple[int, str, float]]:  # fmt: skip
-    """What the way from a point passes, of points with names: at which step, and the distance from
-    the root."""
+    """Yield what the way from a point passes among named ``points``: the step, the name and the
+    distance from the root."""
     from hypvision.clip.radial.traversal import meru_traversal
 
     for step in meru_traversal(point, points, names, space, steps, cones=cones, end=end):
@@ -432,7 +452,7 @@ def _passed_texts(walk: Any, words: list[str], points: dict[str, Tensor]) -> lis
 def _passed_pictures(
     walk: Any, pictures: list[Picture], points: dict[str, Tensor], shown: set[Path]
 ) -> list[Found]:
-    """The pictures on a way, without the whole images that are shown beside it."""
+    """Return the pictures that a way passes, without the whole images that are shown beside it."""
     from hypvision.viz.traversal import Found
 
     others = [
@@ -442,8 +462,8 @@ def _passed_pictures(
     ]
     if not others:
         return []
-    # Only HyCoCLIP has entailment cones for images, and only for boxes: of these the nearest
-    # counts.
+    # cones=False, because only HyCoCLIP has entailment cones for images, and only for boxes; the
+    # nearest picture counts.
     found = walk(points["gallery"][others], list(map(str, others)), cones=False)
     return [
         Found(step, str(picture), radius, picture.open())

@@ -1,4 +1,4 @@
-"""``hypvision export``: a trained model for other runtimes."""
+"""``hypvision export``: write a trained model for other runtimes."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ TOWERS = ("image", "text", "both")
 
 def add_export_arguments(parser: Parser) -> None:
     text = (
-        "as `hypvision zoo list` lists it, or a release, ADDRESS#NAME; with --model the checkpoint "
-        "of a training"
+        "name that `hypvision zoo list` lists, or a release, ADDRESS#NAME; with --model the "
+        "checkpoint of a training"
     )
     subject = parser.add_mutually_exclusive_group(required=True)
     parser.add("name NAME", text, nargs="?", group=subject)
     add_clip_argument(
         parser,
-        "instead of NAME: a tower of this CLIP (--part), which gives its embeddings",
+        "instead of NAME: a tower of this CLIP (--part), which computes embeddings",
         group=subject,
     )
-    parser.add("--format", "what to write", choices=FORMATS, required=True)
+    parser.add("--format", "format to write", choices=FORMATS, required=True)
     text = (
-        "of the checkpoint file: timm's name of a classifier, e.g. himapper_deit_tiny_patch16_224, "
+        "model of the checkpoint: a classifier's timm name, e.g. himapper_deit_tiny_patch16_224, "
         "or the config of the training of a classifier, segmenter, detector or metric learner"
     )
     not_clip = ["--clip"]
@@ -38,13 +38,13 @@ def add_export_arguments(parser: Parser) -> None:
     add_model_args(parser, without=not_clip)
     parser.add(
         "--size N",
-        "side of its images (default: that of the config's test data; img_size or the model's)",
+        "side of the images (default: that of the config's test data; img_size or the model's)",
         whole(1, 8192),
         without=not_clip,
     )
     parser.add(
         "--save FILE",
-        "default: NAME and the suffix of the format, here; of --part both a new folder",
+        "file to write (default: NAME with the suffix of the format); for --part both a new folder",
         output="file",
     )
     parser.add(
@@ -58,14 +58,14 @@ def add_export_arguments(parser: Parser) -> None:
     parser.add("--half", "compute with 16 bits, which halves the file; images and outputs keep 32")
     parser.add(
         "--fixed-size",
-        "take images of the training's size only (the batch stays free)",
+        "take only images of the training's size (the batch size stays free)",
         without=not_clip,
     )
 
 
 def run_export(args: Namespace) -> None:
-    """``export``: writes the model for other runtimes, after comparing what it computes with
-    PyTorch."""
+    """Run ``export``: write the model for other runtimes, and compare its outputs with
+    PyTorch's."""
     from hypvision.checkpoints.sources import find
     from hypvision.inference.predictors import means_config
     from hypvision.inference.progress import stages
@@ -106,7 +106,7 @@ def run_export(args: Namespace) -> None:
 
 
 def _export_tower(args: Namespace) -> None:
-    """A tower of ``--clip``."""
+    """Export one tower of ``--clip``, or both."""
     from hypvision.inference.progress import stages
     from hypvision.zoo.export import export_network
     from hypvision.zoo.export_clip import clip_tower
@@ -131,7 +131,7 @@ def _export_tower(args: Namespace) -> None:
 
 
 def _export_both(args: Namespace, folder: Path) -> None:
-    """Both towers of ``--clip``, with what ranks their points."""
+    """Export both towers of ``--clip``, with the script that ranks their points."""
     from hypvision.inference.progress import stages
     from hypvision.zoo.export_ranking import export_ranking
 
@@ -140,11 +140,12 @@ def _export_both(args: Namespace, folder: Path) -> None:
         reports = export_ranking(clip_of(args.clip), folder, tell, args.half)
     for part, report in reports.items():
         _tell(folder / f"{part}.onnx", report)
-    print(f"{folder / 'rank.py'} ranks and walks without PyTorch: CLIP(FOLDER).")
+    print(f"{folder / 'rank.py'} ranks classes and walks without PyTorch: CLIP(FOLDER).")
 
 
 def _output(args: Namespace, name: str, part: str) -> Path:
-    """``--save``, or the name with what it is and the suffix of the format."""
+    """Return the path in ``--save``, or one made of the name, the part and the suffix of the
+    format."""
     from hypvision.zoo.export import SUFFIXES
 
     middle = "" if part == "whole" else f".{part}"

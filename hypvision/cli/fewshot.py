@@ -1,5 +1,5 @@
-"""``hypvision fewshot``: the few-shot benchmark of CLIP, its tables, and images of what LatHAdapter
-learned."""
+"""``hypvision fewshot``: the few-shot benchmark of CLIP, its tables, and figures of what a
+LatHAdapter has learned."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ if TYPE_CHECKING:
 
 
 def add_fewshot_base2new_arguments(parser: Parser) -> None:
-    """16 shots of half of the classes, tested on both halves."""
+    """Add the arguments of a benchmark with 16 shots of half of the classes, tested on both
+    halves."""
     _add_benchmark(parser, "base2new")
 
 
 def add_fewshot_shots_arguments(parser: Parser) -> None:
-    """All classes, by numbers of shots."""
+    """Add the arguments of a benchmark of all classes with several numbers of shots."""
     _add_benchmark(parser, "shots")
 
 
 def add_fewshot_cross_arguments(parser: Parser) -> None:
-    """Train on one data set, test on others."""
+    """Add the arguments of a benchmark that trains on one data set and tests on others."""
     _add_benchmark(parser, "cross")
 
 
 def add_fewshot_dg_arguments(parser: Parser) -> None:
-    """Train on ImageNet, test on its variants."""
+    """Add the arguments of a benchmark that trains on ImageNet and tests on its variants."""
     _add_benchmark(parser, "dg")
 
 
@@ -41,23 +42,25 @@ def _add_benchmark(parser: Parser, protocol: str) -> None:
     parser.set_defaults(protocol=protocol)
     parser.add(
         "--method NAME...",
-        "maple, promptsrc, coop, ..., each also with +lath",
+        "methods: maple, promptsrc, coop, ..., each also with +lath",
         default=["promptsrc+lath"],
     )
     parser.add(
         "--datasets NAME...",
-        "names of the benchmark, or folders below --root (default: those of the protocol)",
+        "data sets of the benchmark, or folders below --root (default: those of the protocol)",
     )
     parser.add("--root DIR", "folder of all data sets", default="data")
-    parser.add("--seeds N...", "default: 1 2 3", whole(0), [1, 2, 3])
-    parser.add("--shots K...", "default: those of the protocol", whole(1))
+    parser.add("--seeds N...", "seeds that choose the shots (default: 1 2 3)", whole(0), [1, 2, 3])
+    parser.add(
+        "--shots K...", "numbers of images of a class (default: those of the protocol)", whole(1)
+    )
     if protocol in ("cross", "dg"):
-        parser.add("--source NAME", "training data", default="imagenet")
+        parser.add("--source NAME", "data set of the training", default="imagenet")
     add_clip_argument(parser, "the CLIP", "ViT-B-16:openai")
     parser.add("--size PX", "side of the images (default: that of the CLIP)", whole(8))
     parser.add("--steps N", "steps of each training instead of the published recipe's", whole(1))
     parser.add("--epochs N", "epochs instead of the published recipe's", whole(1))
-    parser.add("--batch N", "images of a step instead of the recipe's", whole(1))
+    parser.add("--batch N", "images in a step instead of the published recipe's number", whole(1))
     parser.add("--adapter KEY=VALUE...", "options of LatHAdapter, such as beta=0.1 attributes=8")
     parser.add(
         "--host KEY=VALUE...",
@@ -69,23 +72,25 @@ def _add_benchmark(parser: Parser, protocol: str) -> None:
         "checkpoint of PromptKD's teacher; {dataset}, {shots} and {seed} are filled in",
     )
     told = ["--teacher"]
-    parser.add("--teacher-clip NAME[:WEIGHTS]", "of the teacher, if another CLIP", needs=told)
-    parser.add("--teacher-method NAME", "of the teacher (default: promptsrc)", needs=told)
-    parser.add("--teacher-host KEY=VALUE...", "options of the teacher", needs=told)
+    parser.add(
+        "--teacher-clip NAME[:WEIGHTS]", "CLIP of the teacher, if it is another one", needs=told
+    )
+    parser.add("--teacher-method NAME", "method of the teacher (default: promptsrc)", needs=told)
+    parser.add("--teacher-host KEY=VALUE...", "options of the teacher's method", needs=told)
     parser.add(
         "--views N",
-        "train heads on so many kept views of each image, 0 for the centre crop (default: new "
-        "views in each epoch)",
+        "train methods behind the frozen image tower on N stored views of each image, 0 for the "
+        "centre crop (default: new views in each epoch)",
         whole(0),
     )
     parser.add("--cache DIR", "keep features of the frozen towers in this folder")
     parser.add(
         "--pickles DIR",
-        "folder of the official code's pickled shots, read unrun: below each data set's own "
-        "(split_fewshot), or a path with {dataset}",
+        "folder of the official code's pickled shots, which are read without running code: a name "
+        "below each data set's folder (split_fewshot), or a path with {dataset}",
     )
     parser.add("--amp", "mixed precision", choices=["bf16", "fp16"])
-    parser.add("--workers N", "data workers", whole(0), 0)
+    parser.add("--workers N", "processes that load images", whole(0), 0)
     parser.add("--skip-broken", "leave out images that cannot be read")
     parser.add("--best-val", "choose PromptKD's checkpoint on test images, as its code does")
     parser.add("--out DIR", "folder of the results", default="work_dirs/fewshot", output="folder")
@@ -98,7 +103,7 @@ def add_fewshot_table_arguments(parser: Parser) -> None:
 
 
 def run_fewshot_table(args: Namespace) -> None:
-    """``fewshot table`` from parsed arguments; prints the tables."""
+    """Run ``fewshot table``: write and print the tables."""
     from hypvision.tasks.few_shot_tables import write_tables
 
     print(write_tables(args.results, args.out))
@@ -111,7 +116,7 @@ def add_fewshot_explain_arguments(parser: Parser) -> None:
 
 
 def run_fewshot_explain(args: Namespace) -> None:
-    """``fewshot explain`` from parsed arguments; prints the names of the files written."""
+    """Run ``fewshot explain``: print the names of the files written."""
     from hypvision.tasks.few_shot_figures import explain_cell
 
     for path in explain_cell(args.results, args.root, args.out):
@@ -119,8 +124,8 @@ def run_fewshot_explain(args: Namespace) -> None:
 
 
 def run_fewshot_base2new(args: Namespace) -> None:
-    """``fewshot base2new``, ``shots``, ``cross`` and ``dg`` from parsed arguments; prints a line of
-    JSON for each cell, then the tables."""
+    """Run ``fewshot base2new``, ``shots``, ``cross`` or ``dg``: print a line of JSON for each cell,
+    then the tables."""
     from hypvision.engine.checks import readable_errors
     from hypvision.tasks.few_shot_benchmark import check_settings, is_finished, plan
     from hypvision.tasks.few_shot_recipes import check_options
@@ -150,17 +155,18 @@ run_fewshot_shots = run_fewshot_cross = run_fewshot_dg = run_fewshot_base2new
 
 
 def _check_pickles(shots: str, names: list[str]) -> None:
-    """Refuse one folder of shots for several data sets."""
+    """Raise an error if several data sets would share one folder of shots."""
     if os.path.isabs(shots) and "{dataset}" not in shots and len(names) > 1:
         raise HypvisionError(
             f"--pickles: '{shots}' is one folder, but there are {len(names)} data sets "
-            f"({', '.join(names)}), each with shots of its own. Give split_fewshot, which is "
-            "looked for in the folder of each, or a path with {dataset}."
+            f"({', '.join(names)}), each with its own shots. Give split_fewshot, a name that is "
+            "looked for in the folder of each data set, or a path with {dataset}."
         )
 
 
 def _check_methods(specs: list[CellSpec], settings: Settings) -> None:
-    """Build the methods of the cells that are left, and print each warning about them once."""
+    """Build the methods of the cells that are not finished, and print each warning about them
+    once."""
     from hypvision.tasks.few_shot_benchmark import check_methods
 
     if not specs:
@@ -174,7 +180,7 @@ def _check_methods(specs: list[CellSpec], settings: Settings) -> None:
 
 
 def settings_of(args: Namespace) -> Settings:
-    """The settings of parsed arguments."""
+    """Return the benchmark's settings from parsed arguments."""
     from hypvision.clip.models import image_size
     from hypvision.clip.names import clip_options
     from hypvision.engine.config import parse_options
@@ -199,14 +205,14 @@ def settings_of(args: Namespace) -> Settings:
 
 
 def run_one(spec, settings, out) -> dict[str, float]:
-    """Train and test one cell of the grid and print its result in a line; may be called in a
-    separate process."""
+    """Train and test one cell of the grid, print its result in a line and return it; this function
+    may run in a separate process."""
     import hypvision.tasks  # noqa: F401 - registers what configs name
     from hypvision.engine.checks import readable_errors
     from hypvision.tasks.few_shot_benchmark import run_cell
 
     with readable_errors(), warnings.catch_warnings():
-        # this warning was given before the first cell
+        # This warning was printed before the first cell.
         warnings.filterwarnings("ignore", "The prompts have ")
         found = run_cell(spec, settings, out)
     print(

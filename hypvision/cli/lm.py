@@ -1,5 +1,5 @@
-"""``hypvision lm save``, ``lm generate`` and ``lm eval``; language models are trained by
-``hypvision train``."""
+"""``hypvision lm save``, ``lm generate`` and ``lm eval``: commands for language models that
+``hypvision train`` has trained."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def add_lm_save_arguments(parser: Parser) -> None:
     parser.add("config CONFIG", "the config that trained the model")
     parser.add("weights WEIGHTS", "checkpoint of the training")
     parser.add("folder FOLDER", "folder for transformers, with the tokenizer", output="folder")
-    add_cfg_options(parser, "changes of the config that it was trained with")
+    add_cfg_options(parser, "changes of the config, as they were in the training")
 
 
 def run_lm_save(args: Namespace) -> None:
@@ -37,25 +37,29 @@ def run_lm_save(args: Namespace) -> None:
 
 
 def _add_model(parser: Parser) -> None:
-    parser.add("folder FOLDER", "a language model, as hypvision lm save writes it")
+    parser.add("folder FOLDER", "folder of a language model, as hypvision lm save writes it")
     add_device_argument(parser)
 
 
 def add_lm_generate_arguments(parser: Parser) -> None:
     _add_model(parser)
     parser.add("prompts PROMPT...", "texts to continue")
-    parser.add("--tokens N", "new tokens", whole(1), 200)
-    parser.add("--temperature X", "0: the likeliest", number, 1.0)
-    parser.add("--top-p X", "sample from this share", number, 1.0)
-    parser.add("--beams N", "beam search in place of sampling", whole(1, 64), 1)
-    parser.add("--seed N", "default: 0", whole(0), 0)
+    parser.add("--tokens N", "number of new tokens", whole(1), 200)
+    parser.add("--temperature X", "sampling temperature; 0: the likeliest token", number, 1.0)
+    parser.add(
+        "--top-p X", "sample from the likeliest tokens with this share of probability", number, 1.0
+    )
+    parser.add(
+        "--beams N", "number of beams; above 1 a beam search replaces sampling", whole(1, 64), 1
+    )
+    parser.add("--seed N", "seed of the sampling", whole(0), 0)
 
 
 def run_lm_generate(args: Namespace) -> None:
-    """``lm generate`` from parsed arguments; prints each prompt with its continuation."""
+    """Run ``lm generate``: print each prompt with its continuation."""
     if args.temperature < 0 or not 0 < args.top_p <= 1:
         raise HypvisionError(
-            "--temperature must not be negative, and --top-p be above 0 and at most 1."
+            "--temperature must be 0 or more, and --top-p must be above 0 and at most 1."
         )
     from hypvision.tasks.language_models import generate
 
@@ -74,13 +78,13 @@ def run_lm_generate(args: Namespace) -> None:
 
 def add_lm_eval_arguments(parser: Parser) -> None:
     _add_model(parser)
-    parser.add("--tasks TASK...", "of the harness (default: the paper's)")
-    parser.add("--shots N", "examples in a prompt (default: the paper's)", whole(0))
-    parser.add("--limit N", "items of each task at most", whole(1))
-    parser.add("--batch-size N", "default: 8", whole(1), 8)
+    parser.add("--tasks TASK...", "tasks of the harness (default: the paper's)")
+    parser.add("--shots N", "number of examples in a prompt (default: the paper's)", whole(0))
+    parser.add("--limit N", "largest number of items of each task", whole(1))
+    parser.add("--batch-size N", "number of requests at a time", whole(1), 8)
     parser.add(
         "--prompt-style",
-        "official: as the published adapter",
+        "form of the prompts; official: as in the published adapter",
         default="harness",
         choices=["harness", "official"],
     )
@@ -88,7 +92,7 @@ def add_lm_eval_arguments(parser: Parser) -> None:
 
 
 def run_lm_eval(args: Namespace) -> None:
-    """``lm eval`` from parsed arguments; prints the results as one line of JSON."""
+    """Run ``lm eval``: print the results as one line of JSON."""
     from hypvision.tasks.language_models import TASKS, evaluate
 
     results = evaluate(

@@ -1,8 +1,8 @@
-"""``hypvision metric``: embeddings of images, what is near them, and hierarchies.
+"""``hypvision metric``: embeddings of images, their nearest neighbours, and hierarchies.
 
-All take a metric learner, by its config and checkpoint; ``embed`` and ``search`` also a classifier
-or any timm model, whose features compare by cosine, and any CLIP, which embeds texts, too.
-``closure`` embeds a hierarchy of names.
+``embed``, ``search`` and ``hierarchy`` take a metric learner, by its config and checkpoint;
+``embed`` and ``search`` also take a classifier or any timm model, whose features compare by cosine,
+and any CLIP, which also embeds texts. ``closure`` embeds a hierarchy of names.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 
 
 def _add_model_arguments(parser: Parser) -> None:
-    """A metric learner, classifier, timm model or CLIP."""
+    """Add the arguments that name a metric learner, a classifier, a timm model or a CLIP."""
     text = "config of a trained metric learner or classifier"
     model = parser.add_mutually_exclusive_group(required=True)
     parser.add("--config CONFIG", text, group=model)
     parser.add(
         "--weights FILE",
-        "checkpoint; for --model the default is its published weights",
+        "checkpoint; for --model the default is the model's published weights",
         without=["--clip"],
     )
     parser.add(
         "--model NAME",
         "a timm model instead, such as resnet50 or resnet50.a1_in1k; its features compare by "
-        "cosine. The weights are those of --weights, else the published ones of that name "
+        "cosine. The weights are those of --weights, or else the published ones of this name "
         "(timm's default for it), fetched once",
         group=model,
     )
@@ -62,19 +62,20 @@ def _add_model_arguments(parser: Parser) -> None:
 
 
 def _add_speed_arguments(parser: Parser) -> None:
-    parser.add("--batch N", "images at a time", whole(1), 32)
+    parser.add("--batch N", "number of images at a time", whole(1), 32)
     add_device_argument(parser)
 
 
 def _add_queries(parser: Parser, what: str) -> None:
-    """Images, or texts in their place."""
+    """Add the arguments for images, or for texts instead of them."""
     group = parser.add_mutually_exclusive_group(required=True)
     add_sources_arguments(parser, "IMAGE", group=group)
     add_texts_argument(parser, what, group=group)
 
 
 def _sources_of(args: Namespace, *others: Sources) -> Sources:
-    """The images, none for texts; ``--every`` must have an effect on them or on others."""
+    """Return the sources of the images, none for texts; ``--every`` must have an effect on these or
+    the other sources."""
     from hypvision.inference.sources import Sources, check_every, find_sources
 
     found = find_sources(args.images, args.every) if args.images else Sources(())
@@ -88,20 +89,20 @@ def _embedder(args: Namespace, device: str) -> Embedder:
     if args.clip is not None:
         return clip_embedder(clip_of(args.clip, device), args.clip)
     if args.config is not None:
-        import hypvision.openmmlab  # noqa: F401 - lets mmengine load weights by the addresses of the zoo
+        import hypvision.openmmlab  # noqa: F401 - lets mmengine load zoo addresses
     return load_embedder(args.config, args.weights, args.model, device)
 
 
 def add_metric_embed_arguments(parser: Parser) -> None:
-    _add_queries(parser, "instead of images, a row for each")
+    _add_queries(parser, "texts to embed instead of images")
     _add_model_arguments(parser)
     parser.add("--save FILE", "NumPy archive to write", default="embeddings.npz", output="file")
 
 
 def run_metric_embed(args: Namespace) -> None:
-    """``metric embed`` from parsed arguments: a NumPy archive of ``embeddings``, ``paths``,
-    ``frames`` (numbers in a video; -1 of images), ``space``, its curvature ``c``, ``weights``; of
-    texts ``texts`` in place of the paths."""
+    """Run ``metric embed``: write a NumPy archive of ``embeddings``, ``paths``, ``frames`` (numbers
+    in a video; -1 for images), ``space``, its curvature ``c`` and ``weights``; for texts ``texts``
+    replace the paths and frames."""
     import numpy as np
 
     from hypvision.io.images import require_all
@@ -135,21 +136,21 @@ def run_metric_embed(args: Namespace) -> None:
 
 
 def add_metric_search_arguments(parser: Parser) -> None:
-    _add_queries(parser, "what to look for instead of images")
-    parser.add("--gallery DIR", "where to search: what IMAGE can be", required=True)
+    _add_queries(parser, "texts to look for instead of images")
+    parser.add("--gallery DIR", "images to search: a folder, or what IMAGE can be", required=True)
     _add_model_arguments(parser)
-    parser.add("-k N", "neighbours", whole(1), 9)
+    parser.add("-k N", "number of neighbours", whole(1), 9)
     parser.add(
         "--save FILE",
-        "image to write, .png, .jpg, .jpeg or .webp (default: search.png; of several to look for "
-        "search_NAME.png); the neighbours stand beside it in .json and .csv",
+        "image to write, .png, .jpg, .jpeg or .webp (default: search.png; for several queries "
+        "search_NAME.png); the neighbours are listed beside it in .json and .csv",
         default="search.png",
         output="file",
     )
 
 
 def run_metric_search(args: Namespace) -> None:
-    """``metric search`` from parsed arguments: prints the nearest images, draws and lists them."""
+    """Run ``metric search``: print, draw and list the nearest images."""
     from hypvision.io.images import require_all
     from hypvision.tasks.search import find_gallery, search
     from hypvision.viz.sheet import image_format
@@ -190,7 +191,7 @@ def run_metric_search(args: Namespace) -> None:
 
 
 def _draw_found(found: Found, path: Path) -> None:
-    """Print the neighbours of a query, and write a sheet of them."""
+    """Print the neighbours of a query, and write a sheet of their pictures."""
     from hypvision.viz.sheet import save_image, search_sheet
 
     tiles = []
@@ -212,19 +213,19 @@ def _caption(frame: Frame) -> str:
 
 def add_metric_hierarchy_arguments(parser: Parser) -> None:
     parser.add("--config CONFIG", "config of a trained metric learner", required=True)
-    parser.add("--weights FILE", "checkpoint", required=True)
+    parser.add("--weights FILE", "checkpoint of the training", required=True)
     _add_speed_arguments(parser)
-    parser.add("--split", "which data", default="both", choices=["train", "test", "both"])
-    parser.add("--per-class N", "images of a class", whole(1), 100)
+    parser.add("--split", "part of the data", default="both", choices=["train", "test", "both"])
+    parser.add("--per-class N", "largest number of images of a class", whole(1), 100)
     parser.add("--out DIR", "folder of the results", default="hierarchy", output="folder")
-    parser.add("--data-root DIR", "folder of the data, if not the config's")
+    parser.add("--data-root DIR", "folder of the data, if it is not the config's")
 
 
 def run_metric_hierarchy(args: Namespace) -> None:
-    """``metric hierarchy`` from parsed arguments; see
+    """Run ``metric hierarchy``: measure and draw the hierarchy of classes; see
     :func:`hypvision.tasks.class_hierarchy.class_hierarchy`."""
     require("matplotlib", "viz")
-    import hypvision.openmmlab  # noqa: F401 - as above
+    import hypvision.openmmlab  # noqa: F401 - lets mmengine load zoo addresses
     from hypvision.tasks.class_hierarchy import class_hierarchy, embed_classes
     from hypvision.tasks.embedding import load_learner
 
@@ -243,20 +244,20 @@ def add_metric_closure_arguments(parser: Parser) -> None:
         "pairs of a name and one of its ancestors: csv with the header id1,id2[,weight], or two "
         "columns and a tab",
     )
-    parser.add("--transitive", "the file has parents alone: take the ancestors of ancestors, too")
-    parser.add("--dim N", "dimensions", whole(1), 2)
+    parser.add("--transitive", "the file has only parents: take the ancestors of ancestors, too")
+    parser.add("--dim N", "number of dimensions", whole(1), 2)
     parser.add(
         "--steps N", "steps of training; give more for many thousands of names", whole(1), 2500
     )
     parser.add("--rate X", "learning rate (default: 0.5 in two dimensions, 0.3 in more)", number)
     parser.add(
         "--negatives N",
-        "names drawn for each pair, to be further away than its ancestor",
+        "names drawn for each pair, which should be further away than its ancestor",
         whole(1),
         50,
     )
-    parser.add("--batch N", "pairs in a step", whole(1), 256)
-    parser.add("--seed N", "of the start and the pairs", whole(0), 0)
+    parser.add("--batch N", "number of pairs in a step", whole(1), 256)
+    parser.add("--seed N", "seed of the first points and of the pairs", whole(0), 0)
     parser.add(
         "--out DIR",
         "folder of disk.png (with the root in the centre), points.csv (in the Poincare ball, not "
@@ -267,7 +268,7 @@ def add_metric_closure_arguments(parser: Parser) -> None:
 
 
 def run_metric_closure(args: Namespace) -> None:
-    """``metric closure`` from parsed arguments; see
+    """Run ``metric closure``: embed and draw a hierarchy of names; see
     :func:`hypvision.tasks.closures.draw_closure`."""
     from hypvision.data.closures import read_closure
     from hypvision.tasks.closures import draw_closure

@@ -1,8 +1,8 @@
 """``hypvision predict SOURCE... --model NAME``: any model of any task on images, folders, lists and
 videos.
 
-Writes ``predictions.json`` (COCO's form), ``predictions.csv``, ``NAME_overlay.png`` (``.mp4`` of a
-video) and, of segmentations, ``NAME_labels.png``; see :mod:`hypvision.inference.writers`.
+Writes ``predictions.json`` (in COCO's form), ``predictions.csv``, ``NAME_overlay.png`` (``.mp4``
+for a video) and, for segmentations, ``NAME_labels.png``; see :mod:`hypvision.inference.writers`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hypvision.version import __version__
 if TYPE_CHECKING:
     from hypvision.inference.predictors import Request
 
-# copied from hypvision.inference.writers, because importing it imports PyTorch
+# Copied from hypvision.inference.writers, because importing it imports PyTorch.
 WRITES = ("json", "csv", "overlay", "labels")
 
 
@@ -51,7 +51,7 @@ def add_predict_arguments(parser: Parser) -> None:
     of_model = ["--model"]
     parser.add(
         "--weights FILE",
-        "checkpoint of the training; without, a timm model has its published weights",
+        "checkpoint of the training; without it a timm model has its published weights",
         needs=of_model,
     )
     add_model_args(parser, needs=of_model)
@@ -62,30 +62,31 @@ def add_predict_arguments(parser: Parser) -> None:
     )
     parser.add(
         "--things LIST",
-        "those of them that a panoptic model counts (default: all)",
+        "the classes that a panoptic model counts as objects (default: all)",
         needs=["--classes"],
         without=["--clip"],
     )
     parser.add(
         "--score X",
-        "leave out boxes and labels of lower scores (default: 0.3 for boxes, 0.5 for labels)",
+        "leave out boxes and labels with lower scores (default: 0.3 for boxes, 0.5 for labels)",
         number,
     )
     parser.add(
         "--max-boxes N",
-        "boxes of an image at most, the best ones (default: as many as the model gives)",
+        "largest number of boxes of an image; the best ones are kept (default: as many as the "
+        "model gives)",
         whole(1),
     )
     parser.add(
         "--white N",
-        "the value of white in images of 16 bits, 4095 of 12 bits, or auto: by the largest value "
-        "of all (default: 65535)",
+        "value of white in images of 16 bits: 4095 for 12 bits, or auto: by the largest value of "
+        "all images (default: 65535)",
         _white,
         65535,
     )
     add_cfg_options(
         parser,
-        "changes of the config that it names, e.g. model.test_cfg.nms.iou_threshold=0.6",
+        "changes of the config of --model, e.g. model.test_cfg.nms.iou_threshold=0.6",
         needs=of_model,
     )
     parser.add(
@@ -94,7 +95,7 @@ def add_predict_arguments(parser: Parser) -> None:
         default=list(WRITES),
         choices=WRITES,
     )
-    parser.add("--batch N", "images at a time, of a classifier", whole(1), 8)
+    parser.add("--batch N", "number of images at a time, for classifiers", whole(1), 8)
     add_device_argument(parser)
     parser.add("--out DIR", "folder of the results", default="predicted", output="folder")
 
@@ -104,7 +105,7 @@ def _white(text: str) -> int | str:
 
 
 def run_predict(args: Namespace) -> None:
-    """``predict`` from parsed arguments; prints what was written, and how fast."""
+    """Run ``predict``: print which files were written, and how fast."""
     from hypvision.inference.sources import fetched
 
     with fetched(args.images) as (files, called):
@@ -172,7 +173,7 @@ def _say_written(written: list[Path], folder: str) -> None:
 
 
 def _request(args: Namespace) -> Request:
-    """The model that the arguments ask for."""
+    """Return the request for the model that the arguments name."""
     from hypvision.clip.names import clip_options
     from hypvision.clip.segmentation.segment import parse_classes
     from hypvision.inference.predictors import Request

@@ -1,5 +1,5 @@
-"""``hypvision scaling``: sweeps of the toy model of superposition, and the same measures on
-language models."""
+"""``hypvision scaling``: trainings of the toy model of superposition over a grid, and the same
+measures on language models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hypvision.scaling.fits import Exponent, Setting
     from hypvision.scaling.sweep import Point, Settings
 
-_USUAL = "a usual name"  # what was asked for, in heads.csv, if it was no tensor
+_USUAL = "a usual name"  # entry "asked" of heads.csv if no tensor was named
 
 
 def add_scaling_run_arguments(parser: Parser) -> None:
@@ -39,34 +39,37 @@ def add_scaling_run_arguments(parser: Parser) -> None:
         parser.add(f"--{name} X...", f"{text} (default: {shown})", number, values)
     parser.add(
         "--widths M...",
-        "widths m, hidden units of the models (default: 8 12 18 27 40)",
+        "widths m: numbers of hidden units of the models (default: 8 12 18 27 40)",
         whole(1, 2**16),
         [8, 12, 18, 27, 40],
     )
     parser.add(
         "--distribution",
-        "of the frequencies",
+        "distribution of the frequencies",
         default="power",
         choices=("power", "exponential1", "exponential", "linear"),
     )
-    parser.add("--features N", "features n", whole(2, 2**24), 200)
-    parser.add("--batch N", "samples of a step", whole(1, 2**24), 512)
+    parser.add("--features N", "number n of features", whole(2, 2**24), 200)
+    parser.add("--batch N", "number of samples in a step", whole(1, 2**24), 512)
     parser.add(
-        "--steps N", "steps of a training, the first tenth of them a warm-up", whole(1, 2**24), 4000
+        "--steps N",
+        "number of steps of a training, the first tenth of them a warm-up",
+        whole(1, 2**24),
+        4000,
     )
     add_training_arguments(parser)
 
 
 def add_training_arguments(parser: Parser) -> None:
-    """Add the options that every command which trains a grid has."""
-    parser.add("--replicates N", "models a point", whole(1, 1000), 1)
+    """Add the options of every command that trains the models of a grid."""
+    parser.add("--replicates N", "number of models at each point of the grid", whole(1, 1000), 1)
     parser.add(
         "--seed N",
-        "of first weights and batches; a folder has results of one seed",
+        "seed of first weights and batches; a folder has results of one seed",
         whole(0, 2**31),
         0,
     )
-    parser.add("--independent", "first weights and batches of its own for every point")
+    parser.add("--independent", "give every point its own first weights and batches")
     add_device_argument(parser)
     add_submit_arguments(parser)
 
@@ -74,29 +77,29 @@ def add_training_arguments(parser: Parser) -> None:
 def add_scaling_heads_arguments(parser: Parser) -> None:
     parser.add(
         "subjects CHECKPOINT...",
-        "checkpoints (a file, a folder, USER/REPO on the hub), csv tables of them (family, model, "
-        "head, m), or paper for its 27",
+        "checkpoints (a file, a folder, or USER/REPO on the hub), csv tables of checkpoints "
+        "(columns family, model, head, m), or the word paper for the paper's 27 models",
     )
     _add_out(parser)
-    parser.add("--tensor NAME", "the name of the tensor, if it has an unusual one")
+    parser.add("--tensor NAME", "name of the head's tensor, if it is an unusual one")
     add_submit_arguments(parser)
 
 
 def add_scaling_tokens_arguments(parser: Parser) -> None:
-    parser.add("subjects FILE...", "text files, or .npy files of ids")
+    parser.add("subjects FILE...", "text files, or .npy files of token ids")
     _add_out(parser)
-    parser.add("--tokenizer JSON", "of texts: tokenizer.json of Hugging Face's tokenizers")
+    parser.add("--tokenizer JSON", "for texts: tokenizer.json of Hugging Face's tokenizers")
 
 
 def add_scaling_fit_arguments(parser: Parser) -> None:
-    parser.add("subjects CSV...", "csv files with family, dataset, m and loss")
+    parser.add("subjects CSV...", "csv files with the columns family, dataset, m and loss")
     _add_out(parser)
 
 
 def _add_out(parser: Parser) -> None:
     parser.add(
         "--out DIR",
-        "folder of results, which a second run takes up",
+        "folder of results; a second run continues there",
         default="scaling",
         output="folder",
     )
@@ -116,7 +119,7 @@ def run_scaling_run(args: Namespace) -> None:
         independent=args.independent,
         seed=args.seed,
     )
-    # points have their numbers to four digits in their names
+    # Names of points have these numbers to four digits, so the points have them, too.
     alphas, decays, densities = (
         [round(value, 4) for value in values]
         for values in (args.alphas, args.decays, args.densities)
@@ -140,7 +143,7 @@ def run_scaling_run(args: Namespace) -> None:
                 f"loss ~ m^-{one.mean:.2f} ± {one.error:.2f}, R2 {one.r2:.3f}"
             )
         if not found:
-            print("A fit of the loss takes three widths or more.")
+            print("A fit of the loss needs at least three widths.")
     outcome.check()
 
 
@@ -157,18 +160,19 @@ def run_scaling_fit(args: Namespace) -> None:
 
 
 def _check_stems(paths: list[str]) -> None:
-    """Refuse files whose tables would have the same name."""
+    """Raise an error for files whose result tables would have the same name."""
     stems = [Path(path).stem for path in paths]
     for stem in stems:
         if stems.count(stem) > 1:
             raise HypvisionError(
-                f"There are {stems.count(stem)} files '{stem}'. Give each an --out of its own."
+                f"There are {stems.count(stem)} files '{stem}', whose tables would have the same "
+                "name. Run the command for each of them, with another --out."
             )
 
 
 def sweep_device(args: Namespace) -> str:
-    """Where the cells are submitted from there need not be a GPU; cells without one fail by
-    themselves."""
+    """Return the device of the trainings. With ``--submit`` this machine need not have the device;
+    cells on machines without it fail by themselves."""
     return args.device if args.submit and args.device else device_of(args)
 
 
@@ -178,8 +182,8 @@ def train_points(
     """Train the points of a grid that have no results in ``args.out`` yet.
 
     Returns:
-        The rows of all points that have results, and the outcome of the cells, whose ``check``
-        raises an error if one failed.
+        The rows of all points of the grid that have results, and the outcome of the cells, whose
+        method ``check`` raises an error if a cell failed.
     """
     from hypvision.scaling.sweep import finished, groups, open_results, read_rows, train
 
@@ -198,7 +202,7 @@ def train_points(
 def write_results(
     folder: str | Path, name: str, rows: list[dict[str, Any]], found: Mapping[Setting, Exponent]
 ) -> None:
-    """Write rows into ``NAME.csv`` and, if there are any, exponents by their settings into
+    """Write rows into ``NAME.csv``, and exponents with their settings, if there are any, into
     ``NAME_exponents.csv``."""
     write_table(Path(folder, f"{name}.csv"), rows)
     names = ("distribution", "alpha", "density", "decay")
@@ -213,12 +217,12 @@ def write_results(
 
 
 def file_names(folder: str | Path, name: str, figures: list[Path]) -> str:
-    """The files of a result, for people."""
+    """Return the file names of a result as a text."""
     return ", ".join(map(str, (Path(folder, f"{name}.csv"), *figures)))
 
 
 def run_scaling_heads(args: Namespace) -> None:
-    """``scaling heads`` from parsed arguments; prints a line for each head."""
+    """Run ``scaling heads``: measure output heads, and print a line for each."""
     wanted = {}
     for subject in args.subjects:
         for name, tensor in _heads_of(subject, args.tensor):
@@ -244,7 +248,7 @@ def run_scaling_heads(args: Namespace) -> None:
 
 
 def _add_head(path: Path, row: dict[str, Any]) -> None:
-    """Put a row into the table, where another call may have written some meanwhile."""
+    """Put a row into the table of heads, in which another call may have written rows meanwhile."""
     from hypvision.checkpoints.download import locked
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -263,7 +267,8 @@ def _head_text(row: dict[str, Any]) -> str:
 
 
 def _heads_of(subject: str, tensor: str | None) -> list[tuple[str, str | None]]:
-    """The checkpoints that a word names, each with the tensor to look at, if one is known."""
+    """Return the checkpoints that a word of the command line names, each with the tensor to look
+    at, or None if no tensor is known."""
     from hypvision.scaling.language_models import paper_models, read_models
 
     published = paper_models()
@@ -280,9 +285,9 @@ def _heads_of(subject: str, tensor: str | None) -> list[tuple[str, str | None]]:
 def _known_head(
     rows: dict[tuple[str, str], dict[str, Any]], name: str, tensor: str | None
 ) -> dict[str, Any] | None:
-    """The row of a head that an earlier call has measured."""
-    # The tensor of this name is the one, whatever was asked for; earlier versions did not write
-    # that.
+    """Return the row of a head that an earlier call has measured; None if there is none."""
+    # A row with this tensor is the right one, however the tensor was asked for; rows of earlier
+    # versions do not record that.
     if (name, tensor or "") in rows:
         return rows[name, tensor or ""]
     asked = tensor or _USUAL
@@ -291,7 +296,7 @@ def _known_head(
 
 
 def measure_head(source: str, tensor: str | None) -> dict[str, Any]:
-    """The statistics of the head of one checkpoint, as a row of ``heads.csv``."""
+    """Return the statistics of the head of one checkpoint, as a row of ``heads.csv``."""
 
     from hypvision.scaling.language_models import head_name, head_statistics
     from hypvision.scaling.one_tensor import read_tensor
@@ -320,7 +325,7 @@ def _run_tokens(args: Namespace, source: str) -> None:
 
 
 def _counts_of_ids(path: Path) -> Any:
-    """How often each token is in an array of token ids."""
+    """Return how often each token occurs in an array of token ids."""
     import numpy as np
 
     from hypvision.scaling.language_models import token_counts
@@ -333,7 +338,7 @@ def _counts_of_ids(path: Path) -> Any:
         len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < 2**24
     ):
         raise HypvisionError(
-            f"'{path}' has {ids.dtype} numbers; token ids must be integers below 2^24."
+            f"'{path}' has {ids.dtype} numbers, but token ids must be integers from 0 to 2^24 - 1."
         )
 
     def as_int64(part: Any) -> Any:
@@ -343,7 +348,7 @@ def _counts_of_ids(path: Path) -> Any:
 
 
 def _counts_of_text(path: Path, args: Namespace) -> Any:
-    """How often each token is in a text."""
+    """Return how often each token occurs in a text."""
     from hypvision.scaling.language_models import token_counts
 
     if args.tokenizer is None:
@@ -391,7 +396,7 @@ def write_fit(path: str, folder: str | Path) -> None:
 
 
 def read_heads(path: Path) -> list[dict[str, Any]]:
-    """The rows of ``heads.csv``, none if it is not there."""
+    """Return the rows of ``heads.csv``, an empty list if there is no such file."""
     from hypvision.io.records import read_table
     from hypvision.scaling.language_models import Head
 

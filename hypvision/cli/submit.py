@@ -1,8 +1,8 @@
-"""Run many independent calls, the cells of a grid: in this process, in several, or by submitit,
-here or on SLURM.
+"""Runs many independent calls, the cells of a grid: in this process, in several processes, or with
+submitit, on this machine or on SLURM.
 
-A command lists its cells, says which are finished, and :func:`run_cells` does the rest. A cell that
-fails is reported, and the others still run. An interruption ends all running cells.
+A command lists its cells and says which are finished; :func:`run_cells` does the rest. If a cell
+fails, this is reported, and the others still run. An interruption ends all running cells.
 
 >>> cells = [Cell("dtd/seed1", train, ("dtd", 1))]
 >>> outcome = run_cells(cells, finished=lambda key: Path(out, key, "done").exists())
@@ -36,13 +36,14 @@ from hypvision.io.errors import (
 
 CLUSTERS = ("local", "slurm")
 _POLL_SECONDS = 0.5
-_END_SECONDS = 20  # for jobs that are ended: one may be importing PyTorch
-# The errors that pickle raises if a result cannot be sent or received.
+_END_SECONDS = 20  # longest wait for jobs that are ended: one may be importing PyTorch
+# Errors that pickle raises if a result cannot be sent or received.
 _PICKLING = (pickle.PickleError, AttributeError, ImportError, TypeError, ValueError, RuntimeError)
 
 
 class Cell(NamedTuple):
-    """One call. Function and arguments can be pickled; the key is unique in a command."""
+    """One call of the grid. Function and arguments can be pickled; the key is unique in a
+    command."""
 
     key: str
     function: Callable[..., Any]
@@ -50,14 +51,15 @@ class Cell(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of the cells by their keys: results, errors, and cells finished before."""
+    """The outcome of a grid's cells by their keys: the results, the errors, and the cells that were
+    finished before."""
 
     results: dict[str, Any]
     failures: dict[str, str]
     skipped: list[str]
 
     def check(self) -> None:
-        """Raises HypvisionError if a cell has failed."""
+        """Raise HypvisionError if a cell has failed."""
         if self.failures:
             total = len(self.results) + len(self.failures) + len(self.skipped)
             key, reason = next(iter(self.failures.items()))
@@ -71,7 +73,7 @@ class Outcome(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """How a call ended, in a form that every process can send."""
+    """The result or the failure of a call, in a form that can be sent between processes."""
 
     value: Any = None
     failure: str | None = None
@@ -82,17 +84,18 @@ _Answers = Generator[tuple[str, _Answer], None, None]
 
 
 def add_submit_arguments(parser: Parser, cells: bool = True) -> None:
-    """``--jobs``, ``--submit`` and ``--submit-options``; without ``--jobs`` of a command that is
-    one call."""
+    """Add ``--jobs``, ``--submit`` and ``--submit-options`` to a parser; for a command of a single
+    call (``cells=False``) without ``--jobs``."""
     text = (
-        "cells at a time, each in its process (default: 1, in this process; with --submit slurm: "
-        "all)"
+        "number of cells at a time, each in its own process (default: 1, in this process; with "
+        "--submit slurm: all)"
     )
     if cells:
         parser.add("--jobs N", text, whole(1, 4096))
     parser.add(
         "--submit",
-        f"hand {'the cells' if cells else 'it'} to submitit: on this machine, or to SLURM",
+        f"hand {'the cells' if cells else 'the training'} to submitit: on this machine, or to "
+        "SLURM",
         choices=CLUSTERS,
     )
     parser.add(
@@ -104,7 +107,7 @@ def add_submit_arguments(parser: Parser, cells: bool = True) -> None:
 
 
 def submit_options(args: Namespace) -> dict[str, Any]:
-    """The parsed arguments as those of :func:`run_cells`."""
+    """Return the parsed arguments as arguments of :func:`run_cells`."""
     return dict(jobs=args.jobs, submit=args.submit, options=dict(args.submit_options))
 
 
@@ -125,23 +128,23 @@ def run_cells(
     unit: str = "cell",
     arrived: Callable[[str, Any], None] = lambda key, value: None,
 ) -> Outcome:
-    """Run the cells that are not finished.
+    """Run the cells that are not finished, and return their outcome.
 
     Args:
-        cells: what to run.
-        finished: whether the cell of this key need not run; asked once a cell, before the first one
-            runs.
-        jobs: how many at a time. None: one in this process, or with SLURM as many as its queue
-            allows.
+        cells: the cells to run.
+        finished: says whether the cell with this key need not run; called once for each cell,
+            before the first cell runs.
+        jobs: number of cells at a time. None: one, in this process, or with SLURM as many as its
+            queue allows.
         submit: None, or one of :data:`CLUSTERS` for submitit.
-        folder: where submitit keeps its files; only written to with ``submit``.
+        folder: folder for submitit's files; only written to with ``submit``.
         options: parameters of submitit's executor.
-        unit: what the progress bar calls a cell.
-        arrived: called in this process with key and result of each cell as it ends.
+        unit: name of a cell in the progress bar.
+        arrived: called in this process with the key and the result of each cell as it ends.
 
     Returns:
-        Results, failures and what was skipped. Failures are also printed when they happen, each
-        reason once.
+        Results, failures and skipped cells. Failures are also printed when they happen, each reason
+        once.
     """
     from tqdm import tqdm
 
@@ -157,7 +160,8 @@ def run_cells(
         return outcome
     rest = list(left.values())
     reasons: dict[str, str] = {}
-    # closed at once, which ends what runs, and not when the traceback of an interruption goes
+    # The generator is closed at once, which ends what runs, and not only when the traceback of an
+    # interruption is dropped.
     with closing(_answers(rest, jobs, submit, Path(folder), options or {})) as answers:
         for key, answer in progress(answers, len(left), unit):
             if answer.failure is None:
@@ -165,7 +169,7 @@ def run_cells(
                 arrived(key, answer.value)
                 continue
             told = f"{answer.failure}\n{answer.trace}".rstrip()
-            first = reasons.setdefault(told, key)  # a mistake in the settings makes all cells fail
+            first = reasons.setdefault(told, key)  # a wrong setting makes all cells fail alike
             tqdm.write(f"{key} failed: {told if first == key else f'as {first} did'}")
             outcome.failures[key] = answer.failure
     return outcome
@@ -178,7 +182,8 @@ def _answers(
     folder: Path,
     options: dict[str, Any],
 ) -> _Answers:
-    """The answers of cells; without submitit and several jobs, one after the other here."""
+    """Return the answers of cells: from submitit, from several processes, or one after the other
+    from this process."""
     if submit is not None:
         return _in_submitit(cells, jobs, submit, folder, options)
     if min(jobs or 1, len(cells)) > 1:
@@ -198,8 +203,8 @@ def _call(function: Callable[..., Any], *arguments: Any) -> _Answer:
         return _Answer(failure=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
 
 
-# One process for each cell: a killed process does not end the others, and each returns its memory
-# when it ends.
+# Each cell has its own process: if a process is killed, the others go on, and each process returns
+# its memory when it ends.
 
 
 def _in_processes(cells: Sequence[Cell], jobs: int) -> _Answers:
@@ -229,19 +234,20 @@ def _in_processes(cells: Sequence[Cell], jobs: int) -> _Answers:
 
 
 def _start(cell: Cell, jobs: int) -> tuple[Connection, Any]:
-    """A process that calls a cell, one of ``jobs``, and where its answer arrives."""
+    """Start one of ``jobs`` processes, which calls a cell; return the connection on which its
+    answer arrives, and the process."""
     context = _context()
     threads = max(1, _cores() // jobs)
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_serve, args=(sender, threads, cell.function, cell.arguments))
     process.start()
-    # close our copy of the sender: otherwise the pipe stays open when the process ends
+    # Close this process's copy of the sender; otherwise the pipe stays open when the process ends.
     sender.close()
     return receiver, process
 
 
 def _received(receiver: Connection) -> _Answer | None:
-    """The answer of a process; None of one that ended without one."""
+    """Return the answer of a process; None if it ended without an answer."""
     try:
         return cast(_Answer, receiver.recv())
     except EOFError:
@@ -251,8 +257,8 @@ def _received(receiver: Connection) -> _Answer | None:
 
 
 def _context() -> Any:
-    """Processes that start from one which has imported PyTorch and done nothing yet, so that a cell
-    costs no import."""
+    """Return a context whose processes start from one that has already imported PyTorch, so that a
+    cell does not spend time on the import."""
     if "forkserver" not in get_all_start_methods():
         return get_context("spawn")
     context = get_context("forkserver")
@@ -265,12 +271,12 @@ def _serve(
 ) -> None:
     import torch
 
-    # Ctrl-C signals all processes; the main process ends its workers
+    # Ctrl-C signals all processes, but the main process ends its workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(threads)
     try:
-        with ending_as_interrupted():  # the files of a cell that is ended are removed
+        with ending_as_interrupted():  # a cell that is ended removes its files
             answer = _call(function, *arguments)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGTERM)
@@ -284,7 +290,7 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-# submitit
+# Cells in submitit
 
 
 def _in_submitit(
@@ -292,7 +298,7 @@ def _in_submitit(
 ) -> _Answers:
     executor = _executor(jobs, cluster, folder, options)
     slurm = cluster == "slurm"
-    # submitit would start all local jobs at once; SLURM has a queue.
+    # submitit would start all local jobs at once, while SLURM has a queue.
     together = len(cells) if slurm else jobs or 1
     waiting = list(cells)
     running: dict[str, Any] = {}
@@ -311,8 +317,8 @@ def _in_submitit(
 
 
 def _submit(executor: Any, cells: Sequence[Cell], slurm: bool, running: dict[str, Any]) -> None:
-    """Add the jobs of cells to those that run, one by one, so that an interruption finds them;
-    SLURM gets them together."""
+    """Submit cells and add their jobs to ``running``, one by one, so that an interruption finds
+    them; SLURM gets the cells together."""
     call = _call if slurm else _call_in_job
     with executor.batch() if slurm and cells else nullcontext():
         for cell in cells:
@@ -320,21 +326,22 @@ def _submit(executor: Any, cells: Sequence[Cell], slurm: bool, running: dict[str
 
 
 def _call_in_job(function: Callable[..., Any], *arguments: Any) -> _Answer:
-    """:func:`_call` in a job on this machine, where submitit ignores SIGTERM."""
+    """Return the answer of :func:`_call` in a job on this machine, where submitit would ignore
+    SIGTERM."""
     with ending_as_interrupted():
         return _call(function, *arguments)
 
 
 def _cancel(jobs: list[Any], slurm: bool) -> None:
-    """End jobs that may run; those on this machine have ended when it returns."""
+    """End jobs that may still run; jobs on this machine have ended when this function returns."""
     if slurm:
         for job in jobs:
-            # it may have ended, or not been handed over yet
+            # The job may have ended, or not been handed over yet.
             with suppress(OSError, subprocess.SubprocessError, AttributeError):
                 job.cancel()
         return
-    # submitit would send SIGINT, which is ignored where the command runs in the background of a
-    # script; a job that only begins passes on no signal
+    # submitit would send SIGINT, which is ignored if the command runs in a script's background.
+    # SIGTERM is sent repeatedly, because a job that is starting passes no signal on.
     deadline = time.monotonic() + _END_SECONDS
     left = [job for job in jobs if not job.done()]
     while left and time.monotonic() < deadline:
@@ -348,7 +355,7 @@ def _answer_of(job: Any) -> _Answer:
     try:
         return job.result()
     except Exception as error:
-        # the job was killed, timed out or never started; submitit's log says which
+        # The job was killed, timed out or never started; submitit's message says which.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return _Answer(
             failure=f"its job {job.job_id} ended without a result ({lines[0] if lines else error})"
@@ -363,6 +370,7 @@ def _executor(jobs: int | None, cluster: str, folder: Path, options: dict[str, A
     except (RuntimeError, NotImplementedError, NameError, TypeError, ValueError) as error:
         words = " ".join(str(error).split())
         raise HypvisionError(
-            f"--submit {cluster}: submitit refuses: {words}. Correct --submit-options."
+            f"--submit {cluster}: submitit refuses the parameters: {words}. Correct "
+            "--submit-options."
         ) from error
     return executor

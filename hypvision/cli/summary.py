@@ -1,4 +1,4 @@
-"""``hypvision summary MODEL|CONFIG``: how large a model is, and how fast on this machine."""
+"""``hypvision summary MODEL|CONFIG`` shows how large a model is, and how fast on this machine."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def add_summary_arguments(parser: Parser) -> None:
     subject = parser.add_mutually_exclusive_group(required=True)
     parser.add("model MODEL|CONFIG", text, nargs="?", group=subject)
     add_clip_argument(parser, "instead of MODEL: a tower of this CLIP", group=subject)
-    parser.add("--part", "which tower (default: image)", choices=TOWERS, needs=["--clip"])
+    parser.add("--part", "tower of the CLIP (default: image)", choices=TOWERS, needs=["--clip"])
     add_model_args(parser, without=["--clip"])
     parser.add(
         "--size N",
@@ -54,24 +54,28 @@ def add_summary_arguments(parser: Parser) -> None:
     )
     parser.add(
         "--depth N",
-        "modules to show: 1, the parts of the model (default), 2, the parts of these, ...; 0: the "
-        "whole alone",
+        "depth of the modules to show: 1, the parts of the model (default), 2, their parts, ...; "
+        "0: only the whole model",
         whole(0, 100),
         1,
     )
-    parser.add("--batch N", "images of each call that is measured", whole(1, 65536), 1)
+    parser.add("--batch N", "number of images in each timed call", whole(1, 65536), 1)
     parser.add(
         "--repeats N",
-        "calls that are measured, of which the median counts; 0: count only",
+        "number of timed calls, whose median is shown; 0: count only, without timing",
         whole(0, 10_000),
         5,
     )
-    parser.add("--save FILE", "the whole numbers: .csv, a row a module, or .json", output="file")
+    parser.add(
+        "--save FILE",
+        "file for the numbers in full: .csv, with a row for each module, or .json",
+        output="file",
+    )
     add_device_argument(parser)
 
 
 def run_summary(args: Namespace) -> None:
-    """``summary`` from parsed arguments; prints the table."""
+    """Run ``summary``: print the size, the speed and a table of modules."""
     import torch
 
     from hypvision.inference.progress import stages
@@ -101,7 +105,7 @@ def run_summary(args: Namespace) -> None:
 
 
 def _save(path: str, found: Summary, about: dict[str, Any]) -> None:
-    """Write the rows as .csv, or all as .json."""
+    """Write the rows of modules as .csv, or everything as .json."""
     rows = [row._asdict() for row in found.rows]
     if path.endswith(".csv"):
         return write_table(path, rows)
@@ -111,7 +115,7 @@ def _save(path: str, found: Summary, about: dict[str, Any]) -> None:
 
 
 def _text(name: str, found: Summary, shape: list[int], unit: str, where: str) -> str:
-    """The whole, the speed, and the table of modules."""
+    """Return a text of the whole model's size, its speed, and the table of its modules."""
     from hypvision.zoo.cards import table
 
     whole = found.rows[0]
@@ -145,7 +149,7 @@ def _text(name: str, found: Summary, shape: list[int], unit: str, where: str) ->
 
 
 def _count(number: int) -> str:
-    """A count for people, to four digits: ``25.56 M``."""
+    """Return a number with four digits for people to read: ``25.56 M``."""
     for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if number >= size:
             return f"{number / size:.4g} {letter}"

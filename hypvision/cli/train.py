@@ -1,4 +1,5 @@
-"""``hypvision train`` and ``test``, and ``plot``, the curves of trainings."""
+"""``hypvision train``, ``test`` and ``plot``: trainings, tests of checkpoints, and curves of
+trainings."""
 
 from __future__ import annotations
 
@@ -25,10 +26,10 @@ def _add_common_arguments(parser: Parser) -> None:
         "changes of the config, e.g. train_dataloader.batch_size=64; data_root=DIR moves all data "
         "sets",
     )
-    parser.add("--verbose", "the whole log on the console too, not in its file alone")
+    parser.add("--verbose", "print the whole log on the console, not only into its file")
     parser.add(
         "--launcher",
-        "what started the processes",
+        "launcher that started the processes",
         default="none",
         choices=["none", "pytorch", "slurm", "mpi"],
     )
@@ -40,28 +41,31 @@ def _add_common_arguments(parser: Parser) -> None:
 def add_train_arguments(parser: Parser) -> None:
     parser.add(
         "config CONFIG|FOLDER",
-        "config file, or a folder: class folders, or these in train and val, or a table train.csv; "
-        "images with boxes or masks of COCO, or YOLO's data.yaml",
+        "config file, name of a shipped config, or a folder: class folders, also below train and "
+        "val, or a table train.csv; images with boxes or masks of COCO, or YOLO's data.yaml",
     )
-    not_probe = ["probe"]  # which takes no step
+    not_probe = ["probe"]  # --method probe takes no training step
     parser.add(
         "--epochs N",
-        "length; the schedule moves with it (default: that of the config, of a folder 12)",
+        "number of epochs; the schedule is adapted to it (default: that of the config, 12 for a "
+        "folder)",
         whole(1),
         without=not_probe,
     )
     parser.add(
-        "--batch-size N", "of a folder: images in a batch (default: 16, of boxes 4)", whole(1)
+        "--batch-size N",
+        "for a folder: images in a batch (default: 16, with boxes 4)",
+        whole(1),
     )
     parser.add(
         "--lr X",
-        "of a folder: learning rate (default: 1e-4, of boxes 5e-4)",
+        "for a folder: learning rate (default: 1e-4, with boxes 5e-4)",
         number,
         without=not_probe,
     )
     parser.add(
         "--image-size N",
-        "of a folder: pixels of a side (default: 160, of boxes 640)",
+        "for a folder: side of the images in pixels (default: 160, with boxes 640)",
         whole(16, 4096),
     )
     parser.add(
@@ -73,7 +77,8 @@ def add_train_arguments(parser: Parser) -> None:
     )
     parser.add(
         "--resume CHECKPOINT",
-        "go on from this checkpoint, or from the newest complete one in the work dir",
+        "go on from this checkpoint; without CHECKPOINT from the newest complete one in the work "
+        "dir",
         const="auto",
         nargs="?",
         without=not_probe,
@@ -81,8 +86,8 @@ def add_train_arguments(parser: Parser) -> None:
     parser.add("--amp", "mixed precision")
     parser.add(
         "--compile",
-        "compile the network's blocks by torch.compile (compile=dict(...) in the config has its "
-        "options)",
+        "compile the network's blocks with torch.compile; compile=dict(...) in the config sets its "
+        "options",
     )
     parser.add(
         "--seeds N",
@@ -93,7 +98,7 @@ def add_train_arguments(parser: Parser) -> None:
     )
     parser.add(
         "--log",
-        "send the log there, too, with the package of this name",
+        "also send the log to this service, with the Python package of its name",
         choices=["tensorboard", "wandb", "mlflow"],
     )
     _add_common_arguments(parser)
@@ -101,7 +106,7 @@ def add_train_arguments(parser: Parser) -> None:
 
 
 def run_train(args: Namespace) -> None:
-    """``train`` from parsed arguments, here or where ``--submit`` sends it."""
+    """Run ``train``: train on this machine, or where ``--submit`` sends the training."""
     if args.submit is None and not args.submit_options:
         _train(args)
         return
@@ -148,8 +153,8 @@ def _train(args: Namespace) -> None:
 
 
 def _recipe(config: Any, args: Namespace) -> Any:
-    """A config; one that was made for a folder is told and written down, and several seeds take it
-    from there."""
+    """Return a config or its path. A config that was made for a folder is described and written to
+    a file, from which the trainings with several seeds read it."""
     from mmengine.config import Config
     from mmengine.dist import is_main_process
 
@@ -182,33 +187,35 @@ def _train_seeds(args: Namespace, options: dict[str, Any], common: dict[str, Any
 
 
 def add_test_arguments(parser: Parser) -> None:
-    parser.add("config CONFIG|FOLDER", "config file, or a folder as of train")
+    parser.add(
+        "config CONFIG|FOLDER", "config file, name of a shipped config, or a folder as for train"
+    )
     parser.add("weights WEIGHTS", "checkpoint file, or zoo:NAME (hypvision zoo list lists them)")
     parser.add(
         "--out DIR",
         "write a report into this folder: report.html with the confusion matrix, a table of the "
-        "classes, curves of precision and recall (boxes), the worst mistakes; of a segmenter also "
-        "its label maps",
+        "classes, curves of precision and recall (for boxes) and the worst mistakes; for a "
+        "segmenter also its label maps",
         output="folder",
     )
     parser.add(
         "--save FILE",
-        "write the predictions into this file (.json; of a metric learner the embeddings, .npz)",
+        "write the predictions into this file (.json; for a metric learner the embeddings, .npz)",
         output="file",
     )
     parser.add(
         "--show-dir DIR",
-        "write images with the predictions painted in, of segmenters and detectors beside the "
-        "truth (of a classifier 200 images, taken evenly from the data)",
+        "write images with the predictions painted in, for segmenters and detectors beside the "
+        "truth (for a classifier 200 images, taken evenly from the data)",
         output="folder",
     )
-    parser.add("--tta", "test-time augmentation: the config's views, or mirror images")
-    parser.add("--allow-nonfinite", "measure weights with NaN or infinite values all the same")
+    parser.add("--tta", "test-time augmentation: views of the config, or else mirror images")
+    parser.add("--allow-nonfinite", "also measure weights with NaN or infinite values")
     _add_common_arguments(parser)
 
 
 def run_test(args: Namespace) -> None:
-    """``test`` from parsed arguments; prints the metrics as one line of JSON."""
+    """Run ``test``: print the metrics as one line of JSON."""
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import leave_processes, parse_options
     from hypvision.engine.run import test
@@ -234,24 +241,24 @@ def add_plot_arguments(parser: Parser) -> None:
     parser.add(
         "runs RUN...",
         "work dir of a training (work_dirs/CONFIG), one of the time-stamped folders in it, or a "
-        "scalars.json",
+        "file scalars.json",
     )
     parser.add(
         "--keys NAME...",
-        "quantities of the logs to draw, e.g. 'loss*' lr top1 (default: loss, rate and the metrics "
-        "of the validation)",
+        "quantities of the logs to draw, e.g. 'loss*' lr top1 (default: loss, learning rate and "
+        "the metrics of the validation)",
     )
     parser.add(
         "--save FILE",
-        "the figure: .png, .svg or .pdf (default: curves.png); beside it a .csv with every value "
-        "of the logs",
+        "figure to write: .png, .svg or .pdf (default: curves.png); a .csv beside it has every "
+        "value of the logs",
         default="curves.png",
         output="file",
     )
 
 
 def run_plot(args: Namespace) -> None:
-    """``plot`` from parsed arguments; prints the names of the files written."""
+    """Run ``plot``: draw the curves of trainings, and print the names of the files written."""
     from hypvision.viz.curves import MOST, choose, draw_curves, read_runs, write_curves
 
     figure = Path(args.save)

@@ -1,5 +1,5 @@
-"""``hypvision zoo``: trained weights. ``docs/model-zoo.md`` tells more of ``publish``, which runs
-in a checkout."""
+"""``hypvision zoo``: trained weights. ``docs/model-zoo.md`` explains ``publish``, which runs in a
+checkout of the repository."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import write_text
 
-# Copied from hypvision.checkpoints.records.
+# Copied from hypvision.checkpoints.records, because importing it imports PyTorch.
 TASKS = ("classification", "segmentation", "detection", "retrieval", "zero-shot")
 _NAME_HELP = (
-    "name as `hypvision zoo list` lists it, or a release, ADDRESS#NAME (https://, file://, "
+    "name that `hypvision zoo list` lists, or a release, ADDRESS#NAME (https://, file://, "
     "hf-hub:USER/REPO)"
 )
 
@@ -28,13 +28,13 @@ def add_zoo_list_arguments(parser: Parser) -> None:
         nargs="?",
         without=of_list,
     )
-    parser.add("--task", "of this task only", choices=TASKS, without=of_list)
-    parser.add("--json", "whole records, as JSON", without=of_list)
+    parser.add("--task", "only weights for this task", choices=TASKS, without=of_list)
+    parser.add("--json", "print the whole records, as JSON", without=of_list)
     parser.add("--write-readme FILE", "render the table of the zoo into this file", output="file")
 
 
 def run_zoo_list(args: Namespace) -> None:
-    """``zoo list``: what there is."""
+    """Run ``zoo list``: print a table of the zoo's weights, or write it into a README."""
     from hypvision.checkpoints.index import builtin_index
     from hypvision.zoo.cache import whereabouts
     from hypvision.zoo.cards import listing, readme
@@ -59,11 +59,11 @@ def run_zoo_list(args: Namespace) -> None:
 
 def add_zoo_get_arguments(parser: Parser) -> None:
     parser.add("names NAME...", _NAME_HELP)
-    parser.add("--out DIR", "copy the files there; such a folder can be a mirror", output="folder")
+    parser.add("--out DIR", "copy the files into this folder, e.g. for a mirror", output="folder")
 
 
 def run_zoo_get(args: Namespace) -> None:
-    """``zoo get``: makes sure that weights are on this machine, and prints where."""
+    """Run ``zoo get``: fetch weights that are not on this machine, and print their paths."""
     from hypvision.checkpoints.download import copy_verified
     from hypvision.checkpoints.sources import find, resolve
 
@@ -78,14 +78,12 @@ def run_zoo_get(args: Namespace) -> None:
 
 
 def add_zoo_verify_arguments(parser: Parser) -> None:
-    parser.add(
-        "names NAME", f"{_NAME_HELP}; default: everything that is on this machine", nargs="*"
-    )
+    parser.add("names NAME", f"{_NAME_HELP}; default: all weights on this machine", nargs="*")
 
 
 def run_zoo_verify(args: Namespace) -> None:
-    """``zoo verify``: checks packaged and cached files; fails if one is wrong, or a named one is
-    not there."""
+    """Run ``zoo verify``: check shipped and downloaded files; raise an error if one is wrong, or if
+    a named one is not there."""
     from hypvision.checkpoints.sources import find
     from hypvision.zoo.cache import check_files, records_here
 
@@ -122,19 +120,19 @@ def _after(problem: str | None) -> str:
 
 def add_zoo_clean_arguments(parser: Parser) -> None:
     parser.add(
-        "names NAME", "remove the files of these records", nargs="*", default=[], without=["--list"]
+        "names NAME", "remove the files of these names", nargs="*", default=[], without=["--list"]
     )
     what = parser.add_mutually_exclusive_group()
     parser.add(
         "--all",
-        "remove everything; default: unfinished downloads and files of no record",
+        "remove everything; default: unfinished downloads and files that are not in the zoo",
         group=what,
     )
-    parser.add("--list", "remove nothing: list what lies there", group=what)
+    parser.add("--list", "remove nothing, but list the downloaded files", group=what)
 
 
 def run_zoo_clean(args: Namespace) -> None:
-    """``zoo clean``: removes downloaded files, or lists them."""
+    """Run ``zoo clean``: remove downloaded files, or list them."""
     from hypvision.checkpoints.index import builtin_index
     from hypvision.checkpoints.sources import cache_folder
     from hypvision.zoo.cache import clean, list_cache
@@ -161,11 +159,11 @@ def run_zoo_clean(args: Namespace) -> None:
 
 def add_zoo_card_arguments(parser: Parser) -> None:
     parser.add("name NAME", _NAME_HELP)
-    parser.add("--save FILE", "write it there instead of printing it", output="file")
+    parser.add("--save FILE", "write the card into this file instead of printing it", output="file")
 
 
 def run_zoo_card(args: Namespace) -> None:
-    """``zoo card``: the model card."""
+    """Run ``zoo card``: print the model card of weights, or write it into a file."""
     from hypvision.checkpoints.sources import find
     from hypvision.zoo.cards import model_card
 
@@ -179,19 +177,21 @@ def run_zoo_card(args: Namespace) -> None:
 
 
 def add_zoo_push_arguments(parser: Parser) -> None:
-    parser.add("names NAME...", "names as `hypvision zoo list` lists them")
+    parser.add("names NAME...", "names that `hypvision zoo list` lists")
     place = parser.add_mutually_exclusive_group(required=True)
     parser.add(
         "--out DIR", "make a new release folder for a web server", output="folder", group=place
     )
     parser.add(
-        "--hub USER/REPO", "upload to a repository on the Hugging Face hub (one name)", group=place
+        "--hub USER/REPO",
+        "upload to a repository on the Hugging Face hub (only one NAME)",
+        group=place,
     )
     parser.add("--private", "make a new hub repository private", needs=["--hub"])
 
 
 def run_zoo_push(args: Namespace) -> None:
-    """``zoo push``: a release folder, or a hub repository."""
+    """Run ``zoo push``: write a release folder, or upload to a hub repository."""
     from hypvision.checkpoints.index import builtin_index
     from hypvision.zoo.release import push_to_folder, push_to_hub
 
@@ -212,7 +212,7 @@ def run_zoo_push(args: Namespace) -> None:
         return
     if len(records) != 1:
         raise HypvisionError(
-            f"A hub repository holds one model, but {len(records)} names are given."
+            f"A hub repository holds one model, but {len(records)} names are given. Give one name."
         )
     address = push_to_hub(index, records[0], args.hub, args.private)
     print(f'Pushed {records[0].name}. Use: hypvision.load("{address}")')
@@ -223,18 +223,18 @@ STORAGES = ("float32", "float16", "bfloat16", "int8")
 
 
 def add_zoo_publish_arguments(parser: Parser) -> None:
-    parser.add("config CONFIG", "the config that trained it")
+    parser.add("config CONFIG", "config of the training")
     parser.add("checkpoint CHECKPOINT", "checkpoint of the training; it is only read")
     parser.add("--name MODEL.TAG", "name in the zoo", required=True)
-    parser.add("--about FILE", "YAML with the texts of the record (default: the old record's)")
+    parser.add("--about FILE", "YAML file with the record's texts (default: the old record's)")
     parser.add("--storage", "how weights are stored", default="int8", choices=STORAGES)
     parser.add(
         "--tolerance",
-        "allowed change of a metric, in its own unit; of coco/... in per cent",
+        "how far a metric may be from the checkpoint's, in its own unit; of coco/... in per cent",
         number,
         0.2,
     )
-    parser.add("--metrics NAME...", "metrics to record, main one first")
+    parser.add("--metrics NAME...", "metrics to record, the main one first")
     parser.add("--out DIR", "folder of the zoo", default="model_zoo", output="folder")
     add_cfg_options(parser, "changes of the config for this machine")
 
@@ -255,7 +255,8 @@ def add_zoo_familiar_arguments(parser: Parser) -> None:
 
 
 def run_zoo_familiar(args: Namespace) -> None:
-    """``zoo familiar``: what images a published classifier knows, by the data of its config."""
+    """Run ``zoo familiar``: record what the familiar images of a published classifier are like,
+    measured on the data of its config."""
     from hypvision.tasks.publishing import add_familiar
 
     record = add_familiar(args.name, args.out, args.cfg_options)
@@ -276,23 +277,26 @@ FAMILIES = (
 def add_zoo_convert_arguments(parser: Parser) -> None:
     parser.add(
         "--from FAMILY",
-        f"the official code: {', '.join(FAMILIES)}",
+        f"official code of the weights: {', '.join(FAMILIES)}",
         dest="family",
         required=True,
         choices=FAMILIES,
     )
     parser.add(
-        "source IN", ".pth or .safetensors, a folder of transformers, or an address with its sum"
+        "source IN",
+        ".pth or .safetensors file, a folder of transformers, or an address with its checksum",
     )
-    parser.add("target OUT", ".safetensors or .pth", output="file")
-    parser.add("--to-official", "the other way: from hypvision's names")
+    parser.add("target OUT", ".safetensors or .pth file to write", output="file")
+    parser.add("--to-official", "convert from hypvision's names to the official ones")
     parser.add(
         "--curvature",
-        "of a model that gets official names, if it is not 1",
+        "curvature of a model that gets official names, if it is not 1",
         float,
         needs=["--to-official"],
     )
-    parser.add("--backbone NAME", "of a Hi-Mapper whose backbone has the shapes of another one")
+    parser.add(
+        "--backbone NAME", "timm's name of a Hi-Mapper's backbone, if the shapes fit several"
+    )
 
 
 def run_zoo_convert(args: Namespace) -> None:

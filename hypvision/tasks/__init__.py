@@ -1,8 +1,8 @@
 """The tasks of the engine: models with their losses, metrics, and special steps of their training
 and testing.
 
-Importing this package registers classification; configs of ``metric_learning`` and ``contrastive``
-name these in ``custom_imports``.
+Importing this package registers classification; configs that use ``metric_learning`` or
+``contrastive`` name these modules in ``custom_imports``.
 """
 
 from hypvision.tasks.classification import ImageClassifier, PredictionPainterHook

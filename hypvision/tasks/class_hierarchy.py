@@ -1,5 +1,5 @@
-"""The hierarchy of classes in the embeddings of a metric learner: compared with the true hierarchy,
-and drawn."""
+"""Compares the hierarchy of classes in the embeddings of a metric learner with the true hierarchy,
+and draws it."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from hypvision.viz.tree import (
 
 
 class EmbeddedClasses(NamedTuple):
-    """Embeddings of labelled images, grouped by class: points (N, d), as the learner compares them,
-    with labels (N,), from 0; of each class the name, the groups above it, from general to specific,
-    () where there is none, and an image."""
+    """Embeddings of labelled images, grouped by class: ``points`` (N, d) as the learner compares
+    them, ``labels`` (N,) counted from 0, and for each class its name, its ``ancestors`` (the groups
+    above it, from general to specific; () if it has none) and an example image."""
 
     points: Tensor
     labels: Tensor
@@ -57,18 +57,21 @@ def embed_classes(
     data_root: str | None = None,
     device: str = "cpu",
 ) -> EmbeddedClasses:
-    """Embed the data of the config of a :class:`~hypvision.tasks.metric_learning.MetricLearner`,
-    which is on ``device``: the ``split`` ``"train"``, ``"test"`` or ``"both"``, ``per_class``
-    images of a class, evenly spread; ``data_root`` is the folder of the data, with all that lies
-    below the config's, if not the config's."""
+    """Embed the images of the config of a :class:`~hypvision.tasks.metric_learning.MetricLearner`
+    that is on ``device``.
+
+    ``split`` is ``"train"``, ``"test"`` or ``"both"``; at most ``per_class`` images of each class
+    are embedded, evenly spread over the class. ``data_root`` replaces the config's ``data_root``,
+    and with it every path below it; None keeps the config's."""
     found = EmbeddedClasses(torch.empty(0), torch.empty(0), [], [], [])
     points: list[Tensor] = []
     labels: list[int] = []
-    numbers: dict[tuple[str, tuple[str, ...], int], int] = {}  # of a class by its name and groups
+    numbers: dict[tuple[str, tuple[str, ...], int], int] = {}  # labels by name, groups and count
     if data_root:
         if not config.get("data_root"):
             raise HypvisionError(
-                "The config has no 'data_root' that --data-root could move. Correct the config."
+                "The config has no 'data_root', so --data-root has nothing to replace. Set "
+                "data_root in the config."
             )
         config = load_config(config, dict(data_root=data_root))
     for name in ("train", "test") if split == "both" else (split,):
@@ -77,12 +80,12 @@ def embed_classes(
         settings.pop("cache", None)
         data = DATASETS.build(settings)
         above = data.metainfo.get("ancestors")
-        seen: Counter[Any] = Counter()  # classes of one split that share a name are different ones
+        seen: Counter[Any] = Counter()  # tells apart classes of a split with the same name
         for label, members in members_of(data).items():
             named = data.metainfo["classes"][label], above[label] if above else ()
             place = (*named, seen[named])
             seen[named] += 1
-            known = place in numbers  # of the other split
+            known = place in numbers  # the other split has this class, too
             chosen = members[
                 np.linspace(0, len(members) - 1, min(per_class, len(members))).astype(int)
             ].tolist()
@@ -100,12 +103,12 @@ def embed_classes(
 
 
 def class_hierarchy(learner: Any, data: EmbeddedClasses, out: str | Path) -> dict[str, Any]:
-    """Measure and draw the hierarchy of the classes of :func:`embed_classes` by a learner on the
-    CPU; returns the content of ``hierarchy.json``.
+    """Measure and draw the hierarchy of the classes of :func:`embed_classes` with a learner on the
+    CPU, and return the content of ``hierarchy.json``.
 
-    Writes ``disk.png`` (samples, class centres and proxies in the Poincare disk), ``tree.png`` (the
-    tree of the class centres), ``proxies.png`` (that of the proxies with the classes nearest to
-    them) and ``hierarchy.json`` into ``out``.
+    Writes into ``out``: ``disk.png`` (samples, class centres and proxies in the Poincare disk),
+    ``tree.png`` (the tree of the class centres), ``proxies.png`` (the tree of the class centres
+    together with the proxies nearest to samples) and ``hierarchy.json``.
     """
     require("matplotlib", "viz")
     if len(data.classes) < 2:
@@ -124,20 +127,22 @@ def class_hierarchy(learner: Any, data: EmbeddedClasses, out: str | Path) -> dic
 
 
 def places(learner: Any, data: EmbeddedClasses) -> Tensor:
-    """The embeddings as points of unit curvature ``(N, n + 1)``: directions of a Euclidean learner
-    at the radius 1."""
+    """Return the embeddings as points on the hyperboloid of curvature 1, ``(N, n + 1)``: those of a
+    Euclidean learner, which are unit vectors, lie at the distance 1 from the origin."""
     return data.points if learner.space == "lorentz" else lorentz.expmap0(data.points, 1.0)
 
 
 def recovered_hierarchy(
     points: Tensor, labels: Tensor, ancestors: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """How well the distances of class centres follow a hierarchy, by embeddings of unit curvature
-    ``(N, n + 1)``, labels ``(N,)`` and the ancestors of
-    :func:`hypvision.tasks.metric_learning_metrics.lca_heights`: cophenetic correlations of the
-    distances of the centres (Lorentz centroids, ``distances``), and of the heights of their
-    average-linkage tree (``tree``), with the true heights. Classes without a sample do not count;
-    with one class, or heights that are all the same, both are NaN."""
+    """Measure how well the distances of class centres follow a hierarchy.
+
+    Returns two cophenetic correlations with the true heights of the classes' lowest common
+    ancestors: ``distances``, of the distances between the centres (Lorentz centroids), and
+    ``tree``, of the heights of the centres' average-linkage tree. ``points`` ``(N, n + 1)`` have
+    curvature 1, ``labels`` are ``(N,)``, and ``ancestors`` are those of
+    :func:`hypvision.tasks.metric_learning_metrics.lca_heights`. Classes without a sample do not
+    count; with one class, or true heights that are all the same, both are NaN."""
     require_finite(points, lambda row: f"The embedding of sample {row}")
     present = labels.unique()
     found = {"distances": math.nan, "tree": math.nan}
@@ -153,8 +158,8 @@ def recovered_hierarchy(
 def recovered_groups(
     points: Tensor, labels: Tensor, ancestors: Sequence[Sequence[str]]
 ) -> list[float]:
-    """Dendrogram purity of the tree of class centres for each level of a hierarchy, from general to
-    specific; see :func:`recovered_hierarchy`."""
+    """Return the dendrogram purity of the tree of class centres for each level of a hierarchy, from
+    general to specific; the arguments are those of :func:`recovered_hierarchy`."""
     ancestors = [ancestors[number] for number in labels.unique().tolist()]
     tree = average_linkage(_distances(_centres(points, labels)))
     found = []
@@ -172,7 +177,7 @@ def _centres(points: Tensor, labels: Tensor) -> Tensor:
 
 
 def _distances(points: Tensor) -> np.ndarray:
-    """Between all points, exactly symmetric."""
+    """Return the distances between all points, as a matrix that is exactly symmetric."""
     found: np.ndarray = lorentz.cdist(points, points, 1.0).numpy()
     return (found + found.T) / 2
 
@@ -202,7 +207,7 @@ def _draw(learner: Any, data: EmbeddedClasses, out: Path, report: dict[str, Any]
     if proxies is None:
         return
     nodes = proxies.double()
-    # The proxies that are common ancestors: those nearest to a sample, at most 40.
+    # Draw the proxies that serve as common ancestors: at most 40 of those nearest to some sample.
     counts = torch.bincount(
         lorentz.cdist(points.double(), nodes, 1.0).argmin(1), minlength=len(nodes)
     )

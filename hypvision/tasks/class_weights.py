@@ -1,4 +1,5 @@
-"""Weights of classes in a loss: given, or by how rare the classes are in the training data."""
+"""Weights of classes in a loss: given as numbers, or computed from how rare each class is in the
+training data."""
 
 from __future__ import annotations
 
@@ -20,12 +21,13 @@ from hypvision.io.errors import HypvisionError
 
 
 class ClassWeights:
-    """The weights of the classes in a loss. It is not a module, so checkpoints and averages of
-    weights do not contain it.
+    """The weights of the classes in a loss. This object is not a module, so checkpoints and
+    averages of weights do not contain it.
 
-    They are a number for each class; ``"balanced"``: N / (C N_c) of a class of N_c among N images,
-    so that all classes count alike; or None. With several labels an image the weight is that of an
-    image that has the label against one without it; balanced: (N - N_c) / N_c.
+    ``given`` is a number for each class, ``"balanced"`` or None for no weights. Balanced, a class
+    of N_c among N images has the weight N / (C N_c), so that all classes count alike. With several
+    labels an image the weight of a class is that of an image with the label relative to an image
+    without it; balanced: (N - N_c) / N_c.
     """
 
     def __init__(self, given: str | Sequence[float] | None):
@@ -41,15 +43,16 @@ class ClassWeights:
             self.values = torch.tensor(given, dtype=torch.float32)
 
     def follow(self, names: Sequence[str], order: Sequence[str]) -> None:
-        """Bring weights given in the order of ``names`` into another order of the same classes and
-        others."""
+        """Reorder weights that were given in the order of the classes ``names`` to the classes
+        ``order``; classes of ``order`` that are not in ``names`` get the weight 1."""
         if self.values is not None and self.given != "balanced" and len(self.values) == len(names):
             by_name = dict(zip(names, self.values))
             other = torch.tensor(1.0)
             self.values = torch.stack([by_name.get(name, other) for name in order])
 
     def fit(self, dataset: Any, device: torch.device) -> None:
-        """Count the classes of the training data, or check that there are as many as weights."""
+        """Compute balanced weights from the training data, or check that it has as many classes as
+        there are weights; then move the weights to ``device``."""
         names = dataset.metainfo["classes"]
         if self.given == "balanced":
             labels = dataset.labels if np.ndim(getattr(dataset, "labels", ())) == 2 else None
@@ -74,17 +77,18 @@ class ClassWeights:
         self.values = self.values.to(device)
 
     def __call__(self) -> Tensor | None:
-        """The weights (C,); None for none."""
+        """Return the weights of the classes (C,), or None if the loss has no weights."""
         if self.given is not None and self.values is None:
             raise HypvisionError(
-                "class_weights='balanced' counts the training data: train with `hypvision train`."
+                "class_weights='balanced' needs counts of the training data: train with "
+                "`hypvision train`."
             )
         return self.values
 
 
 @HOOKS.register_module()
 class ClassWeightsHook(Hook):
-    """Shows the training data to the ``class_weights`` of a model that has some."""
+    """Gives the training data to the ``class_weights`` of the model, if the model has some."""
 
     def before_train(self, runner: Runner) -> None:
         model = network_of(runner)

@@ -1,4 +1,4 @@
-"""Image classification: any timm model under mmengine's Runner.
+"""Image classification: training and testing of any timm model with mmengine's Runner.
 
 The timm model is the attribute ``backbone``, so the keys of a checkpoint are ``backbone.*`` and the
 same checkpoint initialises the backbone of a segmenter or detector.
@@ -59,8 +59,9 @@ if TYPE_CHECKING:
 
 
 def create_backbone(model_name: str, remedy: str = "", **kwargs: Any) -> Any:
-    """:func:`timm.create_model`, with errors that name the setting of the config to correct; with a
-    ``remedy`` one of weights that cannot be fetched ends with it."""
+    """Return the network of :func:`timm.create_model`, with errors that name the setting of the
+    config to correct; ``remedy`` is the advice at the end of the error for weights that cannot be
+    fetched."""
     name = model_name.partition(".")[0]
     if not {":", "/"} & {*model_name} and not timm.is_model(name):
         hint = did_you_mean(name, timm.list_models())
@@ -70,7 +71,7 @@ def create_backbone(model_name: str, remedy: str = "", **kwargs: Any) -> Any:
         )
     try:
         return create_model(model_name, **kwargs)
-    # also the errors of the hub and of the sockets below it, some of them OSError and ValueError
+    # Exception also covers errors of the hub and of sockets, some of which are OSError, ValueError.
     except Exception as error:
         problem = _why_not_created(error, model_name)
         if not problem and remedy and kwargs.get("pretrained"):
@@ -82,7 +83,8 @@ def create_backbone(model_name: str, remedy: str = "", **kwargs: Any) -> Any:
 
 
 def _why_not_created(error: Exception, model_name: str) -> str:
-    """What the config has to change where the error is of the name or the arguments; else empty."""
+    """Return what to change in the config, if the error comes from the model's name or arguments;
+    otherwise the empty string."""
     if isinstance(error, (TypeError, ValueError)) and not isinstance(error, OSError):
         reason = str(error).rstrip(".")
         return (
@@ -97,10 +99,10 @@ def _why_not_created(error: Exception, model_name: str) -> str:
 
 
 def _why_not_fetched(error: Exception, model_name: str) -> str:
-    """Why published weights were not fetched; empty for errors of another kind."""
+    """Return why published weights could not be fetched; the empty string for other errors."""
     if "No pretrained weights exist" in str(error):
         return f"There are no published weights of the model '{model_name}'."
-    # RuntimeError: the weights do not fit, or there is not enough memory
+    # A RuntimeError means that the weights do not fit, or that there is not enough memory.
     if isinstance(error, (HypvisionError, RuntimeError, AssertionError)):
         return ""
     return (
@@ -127,12 +129,12 @@ def freeze_parameters(network: nn.Module, patterns: Sequence[str]) -> None:
 
 
 def load_start(network: nn.Module, checkpoint: str) -> tuple[tuple[str, ...], bool]:
-    """Load the weights that a fine-tuning starts from, without a head for other classes; a
-    Hi-Mapper also accepts weights of its backbone alone, its ``trunk``.
+    """Load the weights that a fine-tuning starts from, leaving out a head for other classes; for a
+    Hi-Mapper the file may also hold the weights of its backbone alone (its ``trunk``).
 
     Returns:
-        The names of the classes of the head that was loaded, () without one or without names; and
-        whether the network has a head that was not loaded.
+        The names of the classes of the loaded head, () if no head was loaded or it has no names;
+        and whether the network has a head that was not loaded.
     """
     content = CheckpointLoader.load_checkpoint(checkpoint, "cpu")
     own = network.state_dict()
@@ -153,13 +155,13 @@ def load_start(network: nn.Module, checkpoint: str) -> tuple[tuple[str, ...], bo
 
 
 def _tell_kept(lacking: list[str], weights: Iterable[str], checkpoint: str) -> None:
-    """Warn of weights that a checkpoint lacks though it has others of their part."""
+    """Warn of weights that a checkpoint lacks although it has others of the same module."""
     parts = {name.partition(".")[0] for name in weights}
     names = [name for name in lacking if name.partition(".")[0] in parts]
     if names:
         _logger.warning(
             "%d weights of this model are missing in '%s' or have another shape there, such as %s: "
-            "they begin as they are.",
+            "they keep their initial values.",
             len(names), checkpoint, names[0],
         )  # fmt: skip
 
@@ -167,8 +169,8 @@ def _tell_kept(lacking: list[str], weights: Iterable[str], checkpoint: str) -> N
 def _named_weights(
     own: dict[str, Tensor], weights: dict[str, Tensor], part: str
 ) -> dict[str, Tensor]:
-    """The weights of a checkpoint by the names of a network; without names of the ``part`` they are
-    that part."""
+    """Return the weights of a checkpoint under the names that the network gives them; if no name in
+    the file begins with ``part``, the file holds the weights of this part alone."""
     weights = without_prefix(own, weights)
     if any(name.startswith(part) for name in weights):
         return weights
@@ -177,7 +179,7 @@ def _named_weights(
 
 
 def _check_fits(lacking: list[str], unknown: list[str], checkpoint: str) -> None:
-    """Refuse a checkpoint that lacks weights of the backbone."""
+    """Raise an error for a checkpoint that lacks weights of the backbone (``lacking``)."""
     there = f" The file has {', '.join(unknown[:3])}, ..." if unknown else ""
     if lacking:
         raise HypvisionError(
@@ -188,26 +190,27 @@ def _check_fits(lacking: list[str], unknown: list[str], checkpoint: str) -> None
 
 
 def _of_head(network: Any, name: str) -> bool:
-    """Whether a weight belongs to a classifier, which a network without one leaves out."""
+    """Return whether ``name`` is a weight of a classification head; networks without a head ignore
+    such weights."""
     heads = network.pretrained_cfg.get("classifier") or "head"
     heads = (heads,) if isinstance(heads, str) else heads
     return any(name.removeprefix("trunk.").startswith(f"{head}.") for head in heads)
 
 
 class BackboneModel(BaseModel):
-    """A model of mmengine's around a timm model, its ``backbone``.
+    """An mmengine model around a timm model, its ``backbone``.
 
     Args:
         backbone: arguments of :func:`timm.create_model`: ``model_name``, ``num_classes``,
             ``pretrained``, ...
-        checkpoint: weights that the training starts from, a file (of timm, of any training of ours)
-            or ``"zoo:NAME"``. The head is loaded where it has as many classes; the labels then
-            follow their names in the file.
+        checkpoint: weights that the training starts from: a file (of timm, or of any hypvision
+            training) or ``"zoo:NAME"``. Its head is loaded if it has as many classes; the labels of
+            the data then follow the order of the class names in the file.
         frozen: patterns of names of the backbone's parameters that are not trained, e.g.
             ``("patch_embed.*",)``.
         freeze_bn: keep all batch norms of the backbone in evaluation mode.
-        channels_last: channels-last memory format; on a CPU a convolutional network trained in 0.6
-            to 0.7 of the time.
+        channels_last: use the channels-last memory format; on a CPU a convolutional network then
+            trained in 0.6 to 0.7 of the time.
     """
 
     def __init__(
@@ -226,14 +229,14 @@ class BackboneModel(BaseModel):
             "start from random weights with --cfg-options model.backbone.pretrained=False."
         )
         self.backbone = create_backbone(remedy=remedy, **backbone)
-        # Otherwise mmengine would call init_weights of timm's models, which would undo
-        # pretrained=True.
+        # Without this mmengine would call init_weights of the timm model, which would overwrite
+        # the weights that pretrained=True has loaded.
         self.backbone.is_init = True
         if channels_last:
             self.backbone.to(memory_format=torch.channels_last)
         self.checkpoint = checkpoint
         self.freeze_bn = freeze_bn
-        # timm keeps the head of published weights only for as many classes
+        # timm loads the head of published weights only if the number of classes is the same.
         published = (
             self.backbone.pretrained_cfg.get("num_classes") if backbone.get("pretrained") else None
         )
@@ -241,7 +244,7 @@ class BackboneModel(BaseModel):
         freeze_parameters(self.backbone, frozen)
 
     def check_channels(self, images: Tensor) -> None:
-        """Raise an error for images with another number of channels than the backbone takes."""
+        """Raise an error for images whose number of channels is not what the backbone takes."""
         given = images.shape[1]
         wanted = getattr(self.backbone, "in_chans", images.shape[1])
         if given != wanted:
@@ -257,7 +260,8 @@ class BackboneModel(BaseModel):
             self.start_classes, self.head_is_new = load_start(self.backbone, self.checkpoint)
 
     def train(self, mode: bool = True) -> Self:
-        """Switch the mode; frozen batch norms stay in evaluation mode, with their statistics."""
+        """Switch between training and evaluation mode; frozen batch norms stay in evaluation mode
+        and keep their statistics."""
         super().train(mode)
         for module in self.backbone.modules() if mode else ():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -268,7 +272,8 @@ class BackboneModel(BaseModel):
 
 
 def per_image(label: Tensor | None, index: Tensor | None, **columns: Any) -> list[dict[str, Any]]:
-    """A dict for each image, the form that metrics take, from columns with one value per image."""
+    """Return one dict for each image, the form that metrics take; ``label``, ``index`` and each of
+    ``columns`` hold one value per image."""
     for name, values in (("label", label), ("index", index)):
         columns[name] = itertools.repeat(None) if values is None else values.tolist()
     return [dict(zip(columns, row)) for row in zip(*columns.values())]
@@ -277,10 +282,12 @@ def per_image(label: Tensor | None, index: Tensor | None, **columns: Any) -> lis
 def distillation_loss(
     logits: Tensor, teacher: Tensor, loss: str = "hard", temperature: float = 1.0
 ) -> Tensor:
-    """The distillation loss of a classifier's and its teacher's logits ``(B, K)``, in float32, as
-    in DeiT (Touvron et al., ICML 2021): ``"hard"``, cross-entropy with the class that the teacher
-    prefers, or ``"soft"``, the Kullback-Leibler divergence from the teacher's distribution, both of
-    logits divided by the temperature, times the square of the temperature."""
+    """Return the distillation loss between a classifier's logits and its teacher's, both
+    ``(B, K)``, in float32, as in DeiT (Touvron et al., ICML 2021).
+
+    ``"hard"`` is the cross-entropy with the class that the teacher scores highest; ``"soft"`` is
+    the Kullback-Leibler divergence from the teacher's distribution, both logits divided by
+    ``temperature``, multiplied by the square of ``temperature``."""
     logits = logits.float()
     teacher = teacher.float()
     if loss == "hard":
@@ -295,29 +302,30 @@ class ImageClassifier(BackboneModel):
 
     Args:
         backbone: arguments of :func:`timm.create_model`.
-        label_smoothing: smoothing of the targets; goes into the mixed targets too where ``mixup``
-            is on.
+        label_smoothing: smoothing of the targets; with ``mixup`` the mixed targets are smoothed,
+            too.
         mixup: arguments of :class:`timm.data.Mixup` (``mixup_alpha``, ``cutmix_alpha``, ``prob``,
-            ``switch_prob``, ...); None for none. Its random numbers come from NumPy's global
+            ``switch_prob``, ...); None: no mixing. Its random numbers come from NumPy's global
             generator, which :class:`~hypvision.engine.hooks.repeat.RepeatableSeedHook` seeds.
         test_flip: predict from the mean logits of an image and its mirror image
             (``hypvision test --tta``).
-        multi_label: an image has any number of labels: ``label`` is (B, C) of zeros and ones, the
-            loss the binary cross-entropy of each class, and scores are independent probabilities.
+        multi_label: an image may have any number of labels: ``label`` is (B, C) of zeros and ones,
+            the loss is the binary cross-entropy of each class, and the scores of the classes are
+            independent probabilities.
         class_weights: see :class:`~hypvision.tasks.class_weights.ClassWeights`.
         distillation: ``dict(teacher=dict(model_name=..., ...), loss="hard", alpha=0.5,
-            temperature=1.0, size=None)``:
-            ``alpha`` is the teacher's share of the loss of the classes. It sees the images of the
-            training, at ``size`` pixels a side if given, so that their mean and deviation must be
-            its own. It is not stored in checkpoints.
+            temperature=1.0, size=None)``, the arguments of :func:`distillation_loss`. ``alpha`` is
+            the weight of the teacher's loss, 1 - ``alpha`` that of the labels. The teacher sees the
+            training images (resized to ``size`` pixels a side, if given), which must be normalised
+            with its own mean and deviation. Checkpoints do not contain it.
         head_init: how a new head on trained features begins: ``"zero"``, so that its first
-            gradients do not harm the features; ``"probe"``, as the logistic regression on them
-            (:class:`~hypvision.tasks.probe.LinearProbeHook`); or ``"timm"``, as timm makes it:
-            EfficientNet's has logits of deviation 4 for 20 classes. Of a network without trained
-            features it is timm's.
+            gradients do not harm the features; ``"probe"``, with the logistic regression on the
+            features (:class:`~hypvision.tasks.probe.LinearProbeHook`); or ``"timm"``, with timm's
+            random values (EfficientNet's logits then have a deviation of 4 for 20 classes). The
+            head of a network without trained features begins with timm's values.
         prototypes: arguments of :class:`~hypvision.losses.PrototypeHead` after the second
-            (``dim``, ...), which takes the place of the backbone's linear head; the loss is then
-            the penalised Busemann loss. ``dict()`` for its defaults, None for none.
+            (``dim``, ...); this head replaces the backbone's linear head, and the loss is the
+            penalised Busemann loss. ``dict()``: its defaults; None: no prototypes.
         **kwargs: see :class:`BackboneModel`.
     """
 
@@ -340,7 +348,8 @@ class ImageClassifier(BackboneModel):
         refuse(
             (
                 head_init == "probe" and multi_label,
-                "A linear probe has one label an image: leave out model.head_init, or multi_label.",
+                "A linear probe needs one label an image: leave out model.head_init='probe', or "
+                "multi_label.",
             ),
             (
                 not self.num_classes,
@@ -348,7 +357,7 @@ class ImageClassifier(BackboneModel):
             ),
             (
                 mixup is not None and multi_label,
-                "Mixup mixes images of one class each: leave it out with multi_label=True.",
+                "Mixup mixes images with one class each: leave out mixup with multi_label=True.",
             ),
             (
                 distillation is not None and multi_label,
@@ -377,19 +386,19 @@ class ImageClassifier(BackboneModel):
             self._set_teacher(**distillation)
 
     def _set_prototypes(self, options: dict[str, Any], others: bool) -> None:
-        """Put a head of prototypes in the place of the backbone's; ``others``: settings are given
-        that do not go with it."""
+        """Replace the backbone's linear head by a head of prototypes; ``others`` says whether the
+        config has settings that do not go with prototypes."""
         if others:
             raise HypvisionError(
-                "A head of prototypes has a loss of its own, of one label an image, and begins at "
-                "random: set model.head_init='timm' and leave out label_smoothing, mixup, "
+                "A head of prototypes has its own loss, for one label an image, and begins with "
+                "random values: set model.head_init='timm' and leave out label_smoothing, mixup, "
                 "multi_label and distillation."
             )
         name = self.backbone.pretrained_cfg.get("classifier")
         linear = self.backbone.get_classifier()
         if not isinstance(name, str) or not isinstance(linear, nn.Linear):
             raise HypvisionError(
-                "model.prototypes take the place of one linear head, but this backbone has "
+                "model.prototypes replaces a linear head, but the head of this backbone is "
                 f"{type(linear).__name__}. Take another backbone."
             )
         try:
@@ -417,8 +426,8 @@ class ImageClassifier(BackboneModel):
         if network.num_classes != self.num_classes:
             raise HypvisionError(
                 f"The teacher predicts {network.num_classes} classes, the model "
-                f"{self.num_classes}. Set model.distillation.teacher.num_classes, and give it "
-                "weights of that task."
+                f"{self.num_classes}. Set model.distillation.teacher.num_classes to the model's "
+                "number, and give the teacher weights for these classes."
             )
         # A list keeps the teacher out of the parameters and checkpoints of this module. With
         # channels last an EfficientNet-Lite0 takes 0.6 of the time on a CPU.
@@ -426,8 +435,8 @@ class ImageClassifier(BackboneModel):
         self.distillation = dict(loss=loss, alpha=alpha, temperature=temperature, size=size)
 
     def taught_loss(self, inputs: Tensor, logits: Tensor, classes: Tensor) -> dict[str, Tensor]:
-        """The loss of the classes and that of the teacher, whose logits of the same images
-        ``logits`` are compared with, each with its share."""
+        """Return the loss of the labels, ``classes``, and the loss between ``logits`` and the
+        teacher's logits of the same images, each multiplied by its weight."""
         about = self.distillation
         network = self._teacher[0].to(inputs.device)
         with torch.no_grad():
@@ -449,13 +458,13 @@ class ImageClassifier(BackboneModel):
         index: Tensor | None = None,
         mode: str = "tensor",
     ) -> Tensor | dict[str, Tensor] | list[dict[str, Any]]:
-        """The three modes of mmengine's models, for images ``(B, C, H, W)``, their classes and
-        their numbers in the data set ``(B,)``.
+        """Compute what mmengine's ``mode`` asks for, from images ``(B, C, H, W)``, their classes
+        ``label`` and their numbers in the data set, ``index`` ``(B,)``.
 
         Returns:
-            ``"tensor"``: logits ``(B, num_classes)``. ``"loss"``: ``dict(loss=scalar)``, or its two
-                parts with ``distillation``. ``"predict"``: for each image a dict with ``scores``
-                ``(num_classes,)``, ``label`` and ``index`` (None where not given).
+            ``"tensor"``: logits ``(B, num_classes)``. ``"loss"``: ``dict(loss=scalar)``, or the two
+                parts of the loss with ``distillation``. ``"predict"``: for each image a dict with
+                ``scores`` ``(num_classes,)``, ``label`` and ``index`` (None where not given).
         """
         one_of(("tensor", "loss", "predict"), mode=mode)
         self.check_channels(inputs)
@@ -473,21 +482,23 @@ class ImageClassifier(BackboneModel):
         return per_image(label, index, scores=self.scores(self.test_logits(inputs)).cpu())
 
     def test_logits(self, inputs: Tensor) -> Tensor:
-        """The logits that predictions are made from: with ``test_flip`` the mean of those of an
-        image and of its mirror image."""
+        """Return the logits that predictions are made from; with ``test_flip`` the mean of the
+        logits of an image and of its mirror image."""
         logits = self.backbone(inputs)
         return (logits + self.backbone(inputs.flip(-1))) / 2 if self.test_flip else logits
 
     def scores(self, logits: Tensor) -> Tensor:
-        """Probabilities of the classes, in float32: a softmax, or with ``multi_label`` an
-        independent probability for each class."""
+        """Return the probabilities of the classes, in float32: a softmax, or with ``multi_label``
+        an independent probability for each class."""
         return logits.float().sigmoid() if self.multi_label else logits.float().softmax(-1)
 
     def mix(self, inputs: Tensor, label: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Images and targets of a training step: class numbers, or shares of the classes where
-        ``mixup`` is on."""
+        """Return the images and the targets of a training step; targets are class numbers, or with
+        ``mixup`` the share of each class."""
         if label is None:
-            raise HypvisionError("The loss of a classifier needs the labels of the images.")
+            raise HypvisionError(
+                "The loss of a classifier needs the labels of the images, but label is None."
+            )
         if (label.ndim == 2) != self.multi_label:
             several = "several labels an image" if label.ndim == 2 else "one label an image"
             raise HypvisionError(
@@ -497,13 +508,13 @@ class ImageClassifier(BackboneModel):
             )
         if self.mixup is None or not self.training or len(inputs) < 2:
             return inputs, label
-        # timm mixes images in pairs, so leave out the last one of an odd batch
+        # timm mixes images in pairs, so the last image of an odd batch is left out.
         even = len(inputs) // 2 * 2
         return self.mixup(inputs[:even], label[:even])
 
     def class_loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Mean cross-entropy with targets of :meth:`mix`, in float32; with prototypes the mean
-        Busemann loss."""
+        """Return the mean cross-entropy with the targets of :meth:`mix`, in float32; with
+        prototypes the mean Busemann loss."""
         if self.multi_label:
             target = target * (1 - self.label_smoothing) + self.label_smoothing / 2
             return F.binary_cross_entropy_with_logits(
@@ -515,7 +526,8 @@ class ImageClassifier(BackboneModel):
         mixed = target.is_floating_point()
         if mixed and weights is None:
             return self.soft_target_loss(logits.float(), target)
-        # a mean by the weights, as for plain labels: PyTorch divides by the number of images
+        # Divide by the sum of the weights, as for plain labels: for shares of classes PyTorch
+        # divides by the number of images.
         if mixed and weights is not None:
             total = F.cross_entropy(logits.float(), target, weights, reduction="sum")
             return total / (target * weights).sum()
@@ -526,10 +538,10 @@ class ImageClassifier(BackboneModel):
 
 @HOOKS.register_module()
 class PredictionPainterHook(Hook):
-    """Writes test images with the predicted and the true class below into a folder
+    """Writes test images, with the predicted and the true class below them, into a folder
     (``hypvision test --show-dir``): at most ``limit``, evenly spaced over the data, which is sorted
-    by class; small ones are enlarged. Names begin with ``wrong`` or
-    ``right``; of several labels those from ``threshold`` on count."""
+    by class; small images are enlarged. File names begin with ``wrong`` or ``right``. With several
+    labels an image, labels with a score of at least ``threshold`` are predicted."""
 
     def __init__(self, out_dir: str, limit: int = 200, threshold: float = 0.5):
         self.out_dir = Path(out_dir)
@@ -551,7 +563,7 @@ class PredictionPainterHook(Hook):
     ) -> None:
         dataset = runner.test_dataloader.dataset
         names = dataset.metainfo["classes"]
-        for output in outputs or ():  # each process paints the samples that it has tested
+        for output in outputs or ():  # each process paints the images that it has tested
             if output["index"] not in self.chosen:
                 continue
             scores = output["scores"]
@@ -585,9 +597,9 @@ class PredictionPainterHook(Hook):
 
 @HOOKS.register_module()
 class ImageInputHook(Hook):
-    """Writes into each checkpoint what images its network is tested on (``meta.input``) and how the
-    network was made (``meta.network``), for those who take the weights without the config
-    (:func:`hypvision.zoo.loading.load_trained`)."""
+    """Writes into each checkpoint how the images are prepared that its network is tested on
+    (``meta.input``) and how the network was created (``meta.network``), so that the weights can be
+    used without the config (:func:`hypvision.zoo.loading.load_trained`)."""
 
     @staticmethod
     def _sees_images(runner: Runner) -> bool:
@@ -597,19 +609,19 @@ class ImageInputHook(Hook):
         lost = unrecorded(runner.cfg) if self._sees_images(runner) else ""
         if lost:
             runner.logger.warning(
-                f"The transform of the test data has {lost}, which checkpoints cannot say: with "
+                f"The transform of the test data has {lost}, which checkpoints cannot record: from "
                 "the weights alone, without the config, hypvision predict prepares images "
-                "otherwise."
+                "differently."
             )
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        """Changes ``checkpoint`` in place."""
+        """Add the description of images and network to ``checkpoint``, in place."""
         if self._sees_images(runner):
             checkpoint["meta"]["input"] = image_input(runner.cfg)
             if runner.cfg.model.get("multi_label"):
                 checkpoint["meta"]["input"]["multi_label"] = True
         backbone = runner.cfg.model.get("backbone") or {}
-        # of timm's network alone: a head of prototypes is known by its config
+        # Only a timm network can be described so: a head of prototypes is described by the config.
         is_timm = isinstance(backbone, dict) and isinstance(backbone.get("model_name"), str)
         if is_timm and runner.cfg.model.get("prototypes") is None:
             arguments = json.loads(json.dumps(network_arguments(backbone), default=str))
@@ -636,8 +648,8 @@ RUN_HOOKS.append("ImageInputHook")
 
 
 def _predictor(model: ImageClassifier, config: Run, request: Request) -> Predictor:
-    """Make the predictor from the transform of the test data and the class names in the
-    checkpoint."""
+    """Return the predictor of a trained classifier, with the transform of the test data and the
+    class names in the checkpoint."""
     if request.classes is not None:
         raise HypvisionError(f"The classes of '{request.model}' are fixed: leave out --classes.")
     dataset = config.dataset("test") or config.dataset("val")
@@ -648,7 +660,7 @@ def _predictor(model: ImageClassifier, config: Run, request: Request) -> Predict
     transform = build_transform(dict(dataset["transform"]))
     shown = label_score(request) if model.multi_label else None
     channels = dataset.get("channels", 3)
-    found: Any = model  # with what its checkpoint holds
+    found: Any = model  # has the attribute familiar, read from its checkpoint
     head = None if found.familiar is None else model.backbone.get_classifier()
     known = replace(known, familiar=found.familiar)
     predictor = classifier(

@@ -1,5 +1,5 @@
 """The metrics of classification: accuracy, calibration, accuracy at the levels of a hierarchy of
-classes, and those of any number of labels per image."""
+classes, and average precision for any number of labels per image."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from hypvision.tasks.metric_learning_metrics import GroupTree
 def read_ancestors(
     given: Mapping[str, Sequence[str]] | str | Path, reader: str
 ) -> Mapping[str, Sequence[str]]:
-    """The groups above each class, from general to specific, given or from a JSON file; ``reader``
-    is the metric."""
+    """Return the groups above each class, from general to specific; ``given`` is a dict or a JSON
+    file of it, and ``reader`` is the name of the metric for error messages."""
     expected = 'Expected: {"CLASS": ["GROUP", ...]}, from general to specific.'
     advice = f'{expected} Correct "ancestors" of the {reader} in the config.'
     if isinstance(given, (str, Path)):
@@ -35,13 +35,14 @@ def read_ancestors(
     wrong = [name for name, groups in given.items() if isinstance(groups, str)]
     if wrong:
         raise HypvisionError(
-            f"The groups above '{wrong[0]}' are {given[wrong[0]]!r}, which is no list. {advice}"
+            f"The groups above '{wrong[0]}' are {given[wrong[0]]!r}, which is not a list. {advice}"
         )
     return given
 
 
 class ScoreMetric(Metric):
-    """A metric of the ``scores``, ``label`` and ``index`` of images that a classifier predicts.
+    """A metric computed from the ``scores`` that a classifier predicts and the ``label`` and
+    ``index`` of each image.
 
     Images without a label are ignored; if no image has one, the metrics are NaN.
     """
@@ -49,34 +50,34 @@ class ScoreMetric(Metric):
     multi_label = False
 
     def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
-        """Keep what the metric needs of each image; a score that is not finite is an error that
-        names it."""
+        """Keep what the metric needs of each image; raise an error that names the image if a score
+        is not finite."""
         labels = [sample["label"] for sample in data_samples if sample["label"] is not None]
         if any(isinstance(label, list) != self.multi_label for label in labels):
             raise HypvisionError(
                 f"{type(self).__name__} measures "
-                f"{'several labels' if self.multi_label else 'one label'} an image, which is not "
-                "what the data has. Set val_evaluator and test_evaluator to "
+                f"{'several labels' if self.multi_label else 'one label'} an image, but the data "
+                "has another kind of labels. Set val_evaluator and test_evaluator to "
                 "dict(type='MultiLabelAP') for a MultiLabelDataset, and to "
                 "dict(type='TopKAccuracy') for other data."
             )
         wrong = [] if self.multi_label else [label for label in labels if label < 0]
         if wrong:
             raise HypvisionError(
-                f"{type(self).__name__} needs an image of one class, or none for what has no "
-                f"label; got the label {wrong[0]}. Correct the data; of ShapeCaptions set "
-                "scenes=False."
+                f"{type(self).__name__} needs images of one class each (or no label); got the "
+                f"label {wrong[0]}. Correct the data; for ShapeCaptions set scenes=False."
             )
         scores = torch.stack([sample["scores"] for sample in data_samples])
         if self.check(scores, "A score", data_samples):
             self.results += self.of_scores(scores, data_samples)
 
     def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
-        """A result for each image, in the order of ``scores`` ``(N, C)``."""
+        """Return what the metric keeps of each image, in the order of ``scores`` ``(N, C)``."""
         raise NotImplementedError
 
     def labelled(self, results: list[tuple], place: int) -> list[tuple]:
-        """The results of the images that have a label."""
+        """Return the results of the images that have a label; ``place`` is the position of the
+        label in a result."""
         known = [result for result in results if result[place] is not None]
         if len(known) < len(results):
             self.without_truth = [f"{len(results) - len(known)} of {len(results)} images"]
@@ -85,14 +86,15 @@ class ScoreMetric(Metric):
 
 @METRICS.register_module()
 class TopKAccuracy(ScoreMetric):
-    """Share of images, in percent, whose class is among the k of highest score: ``top1``, ``top5``,
-    ...; a k above the number of classes is left out. The log has the accuracy of each class, the
-    worst first.
+    """Share of images, in percent, whose class is among the k classes of highest score: ``top1``,
+    ``top5``, ...; a k above the number of classes is left out. The log shows the accuracy of each
+    class, the worst first.
 
     Args:
-        macro: add ``macro``, the mean of ``top1`` over the classes, in which all classes have the
-            same weight.
-        out_file: write the metrics, the accuracy of each class and every prediction there, as JSON.
+        macro: add ``macro``, the mean of the classes' ``top1``, in which all classes have the same
+            weight.
+        out_file: path of a JSON file for the metrics, the accuracy of each class and every
+            prediction.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class TopKAccuracy(ScoreMetric):
             at_least(1, integer=True, topk=k)
 
     def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
-        """``(index, label, best classes, their scores)``."""
+        """Return ``(index, label, best classes, their scores)`` of each image."""
         best, classes = scores.topk(min(max(self.topk), scores.shape[1]))
         labels = [(sample.get("index"), sample["label"]) for sample in samples]
         return [(*label, *found) for label, *found in zip(labels, classes.tolist(), best.tolist())]
@@ -144,7 +146,7 @@ class TopKAccuracy(ScoreMetric):
 
 
 def _of_classes(known: list[tuple], names: Sequence[str] | None) -> list[OfClass]:
-    """The accuracy of each class that has an image."""
+    """Return the accuracy of each class that has at least one image."""
     hits: dict[int, list[bool]] = {}
     for _, label, best, _ in known:
         hits.setdefault(label, []).append(best[0] == label)
@@ -160,9 +162,9 @@ def _percent(hits: Sequence[bool]) -> float:
 
 @METRICS.register_module()
 class CalibrationError(ScoreMetric):
-    """Expected calibration error in percent (Naeini et al., AAAI 2015), as ``ece``: the mean over
-    all images of the gap between confidence and accuracy in the bin of their confidence, of so many
-    bins of equal width."""
+    """Expected calibration error in percent (Naeini et al., AAAI 2015), as ``ece``: confidences are
+    sorted into ``bins`` bins of equal width, and ``ece`` is the mean, over all images, of the gap
+    between mean confidence and accuracy in the bin of the image."""
 
     def __init__(self, bins: int = 15, **kwargs: Any):
         super().__init__(**kwargs)
@@ -170,12 +172,12 @@ class CalibrationError(ScoreMetric):
         self.bins = bins
 
     def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
-        """``(confidence, whether the class is right)``."""
+        """Yield ``(confidence, whether the class is right)`` of each image."""
         if not ((scores >= 0) & (scores <= 1)).all() or ((scores.sum(1) - 1).abs() > 1e-2).any():
             raise HypvisionError(
-                "CalibrationError needs probabilities: numbers from 0 to 1 that sum to 1. Scores "
-                "of another kind, such as the similarities of a CLIP, have no calibration. Leave "
-                "it out of the evaluators."
+                "CalibrationError needs probabilities: numbers from 0 to 1 that sum to 1. Other "
+                "scores, such as the similarities of a CLIP, have no calibration. Leave "
+                "CalibrationError out of the evaluators."
             )
         labels = [sample["label"] for sample in samples]
         for confidence, best, label in zip(*(part.tolist() for part in scores.max(1)), labels):
@@ -193,17 +195,17 @@ class CalibrationError(ScoreMetric):
 
 @METRICS.register_module()
 class GroupAccuracy(ScoreMetric):
-    """Accuracy at the upper levels of a hierarchy of classes, and how far off mistakes are.
+    """Accuracy at the upper levels of a hierarchy of classes, and the distance of mistakes in it.
 
     For each level the share of images, in percent, whose predicted class is in the right group; and
-    ``mistake_distance``, the mean number of edges between the predicted class and the true one over
-    the images that are wrong, 0 if none is: 2 for a sibling (Bertinetto et al., CVPR 2020, give
-    half of it, the height).
+    ``mistake_distance``, the mean number of edges between the predicted and the true class over the
+    images that are wrong: 2 for a sibling, 0 if no image is wrong (Bertinetto et al., CVPR 2020,
+    report half of this distance, the height).
 
     Args:
         ancestors: the groups above each class, from general to specific, by the names of the
-            classes; or a JSON file of it.
-        levels: what the levels are called, from general to specific.
+            classes; or a JSON file of this dict.
+        levels: names of the levels, from general to specific.
     """
 
     def __init__(
@@ -214,7 +216,7 @@ class GroupAccuracy(ScoreMetric):
         self.levels = tuple(levels)
 
     def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
-        """``(label, best class)``."""
+        """Return ``(label, best class)`` of each image."""
         return zip([sample["label"] for sample in samples], scores.argmax(1).tolist())
 
     def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
@@ -240,9 +242,9 @@ class GroupAccuracy(ScoreMetric):
 
 
 def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
-    """The mean of the precisions at each true sample in the order of the scores ``(N,)``, 0 to 1,
-    NaN without a true one (``truth``, bool ``(N,)``); samples of equal scores count as found at
-    once, as in scikit-learn."""
+    """Return the average precision of ``scores`` ``(N,)`` for ``truth``, bool ``(N,)``: the mean of
+    the precisions at each true sample, ordered by score; 0 to 1, or NaN without a true sample.
+    Samples with equal scores count as found at once, as in scikit-learn."""
     if not truth.any():
         return math.nan
     found, taken = found_at_thresholds(scores, truth)
@@ -250,9 +252,9 @@ def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
 
 
 def auroc(scores: np.ndarray, truth: np.ndarray) -> float:
-    """The share of pairs of a true and a false sample in which the true one has the higher score
-    (equal ones count half), 0 to 1, NaN without one of the two; arguments as of
-    :func:`average_precision`."""
+    """Return the area under the ROC curve: the share of pairs of a true and a false sample in which
+    the true one has the higher score (equal scores count half); 0 to 1, or NaN if all samples are
+    true or all false. The arguments are those of :func:`average_precision`."""
     if truth.all() or not truth.any():
         return math.nan
     found, taken = found_at_thresholds(scores, truth)
@@ -262,10 +264,10 @@ def auroc(scores: np.ndarray, truth: np.ndarray) -> float:
 
 
 def found_at_thresholds(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each distinct score, from high to low: how many true samples, and how many in all, have
-    at least this score."""
+    """Return, for each distinct score from high to low, the number of true samples and the number
+    of all samples with at least this score."""
     order = np.argsort(-scores, kind="stable")
-    # index of the last of equal scores
+    # Positions of the last sample of each group with equal scores.
     ends = np.flatnonzero(np.diff(scores[order], append=-np.inf))
     return np.cumsum(truth[order])[ends], ends + 1
 
@@ -273,10 +275,10 @@ def found_at_thresholds(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarr
 @METRICS.register_module()
 class MultiLabelAP(ScoreMetric):
     """Metrics of a classifier with ``multi_label=True``, in percent: ``mAP``, the mean of the
-    average precisions of the classes, and ``f1``, the mean of their F1 scores at a threshold, from
-    which labels are predicted. Classes without an image are ignored. The log has the average
-    precision of each class, the worst first; ``out_file`` is a JSON file of it, the metrics and
-    every prediction."""
+    classes' average precisions, and ``f1``, the mean of their F1 scores when labels with a score of
+    at least ``threshold`` are predicted. Classes without an image are ignored. The log shows the
+    average precision of each class, the worst first; ``out_file`` is the path of a JSON file for
+    the metrics, the average precision of each class and every prediction."""
 
     multi_label = True
 
@@ -287,7 +289,7 @@ class MultiLabelAP(ScoreMetric):
         self.out_file = out_file
 
     def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
-        """``(index, labels, scores)``."""
+        """Return ``(index, labels, scores)`` of each image."""
         return [
             (sample["index"], sample["label"], row) for sample, row in zip(samples, scores.tolist())
         ]
@@ -311,7 +313,8 @@ class MultiLabelAP(ScoreMetric):
         return metrics
 
     def _measure_classes(self, truth: np.ndarray, scores: np.ndarray) -> list[float]:
-        """Keeps the average precision of each class with a label; returns their F1 in percent."""
+        """Keep the average precision of each class that has an image in ``self.classes``, and
+        return the F1 scores of these classes in percent."""
         names = (self.dataset_meta or {}).get("classes") or [*map(str, range(truth.shape[1]))]
         labelled = truth.any(0)
         lacking = [names[c] for c in np.flatnonzero(~labelled)]

@@ -1,5 +1,5 @@
 """The reports of classifiers, ``hypvision test --out``: the confusion matrix and the worst
-mistakes; with any number of labels per image curves of precision and recall."""
+mistakes; for data with any number of labels per image, curves of precision and recall."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from hypvision.viz.evaluation import (
 from hypvision.viz.report import Part
 
 _WORST = 24  # largest number of mistakes on the sheet
-_PAIRS = 20  # largest number of pairs of confused classes
-_RECALL = np.linspace(0, 1, 101)
+_PAIRS = 20  # largest number of rows in the table of confused classes
+_RECALL = np.linspace(0, 1, 101)  # recalls at which curves of precision are drawn
 
 
 @METRICS.register_module()
 class ClassificationReport(ReportMetric):
-    """Collects the predictions of a classifier. ``ancestors`` are the groups above each class, from
-    general to specific, by the names of the classes, or a JSON file of it; None: those of the data,
-    if it has some."""
+    """Collects the predictions of a classifier and reports its mistakes. ``ancestors`` are the
+    groups above each class, from general to specific, by the names of the classes, or a JSON file
+    of this dict; None: the ancestors that the data has, if it has some."""
 
     def __init__(self, ancestors: Mapping[str, Sequence[str]] | str | None = None, **kwargs: Any):
         super().__init__(**kwargs)
@@ -45,8 +45,8 @@ class ClassificationReport(ReportMetric):
         )
 
     def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
-        """Keep ``(index, true class, predicted class, its score, score of the true class)`` of each
-        image."""
+        """Keep of each image ``(index, true class, predicted class, score of the predicted class,
+        score of the true class)``."""
         for sample in data_samples:
             scores = sample["scores"]
             label = sample["label"]
@@ -72,7 +72,8 @@ class ClassificationReport(ReportMetric):
         ]
 
     def _groups(self, names: list[str]) -> list[tuple[str, ...]] | None:
-        """The groups above each class; None without a tree with all classes equally deep."""
+        """Return the groups above each class; None unless all classes are equally deep in a
+        tree."""
         found = self.ancestors
         if found is None:
             found = dict(zip(names, (self.dataset_meta or {}).get("ancestors") or ()))
@@ -108,15 +109,15 @@ def confusion_parts(
     distances: np.ndarray | None = None,
     extra: tuple[str, str] | None = None,
 ) -> list[Part]:
-    """A confusion matrix, and the pairs of classes that are confused most.
+    """Return the confusion matrix, and the table of the pairs of classes confused most often.
 
     Args:
-        counts: int (R, C), true classes down, predicted ones across; ``unit``: what was counted, in
-            the plural.
-        order: of the classes in the picture.
-        distances: (C, C) between the classes in a tree.
+        counts: int (R, C), rows for the true classes, columns for the predicted ones.
+        unit: what was counted, in the plural.
+        order: order of the classes in the picture.
+        distances: (C, C), edges between the classes in a tree.
         extra: name of a last row for detections that match no object, and of a last column for
-            objects not found.
+            objects that were not found.
     """
     row_names, columns = ([*names, extra[i]] if extra else names for i in (0, 1))
     text = f"How many {unit} of each true class (rows) were given each class (columns)."
@@ -127,7 +128,7 @@ def confusion_parts(
     wrong = counts[: len(names), : len(names)] * ~np.eye(len(names), dtype=bool)
     head = ["true", "predicted", unit, "% of the true class"]
     pairs: list[Sequence[Any]] = [head if distances is None else [*head, "distance"]]
-    # pairs and their counts are both row by row
+    # argwhere and the boolean index both list the pairs row by row, so their orders agree.
     for y, p in np.argwhere(wrong)[np.argsort(-wrong[wrong > 0], kind="stable")][:_PAIRS]:
         count = int(wrong[y, p])
         row = (names[y], names[p], count, 100 * count / int(counts[y].sum()))
@@ -138,8 +139,8 @@ def confusion_parts(
 def class_part(
     names: Sequence[str], worst: str, columns: Mapping[str, np.ndarray], text: str = ""
 ) -> Part:
-    """The table of the classes, numbers ``(C,)`` in named columns, by the column ``worst``: the
-    smallest first, NaN last."""
+    """Return the table of the classes: ``columns`` are named numbers ``(C,)``, and the rows are
+    sorted by the column ``worst``, the smallest first and NaN last."""
     order = np.argsort(columns[worst], kind="stable")
     numbers = [column[order].tolist() for column in columns.values()]
     rows = zip([names[c] for c in order], *numbers)
@@ -147,13 +148,14 @@ def class_part(
 
 
 def matrix_rates(counts: np.ndarray) -> dict[str, np.ndarray]:
-    """:func:`class_rates` of a confusion matrix, true classes down and predicted ones across."""
+    """Return the :func:`class_rates` of a confusion matrix with rows for true classes and columns
+    for predicted ones."""
     return class_rates(np.diag(counts), counts.sum(1), counts.sum(0))
 
 
 def class_rates(right: np.ndarray, true: np.ndarray, found: np.ndarray) -> dict[str, np.ndarray]:
-    """Recall, precision and F1 in percent of counts of each class; NaN without anything to
-    count."""
+    """Return recall, precision and F1 of each class in percent, from how often it was rightly
+    predicted, was true and was predicted; NaN where the divisor is 0."""
     with np.errstate(invalid="ignore"):
         return {
             "recall": 100 * right / true,
@@ -163,12 +165,14 @@ def class_rates(right: np.ndarray, true: np.ndarray, found: np.ndarray) -> dict[
 
 
 def distance_part(counts: np.ndarray, distances: np.ndarray) -> Part:
-    """The distances in a tree between wrong predictions and true classes, compared with those of
-    uniformly drawn classes; by counts, int (C, C), true classes down and predicted ones across, and
-    the edges between two classes, int (C, C)."""
+    """Return the distribution of the distances in a tree between wrongly predicted and true
+    classes, beside that of classes drawn uniformly.
+
+    ``counts``, int (C, C), has rows for true classes and columns for predicted ones; ``distances``,
+    int (C, C), are the edges between two classes."""
     apart = ~np.eye(len(counts), dtype=bool)
     wrong = counts * apart
-    # by chance each other class is as likely
+    # Drawn uniformly, each of the other classes is as likely as any.
     drawn = apart * wrong.sum(1, keepdims=True) / max(len(counts) - 1, 1)
     steps = np.unique(distances[apart])
     mistakes, chance = (
@@ -189,12 +193,12 @@ def distance_part(counts: np.ndarray, distances: np.ndarray) -> Part:
     return Part("Distance of the mistakes in the tree", "distances", text, picture, [head, *rows])
 
 
-# Any number of labels per image
+# Reports for any number of labels per image
 
 
 def precision_curve(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Precision (101,) at recalls from 0 to 1: the best that a threshold with at least this recall
-    has, by scores (N,) and their truth, bool (N,), of which one is true."""
+    """Return the precision (101,) at recalls from 0 to 1: the best precision of all thresholds with
+    at least this recall, for scores (N,) and their truth, bool (N,), with at least one true."""
     found, taken = found_at_thresholds(scores, truth)
     best = np.maximum.accumulate((found / taken)[::-1])[::-1]
     curve: np.ndarray = best[np.searchsorted(found, _RECALL * truth.sum() - 1e-9)]
@@ -203,15 +207,15 @@ def precision_curve(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 @METRICS.register_module()
 class MultiLabelReport(ReportMetric):
-    """Collects the labels and the scores of each image; labels with a score of at least
-    ``threshold`` are predicted."""
+    """Collects the labels and the scores of each image and reports precision and recall; labels
+    with a score of at least ``threshold`` are predicted."""
 
     def __init__(self, threshold: float = 0.5, **kwargs: Any):
         super().__init__(**kwargs)
         self.threshold = threshold
 
     def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
-        """Keep ``(labels, scores)`` of each image."""
+        """Keep ``(labels, scores)`` of each image whose scores are finite."""
         for sample in data_samples:
             if isinstance(sample["label"], list) and sample["scores"].isfinite().all():
                 self.results.append((sample["label"], sample["scores"].tolist()))
@@ -224,15 +228,16 @@ class MultiLabelReport(ReportMetric):
         ap = np.array([100 * average_precision(s, t) for s, t in zip(scores.T, truth.T)])
         rates = class_rates((truth & given).sum(0), truth.sum(0), given.sum(0))
         columns = {"images": truth.sum(0), "AP": ap, **rates}
-        text = f"A label counts as found from a score of {self.threshold:g} on."
+        text = f"A label counts as predicted if its score is at least {self.threshold:g}."
         return [*curve_parts(scores, truth, names, ap), class_part(names, "AP", columns, text)]
 
 
 def curve_parts(
     scores: np.ndarray, truth: np.ndarray, names: Sequence[str], ap: np.ndarray
 ) -> list[Part]:
-    """Curves of precision and recall by scores (N, C) and their truth, bool (N, C): their mean, and
-    those of the best and the worst classes, by their average precisions (C,) in percent."""
+    """Return curves of precision and recall for scores (N, C) and their truth, bool (N, C): the
+    mean curve, and the curves of the best and the worst classes by their average precisions ``ap``
+    (C,) in percent."""
     labelled = np.flatnonzero(truth.any(0)).tolist()
     if not labelled:
         return [Part("Precision and recall", text="No image of the test data has a label.")]

@@ -1,4 +1,4 @@
-"""Points for the names of a hierarchy, trained from its transitive closure alone (Nickel and Kiela,
+"""Points for the names of a hierarchy, trained only from its transitive closure (Nickel and Kiela,
 NeurIPS 2017)."""
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ from hypvision.optim.base import RiemannianOptimizer
 from hypvision.viz.sheet import save_figure
 
 SPREAD = 0.01  # standard deviation of the initial tangent vectors
-BURN_IN = (
-    0.1  # of the steps at a low rate, in which directions are found before points move outwards
-)
-LOW = 0.03  # that rate, as a part of the full one
-# the furthest a point moves in a step; the general names are in nearly all pairs and would be
-# thrown away
+# Part of the steps that use a low rate: directions are found before points move outwards.
+BURN_IN = 0.1
+LOW = 0.03  # the low rate, as a part of the full rate
+# Longest way of a point in a step: general names are in nearly all pairs, and the sum of their
+# gradients would throw them away.
 REACH = 0.3
-PULL = 0.3  # weight of the pull of ancestors to the origin
-FLATTEN = 0.75  # exponent of how often names occur, in drawing negatives; that of word2vec
-PART = 2**24  # coordinates that are compared at once when ranks are measured
+PULL = 0.3  # weight of the loss that pulls ancestors to the origin
+FLATTEN = 0.75  # negatives are drawn by the frequency of names to this power, as in word2vec
+PART = 2**24  # number of coordinates that are compared at once when ranks are measured
 
 
 def embed_closure(
@@ -49,22 +48,24 @@ def embed_closure(
     start: Tensor | None = None,
     watch: Callable[[int, Tensor], None] | None = None,
 ) -> Tensor:
-    """Train points such that the ancestors of a name are the nearest to it.
+    """Train points for the names of a hierarchy so that the nearest to each name are its ancestors.
 
-    Nickel and Kiela's loss and burn-in with Riemannian SGD. Other than in the paper, frequent names
-    are drawn more often as negatives and ancestors are pulled to the origin (both as gensim does),
-    no step is longer than a limit, and the rate falls linearly to 0.
+    Uses the loss and the burn-in of Nickel and Kiela with Riemannian SGD. Unlike in the paper,
+    frequent names are drawn more often as negatives and ancestors are pulled to the origin (both as
+    in gensim), no step is longer than a limit, and the rate falls linearly to 0.
 
     Args:
         closure: names and their ancestors.
-        space, dim: where the points lie, default ``Lorentz(1.0)``; its dimensions.
-        steps, seed: of the training; of the start and the pairs.
+        dim: dimensions of the space.
+        space: manifold of the points, default ``Lorentz(1.0)``.
+        steps: number of training steps.
+        seed: seed of the initial points and of the order and negatives of the pairs.
         rate: learning rate; None: 0.5 in two dimensions, 0.3 in more.
-        negatives: names that are drawn for each pair; its ancestor is compared with those that are
-            no ancestors.
-        batch: pairs in a step, at most; a pair occurs again after all others.
-        start: tangent vectors at the origin ``(N, dim)`` to begin with; None: small random ones.
-        watch: is called with the number of each step and the points after it.
+        negatives: names drawn for each pair; the pair's ancestor is compared with those of them
+            that are not ancestors of the name.
+        batch: largest number of pairs in a step; a pair occurs again after all others.
+        start: initial tangent vectors at the origin, ``(N, dim)``; None: small random ones.
+        watch: function that is called after each step with its number and the points.
 
     Returns:
         The points, float64 ``(N, dim + 1)`` on the hyperboloid or ``(N, dim)`` in flat space.
@@ -84,15 +85,15 @@ def embed_closure(
 
 
 def default_rate(dim: int) -> float:
-    """A rate that did well in trials on the mammals of WordNet, larger in the plane than in 5 and
-    10 dimensions."""
+    """Return the default learning rate: values that did well in trials on the mammals of WordNet,
+    where the plane needed a larger rate than 5 and 10 dimensions."""
     return 0.5 if dim <= 2 else 0.3
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Context in which PyTorch computes in one thread: a step has some ten thousand numbers, and
-    threads that wait for each other take ten times as long beside another process."""
+    """Let PyTorch compute in one thread: a step has some ten thousand numbers, and threads that
+    wait for each other take ten times as long when another process runs beside them."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -113,8 +114,9 @@ def fit_closure(
     seed: int = 0,
     watch: Callable[[int], None] | None = None,
 ) -> None:
-    """The training of :func:`embed_closure`: moves ``points`` by ``optimizer``. ``space`` is
-    theirs, or geoopt's; ``watch`` is called after each step with its number."""
+    """Train ``points`` in place with ``optimizer``, as :func:`embed_closure` does. ``space`` is the
+    manifold of the points, of hypvision or geoopt; ``watch`` is called after each step with its
+    number."""
     at_least(1, integer=True, steps=steps, negatives=negatives, batch=batch)
     count = len(closure.names)
     generator = torch.Generator().manual_seed(seed)
@@ -125,7 +127,7 @@ def fit_closure(
         .values
     )
     drawing = (torch.bincount(pairs.flatten(), minlength=count).double() ** FLATTEN).cumsum(0)
-    # so that a step costs the same for any number of names
+    # Sparse gradients, so that a step costs the same for any number of names.
     sparse = isinstance(optimizer, RiemannianOptimizer)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: (1 - step / steps) * (LOW if step < BURN_IN * steps else 1)
@@ -146,7 +148,7 @@ def fit_closure(
         hops = F.pad(2 * (~known).to(torch.int8), (1, 0), value=1)
         rows_of_step = torch.cat([below.unsqueeze(1), above.unsqueeze(1), others], 1)
         own, chosen = F.embedding(rows_of_step, points, sparse=sparse).tensor_split([1], dim=1)
-        # A sum, not a mean: each pair moves its own points by the full rate.
+        # The loss is a sum, not a mean, so that each pair moves its points by the full rate.
         loss = len(below) * neighbour_loss(space.dist(own, chosen), hops)
         loss = loss + PULL * (space.dist0(chosen[:, 0]) / 2).tanh().square().sum()
         optimizer.zero_grad()
@@ -155,7 +157,7 @@ def fit_closure(
             assert points.grad is not None
             grad = points.grad = points.grad.coalesce() if sparse else points.grad
             values, moved = (grad.values(), points[grad.indices()[0]]) if sparse else (grad, points)
-            # a copy, because geoopt changes its argument
+            # clone, because geoopt changes its argument in place
             vectors = space.egrad2rgrad(moved, values.clone())
             way = space.norm(moved, vectors).unsqueeze(-1) * schedule.get_last_lr()[0]
             values *= REACH / way.clamp(min=REACH)
@@ -166,9 +168,9 @@ def fit_closure(
 
 
 def closure_ranks(points: Tensor, space: Lorentz | Euclidean, closure: Closure) -> dict[str, float]:
-    """How well distances separate the ancestors of all names from other names: ``mean_rank`` and
-    ``map`` of :mod:`hypvision.losses.graph`."""
-    below, above = torch.from_numpy(closure.pairs).T.contiguous()  # in the order of the names
+    """Return how well distances separate the ancestors of all names from the other names:
+    ``mean_rank`` and ``map`` of :mod:`hypvision.losses.graph`."""
+    below, above = torch.from_numpy(closure.pairs).T.contiguous()  # sorted by the lower name
     ranks = precisions = 0.0
     names = below.unique()
     for rows in names.split(max(1, PART // points.numel())):
@@ -185,8 +187,8 @@ def closure_ranks(points: Tensor, space: Lorentz | Euclidean, closure: Closure) 
 def draw_closure(
     closure: Closure, out: str | Path, title: str = "", **options: Any
 ) -> dict[str, Any]:
-    """Train points with the ``options`` of :func:`embed_closure`, but ``space``, measure them and
-    draw them; returns the content of ``closure.json``.
+    """Train points with the ``options`` of :func:`embed_closure` (except ``space``), measure and
+    draw them, and return the content of ``closure.json``.
 
     Writes ``points.csv`` (a row for each name: coordinates in the Poincare ball of curvature 1),
     ``disk.png`` and ``closure.json`` into ``out``.

@@ -1,5 +1,5 @@
-"""CLIP's contrastive training on images with a caption each, under mmengine's Runner: from scratch,
-fully, in part, or with any adapter.
+"""CLIP's contrastive training on images with one caption each, under mmengine's Runner: of all
+weights from scratch, of all or some pretrained weights, or of an adapter.
 
 >>> clip = dict(name="ViT-B-16", pretrained="openai")
 >>> model = dict(type="CLIPContrast", clip=clip, adapter=dict(type="hyperclip"))
@@ -48,7 +48,8 @@ from hypvision.tasks.classification import per_image
 
 
 def distinct(texts: Sequence[str]) -> tuple[list[int], list[int]]:
-    """The number of each text among the different ones, and where each of these occurs first."""
+    """Return the number of each text among the different texts, and the position at which each
+    different text occurs first."""
     number: dict[str, int] = {}
     own = [number.setdefault(text, len(number)) for text in texts]
     first: dict[str, int] = {}
@@ -61,43 +62,44 @@ _RowLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def _plain(logits: Tensor, points: Tensor, true: Tensor) -> Tensor:
-    """The cross-entropy of rows, whatever their points."""
+    """Return the cross-entropy of rows of logits; the points of the rows are not used."""
     return soft_cross_entropy(logits, true)
 
 
 @MODELS.register_module()
 class CLIPContrast(OpenVocabularyCLIP, BaseModel):
     """CLIP's symmetric contrastive loss (Radford et al., ICML 2021), on its sphere or, for models
-    with ``geometry="lorentz"``, MERU's on the hyperboloid with entailment; with boxes HyCoCLIP's,
-    with ``box_scales`` UNCHA's, and PHyCLIP's with ``geometry="product"``.
+    with ``geometry="lorentz"``, MERU's on the hyperboloid with entailment; with boxes HyCoCLIP's
+    loss, with ``box_scales`` UNCHA's, and with ``geometry="product"`` PHyCLIP's.
 
     Images with the same caption are each other's positives, as are boxes with the same words in
-    UNCHA's contrast of boxes. Negatives come from all processes, each of which
-    compares its own rows with them: the numbers of the contrast are those of the whole batch, and
-    the mean of the processes' gradients is its gradient.
-    Where samples say which concepts an image shows and which of them its caption names, a caption
-    is true of every image that shows that concept, and the targets are shared evenly among all that
-    are true (multi-positive InfoNCE, as in UniCL, Yang et al., CVPR 2022).
+    UNCHA's contrast of boxes. Each process compares its own rows with the negatives of all
+    processes: the contrast is that of the whole batch, and the mean of the processes' gradients is
+    its gradient.
+
+    If samples say which concepts an image shows and which of them its caption names, a caption is
+    true of every image that shows this concept, and the targets are shared evenly among all true
+    captions (multi-positive InfoNCE, as in UniCL, Yang et al., CVPR 2022).
 
     Args:
         clip, adapter, templates: see
-            :meth:`~hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`; no adapter:
-            None.
-        tune: what trains, see :data:`hypvision.clip.open_vocabulary.TUNING`; default: the adapter,
-            without one everything.
+            :meth:`~hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`; ``adapter`` is
+            None for no adapter.
+        tune: which parameters train, see :data:`hypvision.clip.open_vocabulary.TUNING`; default:
+            those of the adapter, or all parameters if there is no adapter.
         classes: names that test images are compared with, in the order of their labels; anything
             that :func:`hypvision.data.classes.load_classes` takes. None: for data without
-            labels. If the data have the same names in another order, the model takes that; if it
-            has other names, there must be one for each of the data's.
+            labels. If the data have the same names in another order, the model adopts this order;
+            if the data have other names, there must be one name here for each of them.
         blank_words: begin the table of words with zeros. Rows of words that occur in no caption
             stay zero, and are left out of a published file. For a training from scratch: an error
             with weights, or where the table is frozen.
         entail: weight of the entailment on a hyperboloid: 0.2 in all papers; 0 for none.
-        chunk: images and texts that a tower sees at a time, and rows of the contrast. None: all.
-            Only points are kept, and the backward pass computes one chunk after the other again,
-            with the same random numbers (GradCache, Gao et al., RepL4NLP 2021): gradients and loss
-            are those of the whole batch, the memory is that of a chunk. Towers with batch norms
-            cannot be cut so.
+        chunk: number of images and texts that a tower sees at a time, and of rows of the contrast;
+            None: all at once. Only the points are kept, and the backward pass computes one chunk
+            after the other again, with the same random numbers (GradCache, Gao et al., RepL4NLP
+            2021): gradients and loss are those of the whole batch, but the memory is that of a
+            chunk. Towers with batch norms cannot be trained in chunks.
     """
 
     mean: Tensor
@@ -118,7 +120,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
     ):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
         tune = tune or ("full" if adapter is None else "adapter")
-        self.gives_words = classes is not None  # whether somebody has chosen them for the data
+        self.gives_words = classes is not None  # data may then have other names
         classes = ("object",) if classes is None else classes  # some word has to be embedded
         self.entail = entail
         self.chunk = chunk
@@ -127,8 +129,9 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             (
                 blank_words and source,
                 f"blank_words would erase the words of the weights '{source}': it is for a "
-                "training from scratch. Leave it out, or the weights (clip.pretrained, "
-                "clip.pretrained_text_path; of a repository or folder load_weights=False).",
+                "training from scratch. Leave out blank_words, or leave out the weights "
+                "(clip.pretrained, clip.pretrained_text_path; of a repository or folder set "
+                "load_weights=False).",
             )
         )
         self.build_clip(clip, adapter, tune, classes, templates, dense=False)
@@ -138,8 +141,8 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             (chunk is not None and chunk < 1, f"chunk must be 1 or more, got {chunk}."),
             (
                 chunk is not None and normed,
-                "chunk would change what batch norms see: the images of a chunk, twice. Leave it "
-                "out, or take a model without batch norms, such as a ViT.",
+                "chunk would change what batch norms see: the images of a chunk, twice. Leave out "
+                "chunk, or take a model without batch norms, such as a ViT.",
             ),
         )
         if blank_words:
@@ -148,15 +151,15 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
                 (
                     not table.requires_grad,
                     "blank_words would leave all texts without words: the table of words begins "
-                    "with zeros and does not train. Leave it out, or train the text tower: no "
-                    "adapter, and tune='full' or 'text'.",
+                    "with zeros and does not train. Leave out blank_words, or train the text "
+                    "tower: no adapter, and tune='full' or 'text'.",
                 )
             )
             nn.init.zeros_(table)
 
     @property
     def tested_words(self) -> tuple[str, ...]:
-        """The names that test images are compared with, for CheckClassesHook."""
+        """Return the names that test images are compared with; ``CheckClassesHook`` reads them."""
         return self.classes
 
     def forward(
@@ -172,16 +175,24 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         image: list[str] | None = None,
         mode: str = "tensor",
     ) -> Any:
-        """mmengine's modes; ``inputs`` uint8 (B, 3, H, W), ``concepts`` int64 (B, K), the numbers
-        of the K concepts that an image shows, ``level`` (B,), which of them its caption names;
-        ``box_inputs`` (B, 3, H, W), one box cut from each image, and ``box_caption``, its words;
-        or (B, N, 3, H, W), N lists of B words, and ``box_count`` (B,), how many count, for UNCHA;
-        ``image``, its name, by which samples of one image are known.
+        """Compute what mmengine's ``mode`` asks for.
+
+        Args:
+            inputs: uint8 (B, 3, H, W).
+            caption: one caption for each image.
+            label: (B,), classes of test images.
+            concepts: int64 (B, K), the numbers of the K concepts that each image shows.
+            level: (B,), the position in ``concepts`` of the one that the caption names.
+            box_inputs: (B, 3, H, W), one box cut from each image; for UNCHA (B, N, 3, H, W).
+            box_caption: the words of each box; for UNCHA N lists of B words.
+            box_count: (B,), for UNCHA how many of the N boxes of each image count.
+            image: name of each image, by which samples of the same image are recognised.
+            mode: ``"tensor"``, ``"loss"`` or ``"predict"``.
 
         Returns:
             ``"tensor"``: points of the images (:func:`hypvision.clip.spaces.space_of`); ``"loss"``:
-            the parts of the loss; ``"predict"``: for each image a dict with ``scores`` over the
-            classes and ``label``.
+            the parts of the loss by name; ``"predict"``: for each image a dict with ``scores`` over
+            the classes and ``label``, or with its points and caption where the data has no labels.
         """
         one_of(("tensor", "loss", "predict"), mode=mode)
         space = space_of(self.clip)
@@ -206,7 +217,8 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         )
 
     def _check_boxes(self, boxes: _Boxes | None) -> None:
-        """Raise an error for fewer or more boxes than the loss of the model takes."""
+        """Raise an error if a batch has no boxes but the model's loss needs them, or several boxes
+        an image but the loss takes one."""
         uncha = self.family == "uncha"
         places = 0 if boxes is None else boxes.most
         refuse(
@@ -228,7 +240,8 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         return encode_by_length(self.clip, tokens, normalize=True)
 
     def _in_chunks(self, function: Callable[..., Tensor], *columns: Tensor) -> list[Tensor]:
-        """A function of all rows, or of each chunk of them, of which nothing but that is kept."""
+        """Return the results of a function of all rows, or of each chunk of the rows; of a chunk
+        only the result is kept for the backward pass."""
         if self.chunk is None:
             return [function(*columns)]
 
@@ -236,11 +249,12 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             return function(*part)
 
         parts = zip(*(column.split(self.chunk) for column in columns))
-        # The random state of a GPU is kept for tensors on it, and tokens are on the host.
+        # The mean comes first because checkpoint keeps the random state of a GPU only if an
+        # argument is on the GPU, and tokens are on the host.
         return [checkpoint(of_part, self.mean, *part, use_reentrant=False) for part in parts]
 
     def _encode(self, inputs: Tensor, caption: list[str], boxes: _Boxes | None) -> _Points:
-        """The points of a batch, float32."""
+        """Return the points of a batch, in float32."""
         words = [] if boxes is None else boxes.words
         sentences = sorted({*caption, *words})
         encoded = torch.cat(self._in_chunks(self._texts, self.tokenizer(sentences)))
@@ -264,7 +278,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         boxes: _Boxes | None,
     ) -> dict[str, Tensor]:
         points = self._encode(inputs, caption, boxes)
-        # bfloat16 rounds a logit of 50 to 0.25
+        # Without autocast: bfloat16 would round a logit of 50 to a multiple of 0.25.
         with torch.autocast(points.image.device.type, enabled=False):
             wholes = _gather_wholes(points, caption, concepts, level)
             losses = self._contrast(points, wholes, boxes)
@@ -274,7 +288,8 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
     def _contrast(
         self, points: _Points, wholes: _Wholes, boxes: _Boxes | None
     ) -> dict[str, Tensor]:
-        """CLIP's loss of wholes, and those of boxes; numbers of the whole batch."""
+        """Return CLIP's losses of whole images and texts and the contrastive losses of boxes, as
+        means over the whole batch."""
         scale = _exp(logit_scale_of(self.clip))
         images = _Rows(points.image, wholes.numbers, len(wholes.images), wholes.of_images)
         texts = _Rows(wholes.texts[wholes.first], wholes.first, len(wholes.texts), wholes.of_texts)
@@ -297,16 +312,17 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
     def _both_ways(
         self, images: _Rows, texts: _Rows, all_images: Tensor, all_texts: Tensor, scale: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The losses of images among texts and of texts among images; where all rows are here, of
-        one table."""
+        """Return the losses of images among texts and of texts among images; both come from one
+        table of logits if all rows are in this process and in one chunk."""
         if self.chunk is None and get_world_size() == 1:
             logits = space_of(self.clip).logits(images.points, texts.points, scale)
             return contrastive_loss(logits, images.true(images.numbers))
         return self._mean(images, all_texts, scale), self._mean(texts, all_images, scale)
 
     def _mean(self, rows: _Rows, others: Tensor, scale: Tensor, loss: _RowLoss = _plain) -> Tensor:
-        """The mean loss of the rows of all processes against ``others`` ``(N, d)``, as a mean over
-        the processes: each has its rows' sum."""
+        """Return the mean loss of the rows of all processes against ``others`` ``(N, d)``: each
+        process computes its own rows, and the mean over the processes is the mean over all
+        rows."""
         space = space_of(self.clip)
 
         def summed(points: Tensor, numbers: Tensor) -> Tensor:
@@ -317,7 +333,8 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         return total * (get_world_size() / rows.every)
 
     def _of_parts(self, points: _Points, wholes: _Wholes, boxes: _Boxes) -> dict[str, Tensor]:
-        """UNCHA's contrast of boxes with their words, and of both with the wholes."""
+        """Return UNCHA's contrastive losses of boxes with their words, and of both with the whole
+        texts and images."""
         clip: Any = self.clip
         size = boxes.most * len(points.image)
         parts = all_gather_object((boxes.places, boxes.words))
@@ -354,12 +371,12 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         )
 
     def _entailment(self, points: _Points, boxes: _Boxes | None) -> dict[str, Tensor]:
-        """The entailments of this process, weighted; none on the sphere."""
+        """Return the weighted entailment losses of this process's pairs; none on the sphere."""
         space: Any = space_of(self.clip)
         if self.family == "clip" or not self.entail:
             return {}
         if boxes is None:
-            # MERU's; PHyCLIP's code keeps the factor that it has with boxes
+            # MERU's factor is 1; PHyCLIP's code uses the factor of boxes without boxes, too.
             factor = 0.7 if self.family == "phyclip" else 1.0
             outside = entailment(points.text, points.image, space.manifold, factor)
             return dict(entail=self.entail * outside.mean())
@@ -374,7 +391,8 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
 
 
 def _weights_of(clip: Any) -> Any:
-    """What the arguments of a CLIP say of its weights; nothing for random ones."""
+    """Return the setting of a CLIP's arguments that names its weights; a false value for random
+    weights."""
     if not isinstance(clip, dict):
         return None
     name = str(clip.get("name", ""))
@@ -383,8 +401,8 @@ def _weights_of(clip: Any) -> Any:
 
 
 class _Boxes(NamedTuple):
-    """M boxes of B images: ``inputs`` (M, 3, H, W), their words, and at which of the B times
-    ``most`` places for boxes they are."""
+    """M boxes of B images: ``inputs`` (M, 3, H, W), the ``words`` of each box, and its number in
+    ``places`` among the B times ``most`` places for boxes."""
 
     inputs: Tensor
     words: list[str]
@@ -393,7 +411,8 @@ class _Boxes(NamedTuple):
 
 
 class _Points(NamedTuple):
-    """Points (B, d) of whole images and texts, and (M, d) of boxes and their words."""
+    """Points (B, d) of a batch's whole images and texts, and points (M, d) of the images and the
+    words of its boxes."""
 
     image: Tensor
     text: Tensor
@@ -402,10 +421,11 @@ class _Points(NamedTuple):
 
 
 class _Wholes(NamedTuple):
-    """The images (B, d) of all processes and their different texts (T, d); ``own`` (B,) is the
-    text of each image, ``numbers`` are those of this process's images, and ``first`` of the texts
-    that occur first in it; ``shown`` (B, T), whether a text is true of an image, where concepts say
-    so."""
+    """The whole images (B, d) of all processes and their different texts (T, d).
+
+    ``own`` (B,) is the number of each image's text, ``numbers`` those of this process's images, and
+    ``first`` those of the texts whose first occurrence is in this process; ``shown`` (B, T) says
+    whether a text is true of an image, or is None if samples have no concepts."""
 
     images: Tensor
     texts: Tensor
@@ -415,19 +435,20 @@ class _Wholes(NamedTuple):
     shown: Tensor | None
 
     def of_images(self, numbers: Tensor) -> Tensor:
-        """Which texts are true of some images, ``(n, T)``."""
+        """Return which texts are true of the images with these numbers, bool ``(n, T)``."""
         if self.shown is not None:
             return self.shown[numbers]
         return self.own[numbers, None] == torch.arange(len(self.texts), device=self.own.device)
 
     def of_texts(self, numbers: Tensor) -> Tensor:
-        """Of which images some texts are true, ``(n, B)``."""
+        """Return of which images the texts with these numbers are true, bool ``(n, B)``."""
         return self.own == numbers[:, None] if self.shown is None else self.shown.T[numbers]
 
 
 class _Rows(NamedTuple):
-    """This process's rows of a table of logits, ``points`` (n, d), and their ``numbers`` among the
-    ``every`` rows of all processes, or whatever ``true`` takes to mark the right ones in a row."""
+    """The rows of a table of logits that belong to this process: their ``points`` (n, d) and their
+    ``numbers`` among the ``every`` rows of all processes; ``true`` takes ``numbers`` and marks the
+    right columns of each row."""
 
     points: Tensor
     numbers: Tensor
@@ -436,14 +457,15 @@ class _Rows(NamedTuple):
 
 
 def _exp(logarithm: Tensor) -> Tensor:
-    """A scale of logits."""
+    """Return a scale of logits from its logarithm, at most 100, as in CLIP."""
     return logarithm.float().exp().clamp(max=100)
 
 
 def _boxes(
     inputs: Tensor | None, words: Sequence[Any] | None, count: Tensor | None
 ) -> _Boxes | None:
-    """The boxes of a batch: one of each image, or with ``count`` (B,) the first so many of N."""
+    """Return the boxes of a batch: one of each image, or with ``count`` (B,) the first ``count`` of
+    the N boxes of each image; None without boxes."""
     if inputs is None or words is None:
         return None
     if count is None:
@@ -454,18 +476,19 @@ def _boxes(
         for image, found in enumerate(count.tolist())
         for number in range(found)
     ]
-    # the loader has put together the first words of all images, then the second ones, ...
+    # The loader has put the first words of all images together, then the second words, and so on.
     told = [words[place % most][place // most] for place in places]
     return _Boxes(inputs.flatten(0, 1)[_on(inputs, places)], told, places, most)
 
 
 def _on(x: Tensor, numbers: list[int]) -> Tensor:
-    """Numbers on the device of ``x``."""
+    """Return numbers as an int64 tensor on the device of ``x``."""
     return torch.tensor(numbers, dtype=torch.int64).to(x.device, non_blocking=True)
 
 
 def _of_all(losses: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The means over all processes, with the gradients of this process's own."""
+    """Return the means of losses over all processes, with the gradients of this process's own
+    losses."""
     if get_world_size() == 1:
         return losses
     values = torch.stack([*losses.values()])
@@ -478,7 +501,7 @@ def _of_all(losses: dict[str, Tensor]) -> dict[str, Tensor]:
 def _gather_wholes(
     points: _Points, caption: list[str], concepts: Tensor | None, level: Tensor | None
 ) -> _Wholes:
-    """The wholes of all processes."""
+    """Return the whole images and texts of all processes."""
     images = gathered(points.image)
     texts = gathered(points.text)
     captions = [text for part in all_gather_object(list(caption)) for text in part]
@@ -487,10 +510,10 @@ def _gather_wholes(
     begun = [text for text, place in enumerate(places) if place in here]
     lists = (texts_of_images, places, [*here], begun)
     own, first, numbers, ours = (_on(images, values) for values in lists)
-    texts = texts[first]  # each caption once
+    texts = texts[first]  # keeps each caption once
     shown = None
     if concepts is not None and level is not None:
-        # (B, B): whether image i shows what caption j names.
+        # named (B, B) says whether image i shows what caption j names.
         concepts = gathered(concepts)
         level = gathered(level)
         named = concepts[:, level] == concepts.gather(1, level[:, None]).T

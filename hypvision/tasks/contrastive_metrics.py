@@ -1,5 +1,5 @@
-"""Metrics of a CLIP: zero-shot accuracy, retrieval of pairs, and the distance of mistakes in a tree
-of classes."""
+"""Metrics of CLIP models: zero-shot accuracy, retrieval of image-text pairs, and the distance of
+mistakes in a tree of classes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from hypvision.tasks.metric_learning_metrics import nearest
 
 @METRICS.register_module()
 class ZeroShotAccuracy(TopKAccuracy):
-    """:class:`~hypvision.tasks.TopKAccuracy` of single objects, by default whether the most similar
-    class is right.
+    """:class:`~hypvision.tasks.TopKAccuracy` for zero-shot classification; by default only the most
+    similar class counts.
 
-    ``top1``, ... are shares of images; ``macro`` is the mean of the classes' ``top1``, which the
-    tables of MERU, HyCoCLIP and their successors have. As there, a class that is predicted but
-    never occurs counts as 0.
+    ``top1``, ... are shares of images; ``macro`` is the mean of the classes' ``top1``, the number
+    in the tables of MERU, HyCoCLIP and their successors. As in these papers, a class that is
+    predicted but never occurs counts as 0.
     """
 
     def __init__(self, topk: Sequence[int] = (1,), macro: bool = True, **kwargs: Any):
@@ -46,21 +46,21 @@ class ZeroShotAccuracy(TopKAccuracy):
 
 @METRICS.register_module()
 class HierarchicalErrors(ScoreMetric):
-    """The errors of HyCoCLIP's evaluation (Pal et al., ICLR 2025) in a tree of classes; means over
-    the images.
+    """The errors of HyCoCLIP's evaluation (Pal et al., ICLR 2025) in a tree of classes, as means
+    over the images.
 
-    With ``A_p`` and ``A_t`` the ancestors of the predicted and of the true class, without the class
-    itself and with the root: ``tie``, the tree-induced error, edges of the shortest path between
-    the two; ``lca``, ``|A_p| - |A_p & A_t| + 1``; ``jaccard``, ``precision`` and ``recall`` of
-    ``A_p`` for ``A_t``. So a sibling of the true class has 2, 1, 1, 1 and 1. Several nodes without
-    a parent lie under one root, which counts as an ancestor.
+    ``A_p`` and ``A_t`` are the ancestors of the predicted and of the true class, with the root but
+    without the class itself. ``tie``, the tree-induced error, is the number of edges on the
+    shortest path between both classes; ``lca`` is ``|A_p| - |A_p & A_t| + 1``; ``jaccard``,
+    ``precision`` and ``recall`` compare ``A_p`` with ``A_t``. A sibling of the true class has 2, 1,
+    1, 1 and 1. Several nodes without a parent lie under one root, which counts as an ancestor.
 
     Args:
         ancestors: the groups above each class, from general to specific, by the names of the
-            classes, or a JSON file of it; the folder of BREEDS
+            classes, or a JSON file of this dict; the folder of BREEDS
             (:func:`hypvision.clip.radial.retrieval.read_tree`); or a file of pairs of a name and
             one of its ancestors (:func:`hypvision.data.closures.read_closure`), such as WordNet's,
-            where a name may have several parents. Default: those of the data set.
+            where a name may have several parents. Default: the ancestors in the data set.
     """
 
     NAMES = ("tie", "lca", "jaccard", "precision", "recall")
@@ -70,7 +70,7 @@ class HierarchicalErrors(ScoreMetric):
         self.above = None if ancestors is None else _ancestors(ancestors)
 
     def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
-        """``(best class, label)``."""
+        """Return ``(best class, label)`` of each image."""
         return zip(scores.argmax(1).tolist(), [sample["label"] for sample in samples])
 
     def compute_metrics(self, results: list[tuple[int, int]]) -> dict[str, float]:
@@ -94,25 +94,29 @@ class HierarchicalErrors(ScoreMetric):
         above = _ancestors(dict(zip(names, given))) if self.above is None else self.above
         missing = [name for name in names if name not in above]
         count = len(missing)
-        sentence = f"'ancestors' of HierarchicalErrors lacks {count} classes, e.g. {some(missing)}."
+        sentence = (
+            f"'ancestors' of HierarchicalErrors lacks {count} classes, e.g. {some(missing)}. Add "
+            "them there."
+        )
         refuse((missing, sentence))
         return above
 
 
 def _errors(predicted: set, true: set, edges: int) -> tuple[float, ...]:
-    """The errors of a prediction by the ancestors of both classes and the edges between them."""
+    """Return the errors of one prediction from the ancestors of both classes and the number of
+    edges between them."""
     both = len(predicted & true)
-    # The root of a tree has no ancestors: none of them is wrong.
+    # The root of a tree has no ancestors, so none of its ancestors is wrong: its share is 1.
     shares = [both / len(own) if own else 1.0 for own in (predicted | true, predicted, true)]
     return edges, len(predicted) - both + 1, *shares
 
 
-# a name, or for a group its path, because groups under different parents may have the same name
+# A name, or for a group its path, because groups under different parents may have the same name.
 Node = Hashable
 
 
 def _ancestors(given: Mapping[str, Sequence[str]] | str) -> dict[Node, set[Node]]:
-    """The ancestors of each class and of each group."""
+    """Return the ancestors of each class and of each group."""
     if isinstance(given, str) and not given.endswith(".json"):
         return _ancestors_in(Path(given).expanduser())
     found: dict[Node, set[Node]] = {}
@@ -125,7 +129,7 @@ def _ancestors(given: Mapping[str, Sequence[str]] | str) -> dict[Node, set[Node]
 
 
 def _ancestors_in(path: Path) -> dict[Node, set[Node]]:
-    """Those of BREEDS' folder, or of a file of pairs."""
+    """Return the ancestors of each node in BREEDS' folder, or in a file of pairs."""
     if path.is_dir():
         return {node: set(above) for node, above in read_tree(path).ancestors.items()}
     closure = read_closure(path, transitive=True)
@@ -137,7 +141,7 @@ def _ancestors_in(path: Path) -> dict[Node, set[Node]]:
 
 
 def _neighbours(above: Mapping[Node, set[Node]]) -> dict[Node, set[Node]]:
-    """The nodes one edge away from each; nodes without a parent lie under one root."""
+    """Return the nodes one edge away from each node; nodes without a parent lie under one root."""
     root = object()
     found: dict[Node, set[Node]] = {node: set() for node in (root, *above)}
     for node, ancestors in above.items():
@@ -149,7 +153,7 @@ def _neighbours(above: Mapping[Node, set[Node]]) -> dict[Node, set[Node]]:
 
 
 def _steps(neighbours: Mapping[Node, set[Node]], start: Node) -> dict[Node, int]:
-    """The number of edges from a node to each other one."""
+    """Return the number of edges from ``start`` to each node that can be reached."""
     found = {start: 0}
     level = {start}
     while level := {node for near in level for node in neighbours[near] if node not in found}:
@@ -160,9 +164,9 @@ def _steps(neighbours: Mapping[Node, set[Node]], start: Node) -> dict[Node, int]
 @METRICS.register_module()
 class ImageTextRetrieval(Metric):
     """Recall, in percent, of images by their caption (``text_to_image_r1``, ...) and of captions by
-    their image, among the first ``topk``. For an image with several captions each of them is a
-    correct result, as is each image with the same caption; samples of the same image are recognised
-    by its name. NaN without pairs."""
+    their image (``image_to_text_r1``, ...), among the first ``topk`` results. For an image with
+    several captions each of them is a correct result, as is each image with the same caption;
+    samples of the same image are recognised by its name. NaN if there are no pairs."""
 
     def __init__(self, topk: Sequence[int] = (1, 5, 10), **kwargs: Any):
         super().__init__(**kwargs)
@@ -202,7 +206,8 @@ class ImageTextRetrieval(Metric):
         return dict(zip(names, found))
 
     def _nearest(self, query: Tensor, gallery: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
-        """Numbers of queries and of what is most similar to each."""
+        """Return numbers of queries and, for each query, the numbers of the most similar rows of
+        the gallery, part by part."""
         most = max(self.topk)
         if isinstance(self.space, HyperboloidProduct):
             rows = torch.arange(len(query)).split(512)
@@ -214,7 +219,8 @@ class ImageTextRetrieval(Metric):
         return nearest(query, gallery, most, space)
 
     def _recalls(self, query: Tensor, gallery: Tensor, pairs: Tensor) -> list[float]:
-        """The recalls in percent; ``pairs``, int (N, 2): a query and what belongs to it."""
+        """Return the recalls in percent; ``pairs``, int (N, 2), holds numbers of a query and of a
+        row of the gallery that belongs to it."""
         near = self._nearest(query, gallery)
         right = pairs[:, 0] * len(gallery) + pairs[:, 1]
         codes = [rows[:, None] * len(gallery) + places for rows, places in near]

@@ -1,5 +1,5 @@
-"""Embeddings of images by a trained metric learner, by any timm model, whose features compare by
-cosine, or by a CLIP, which embeds texts, too."""
+"""Embeddings of images by a trained metric learner, by any timm model (its features compare by
+cosine), or by a CLIP, which also embeds texts."""
 
 from __future__ import annotations
 
@@ -35,13 +35,21 @@ if TYPE_CHECKING:
 
 
 def _reads_nothing(texts: Sequence[str]) -> Tensor:
-    raise HypvisionError("This model embeds no texts. Give a CLIP.")
+    raise HypvisionError("This model embeds images, not texts. Give a CLIP with --clip NAME.")
 
 
 class Embedder(NamedTuple):
-    """A model that embeds images: tensors ``(B, channels, H, W)`` to vectors, the transform before,
-    how vectors compare, and the name or file of its weights; the curvature of a hyperboloid, and
-    what embeds texts."""
+    """A model that embeds images.
+
+    Attributes:
+        embed: images ``(B, channels, H, W)`` to vectors.
+        transform: a PIL image to the model's input.
+        space: how vectors compare, ``"lorentz"`` or ``"cosine"``.
+        weights: name or file of the weights.
+        c: curvature of the hyperboloid.
+        embed_texts: texts to vectors; raises an error for models without texts.
+        channels: number of channels of the images.
+    """
 
     embed: Callable[[Tensor], Tensor]
     transform: Callable[[Image.Image], Tensor]
@@ -53,8 +61,9 @@ class Embedder(NamedTuple):
 
 
 def load_learner(config: str | Path, weights: str | Path) -> tuple[MetricLearner, Config]:
-    """A trained metric learner in evaluation mode, and its config, by the config file and the
-    checkpoint: a path, ``zoo:NAME``, ``hf-hub:...``, or an address with its sum."""
+    """Return a trained metric learner in evaluation mode, and its config. ``config`` is a file or
+    name, ``weights`` the checkpoint: a path, ``zoo:NAME``, ``hf-hub:...``, or an address with its
+    checksum."""
     require("mmengine", "mm")
     from hypvision.engine.config import load_config
     from hypvision.engine.predicting import trained_model
@@ -63,7 +72,7 @@ def load_learner(config: str | Path, weights: str | Path) -> tuple[MetricLearner
     loaded = load_config(config)
     if loaded.kind != "MetricLearner":
         raise HypvisionError(
-            f"The config '{loaded.filename}' is of a model {loaded.kind}, not a "
+            f"The config '{loaded.filename}' describes a model {loaded.kind}, not a "
             "MetricLearner. Give one of configs/lhier, or your own like them."
         )
     model = trained_model(loaded, weights)
@@ -77,11 +86,12 @@ def load_embedder(
     model: str | None = None,
     device: str = "cpu",
 ) -> Embedder:
-    """A metric learner or classifier (``config``, ``weights``), or a timm ``model``, on a device.
+    """Return the embedder of a metric learner or classifier (``config`` and ``weights``), or of a
+    timm ``model``, on a device.
 
-    A timm model without ``weights`` has its published ones, those that ``pretrained=True`` means.
+    A timm model without ``weights`` gets its published weights, as with ``pretrained=True``.
     ``model`` may also name a metric learner or a classifier of the zoo, such as
-    ``"tf_efficientnet_lite0.imagenet"``, which has its weights.
+    ``"tf_efficientnet_lite0.imagenet"``, whose weights are then loaded.
     """
     if (config is None) == (model is None):
         raise HypvisionError(
@@ -89,7 +99,9 @@ def load_embedder(
         )
     if config is not None:
         if weights is None:
-            raise HypvisionError("--config needs --weights, the checkpoint of its training.")
+            raise HypvisionError(
+                "--config needs --weights: give the checkpoint of the config's training."
+            )
         return _trained(config, weights, device)
     name = str(weights or model)
     record = builtin_index().records.get(name) if weights is None else None
@@ -102,7 +114,8 @@ def load_embedder(
 
 
 def _of_timm(model: str, weights: str | Path | None, device: str) -> Embedder:
-    """A timm model with weights of a file, or with its published ones."""
+    """Return the embedder of a timm model with the weights of a file, or with its published
+    weights."""
     from hypvision.tasks.classification import create_backbone
 
     remedy = "Give a file with --weights FILE (random weights would find nothing)."
@@ -119,7 +132,7 @@ def _of_timm(model: str, weights: str | Path | None, device: str) -> Embedder:
 
 
 def _by_features(network: Any, name: str, device: str) -> Embedder:
-    """A network whose features compare by cosine."""
+    """Return the embedder of a network whose features compare by cosine."""
     from timm.data import create_transform, resolve_data_config
 
     data = resolve_data_config({}, model=network)
@@ -131,7 +144,8 @@ def _by_features(network: Any, name: str, device: str) -> Embedder:
 
 
 def _trained(config: str | Path, weights: str | Path, device: str) -> Embedder:
-    """A metric learner, or a classifier by the features before its head, from its training."""
+    """Return the embedder of a training: of a metric learner, or of a classifier by the features
+    before its head."""
     require("mmengine", "mm")
     from hypvision.engine.config import load_config
     from hypvision.engine.predicting import predictor_of
@@ -160,8 +174,8 @@ def _learned(learner: MetricLearner, images: Mapping[str, Any], name: str, devic
 
 
 def named_embedder(name: str, device: str = "cpu") -> Embedder:
-    """A timm model, a classifier or metric learner of the zoo, or a CLIP
-    (:mod:`hypvision.clip.names`), whichever has this name."""
+    """Return the embedder of the model with this name: a timm model, a classifier or metric learner
+    of the zoo, or a CLIP (:mod:`hypvision.clip.names`)."""
     if gives_features(name):
         return load_embedder(model=name, device=device)
     from hypvision.clip.models import create_clip
@@ -173,13 +187,15 @@ def named_embedder(name: str, device: str = "cpu") -> Embedder:
 
 
 def gives_features(name: str) -> bool:
-    """Whether a name is that of a timm model or of weights of the zoo, other than a CLIP's."""
+    """Return whether a name is that of a timm model, or of weights of the zoo that are not a
+    CLIP's."""
     record = builtin_index().records.get(name)
     return timm.is_model(name) if record is None else record.task != "zero-shot"
 
 
 def clip_embedder(clip: CLIPBundle, name: str) -> Embedder:
-    """A CLIP model: its points of images and texts, on the sphere or on the hyperboloid."""
+    """Return the embedder of a CLIP, whose images and texts are points on the sphere or on the
+    hyperboloid."""
     from hypvision.clip.radial.texts import embed_texts
     from hypvision.clip.spaces import Hyperboloid, HyperboloidProduct
     from hypvision.data.preprocessing import preprocessing_of
@@ -189,7 +205,7 @@ def clip_embedder(clip: CLIPBundle, name: str) -> Embedder:
     if isinstance(space, HyperboloidProduct):
         raise HypvisionError(
             f"'{name}' embeds in a product of hyperboloids (PHyCLIP), which files and searches of "
-            "embeddings do not know. Take a MERU, HyCoCLIP or UNCHA."
+            "embeddings do not support. Take a MERU, HyCoCLIP or UNCHA."
         )
     kind = "lorentz" if isinstance(space, Hyperboloid) else "cosine"
     c = float(getattr(space, "c", 1.0))
@@ -197,11 +213,11 @@ def clip_embedder(clip: CLIPBundle, name: str) -> Embedder:
 
 
 def _of_the_zoo(record: Record) -> Any:
-    """A metric learner of the zoo, or the network of a classifier without its head."""
+    """Return a metric learner of the zoo, or the network of a classifier without its head."""
     if record.task not in ("retrieval", "classification"):
         raise HypvisionError(
-            f"'{record.name}' are weights of a model of {record.task}, whose features do not "
-            "compare. Give a metric learner, a classifier or a CLIP: `hypvision zoo list` shows "
+            f"'{record.name}' are weights of a model for {record.task}, whose features cannot be "
+            "compared. Give a metric learner, a classifier or a CLIP: `hypvision zoo list` shows "
             "the tasks."
         )
     network: Any = load(record.name)
@@ -217,9 +233,9 @@ def embed_sources(
     device: str = "cpu",
     failed: list[str] | None = None,
 ) -> tuple[list[Frame], Tensor]:
-    """The frames of images and videos, without the pixels of videos, and their embeddings
-    ``(N, d)``, float32, by a model on ``device``. The messages of images without one are added to
-    ``failed``; None: they raise an error."""
+    """Embed images and videos by a model on ``device``: return their frames (those of videos
+    without pixels) and the embeddings ``(N, d)``, float32. For images that cannot be embedded the
+    messages are added to ``failed``; if ``failed`` is None, they raise an error."""
 
     def find(images: list[Tensor]) -> list[Embedding]:
         return [
@@ -245,7 +261,8 @@ def embed_sources(
 
 
 def distances(x: Tensor, y: Tensor, space: str, c: float = 1.0) -> Tensor:
-    """Distances of ``x`` ``(d,)`` from ``y`` ``(N, d)``: of curvature ``c``, or 1 - cosine."""
+    """Return the distances of ``x`` ``(d,)`` from ``y`` ``(N, d)``: on the hyperboloid of curvature
+    ``c`` for ``"lorentz"``, otherwise 1 - cosine."""
     from hypvision.geometry import lorentz
 
     if space == "lorentz":

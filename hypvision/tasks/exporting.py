@@ -1,4 +1,4 @@
-"""A model of one's own training for other runtimes, by its config and checkpoint; see
+"""Export of a model from your own training to other runtimes, by its config and checkpoint; see
 :mod:`hypvision.zoo.export`."""
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def export_trained(
     """Export the model of a training: a classifier, segmenter, detector or metric learner.
 
     Args:
-        config: of the training, its path or name.
-        weights: its checkpoint.
+        config: path or name of the training's config.
+        weights: checkpoint of the training.
         format, path, dynamic_size, part, tell, half: as for
             :func:`hypvision.zoo.export.export_model`. The whole of a metric learner gives
             embeddings: points of its manifold, as the backbone and neck compute them.
-        size: side of the images; default: that of the config's test data.
+        size: side of the images; default: the size of the config's test data.
     """
     loaded = load_config(config)
     import_extensions(loaded)
@@ -50,9 +50,9 @@ def export_trained(
         task == "classification" or getattr(model, "open_vocabulary", False)
     ):
         raise HypvisionError(
-            f"The config describes a {kind}. What can be exported by a config are classifiers "
-            "(ImageClassifier), metric learners, and the segmenters and detectors of mmseg and "
-            "mmdet that have fixed classes."
+            f"The config describes a {kind}, which cannot be exported by a config. Those that can: "
+            "classifiers (ImageClassifier), metric learners, and the segmenters and detectors of "
+            "mmseg and mmdet that have fixed classes."
         )
     shape = input_size(loaded, size)
     known = scope in ("mmseg", "mmdet") or loaded.get("test_dataloader") is not None
@@ -61,8 +61,8 @@ def export_trained(
     if lost:
         about = {}
         _logger.warning(
-            "The transform of the test data has %s, which the file cannot say: it describes no "
-            "images. Prepare them as the config does.", lost,
+            "The transform of the test data has %s, which the exported file cannot record, so the "
+            "file describes no input images. Prepare images as the config does.", lost,
         )  # fmt: skip
     about |= getattr(model, "dataset_meta", None) or {}
     network, output = part_of(

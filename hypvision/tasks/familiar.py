@@ -1,4 +1,4 @@
-"""Writes into the checkpoints of a classifier where the features of its classes lie."""
+"""A hook that records in a classifier's checkpoints where the features of its classes lie."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from hypvision.engine.hooks import network_of
 from hypvision.tasks.probe import as_tested, labelled_features
 from hypvision.zoo.familiar import KEY, Familiar, fit, written
 
-_OF_A_CLASS = 20
-_MOST = 1000
+_OF_A_CLASS = 20  # largest number of training images of a class
+_MOST = 1000  # largest number of training images, and of validation images
 
 
 @HOOKS.register_module()
 class FamiliarHook(Hook):
-    """Puts :class:`~hypvision.zoo.familiar.Familiar` into the checkpoints that are there to be
-    used: the best ones, the probe and the last, of classifiers of one label with one layer as head
-    and validation data.
+    """Puts :class:`~hypvision.zoo.familiar.Familiar` into the checkpoints that are meant for use
+    (the best ones, the linear probe and the last), if the classifier has one label an image, a
+    head of one layer and validation data.
 
-    It looks at 20 training images of a class, and at 1,000 images of the training and of the
-    validation at most.
+    The hook looks at up to 20 training images of each class, and at most at 1,000 training and
+    1,000 validation images.
     """
 
-    priority = "LOW"  # after EMAHook has put the average into the checkpoint
+    priority = "LOW"  # the hook runs after EMAHook has put the averaged weights into the checkpoint
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        """Changes ``checkpoint`` in place."""
+        """Add the features' description to ``checkpoint["meta"]``, in place."""
         model = network_of(runner)
         is_last = checkpoint["meta"]["iter"] >= runner.max_iters
         if not ("optimizer" not in checkpoint or is_last) or not _measurable(runner, model):
@@ -44,15 +44,17 @@ class FamiliarHook(Hook):
         train = runner.train_dataloader.dataset
         held_out = runner.val_dataloader.dataset
         found = familiar_images(model, train, held_out, checkpoint["state_dict"])
-        if math.isfinite(found.limit):  # else the features overflow, and files without it are read
+        # The limit of features that overflow is not finite; readers accept a file without it.
+        if math.isfinite(found.limit):
             checkpoint["meta"][KEY] = written(found)
 
 
 def familiar_images(
     model: Any, train: Any, held_out: Any, weights: Mapping[str, Tensor] | None = None
 ) -> Familiar:
-    """Where the features of the classes lie, by some images of the training data, and the limit, by
-    some of the held-out data; ``weights`` are those of the model, from a checkpoint, or its own."""
+    """Return where the features of the classes lie, measured on some training images, with the
+    limit for familiar images, measured on some of the held-out data. ``weights`` are the model's
+    weights from a checkpoint; None: those that the model has."""
     train = as_tested(train, held_out)
     features, labels = labelled_features(
         model, Subset(train, some_of_each(train.labels)), weights=weights
@@ -63,7 +65,7 @@ def familiar_images(
 
 
 def _measurable(runner: Runner, model: Any) -> bool:
-    """Whether there are the images and the head that it needs."""
+    """Return whether the run has the data and the one-layer head that the hook needs."""
     of_one_label = getattr(model, "multi_label", None) is False
     if (
         not of_one_label
@@ -80,12 +82,13 @@ def _measurable(runner: Runner, model: Any) -> bool:
 
 
 def has_one_layer(network: Any) -> bool:
-    """Whether the head of a network is one layer on features: linear, or a hyperbolic one."""
+    """Return whether the head of a network is one layer on features, linear or hyperbolic."""
     return hasattr(network.get_classifier(), "in_features")
 
 
 def some_of_each(labels: np.ndarray) -> list[int]:
-    """The numbers of the first images of each class, of so many classes as the limits allow."""
+    """Return the positions of the first images of each class; if these are too many, some of them,
+    evenly spaced."""
     found = []
     for label in np.unique(labels):
         found += np.flatnonzero(labels == label)[:_OF_A_CLASS].tolist()

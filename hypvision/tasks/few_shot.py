@@ -1,4 +1,5 @@
-"""Few-shot recognition with a frozen CLIP under mmengine's Runner: any host, any feature adapter.
+"""Few-shot recognition with a frozen CLIP under mmengine's Runner: any few-shot method (a host),
+optionally with LatHAdapter on its features.
 
 >>> clip = dict(name="ViT-B-16", pretrained="openai")
 >>> adapter = dict(type="lathadapter", classes=100)
@@ -58,22 +59,22 @@ if TYPE_CHECKING:
 
 @MODELS.register_module()
 class FewShotCLIP(BaseModel):
-    """A host, and maybe LatHAdapter on its features.
+    """A few-shot method (``host``) on a frozen CLIP, optionally with LatHAdapter on its features.
 
-    The losses are the host's. With the adapter its classification loss becomes that of the cosines
-    with refined classes (``loss_ecls``), to which come that of the hyperbolic distances
-    (``loss_hcls``) and those of the two hierarchies (``loss_va``, ``loss_at``); the host's other
-    losses stay, on features that are not refined.
+    The losses are the host's. With the adapter the classification loss becomes that of the cosines
+    with refined classes (``loss_ecls``), and the losses of the hyperbolic distances (``loss_hcls``)
+    and of the two hierarchies (``loss_va``, ``loss_at``) are added; the host's other losses stay,
+    on features that are not refined.
 
     Args:
-        clip: arguments of :func:`hypvision.clip.models.create_clip`, or what it returns.
+        clip: arguments of :func:`hypvision.clip.models.create_clip`, or the bundle that it returns.
         host: ``name`` and options of :func:`hypvision.clip.prompting.build_host`.
         adapter: ``dict(type="lathadapter", ...)``, see
-            :class:`~hypvision.clip.adapters.lathadapter.LatHAdapterConfig`; None for none.
-        class_weights: see :class:`~hypvision.tasks.class_weights.ClassWeights`; for methods that
-            learn from labels.
-        templates: sentences for class names where the data name none, the first one for methods
-            that take one; None: those that the weights name.
+            :class:`~hypvision.clip.adapters.lathadapter.LatHAdapterConfig`; None: no adapter.
+        class_weights: see :class:`~hypvision.tasks.class_weights.ClassWeights`; only for methods
+            that learn from labels.
+        templates: sentences for class names, used if the data has none; methods with a single
+            template use the first. None: the templates recorded with the CLIP's weights.
     """
 
     checkpoint_is_partial = True
@@ -113,48 +114,50 @@ class FewShotCLIP(BaseModel):
                 (
                     is_hyperbolic(bundle.model),
                     "LatHAdapter (+lath) works on a sphere, but this CLIP embeds on a hyperboloid: "
-                    "leave it out.",
+                    "leave out the adapter.",
                 ),
                 (
                     adapter.get("dim", 0) not in (0, size),
-                    f"LatHAdapter: dim is {adapter.get('dim')!r}, the method's features have "
-                    f"{size}. Leave it out.",
+                    f"LatHAdapter: dim is {adapter.get('dim')!r}, but the method's features have "
+                    f"{size} dimensions. Leave out dim.",
                 ),
             )
             adapters.inject(self.host.clip, {**adapter, "dim": size})
 
     @property
     def language(self) -> Language:
-        """The sentences, first that of methods that take one, and the class names, for its
-        checkpoints."""
+        """Return the templates, first the one that single-template methods use, and the class
+        names, as its checkpoints record them."""
         host = self.host
         return Language(tuple(dict.fromkeys((host.template, *host.mean_templates))), host.names)
 
     @property
     def hierarchy(self) -> LatentHierarchy | None:
-        """The module of the adapter; None without one."""
+        """Return the module of LatHAdapter; None without the adapter."""
         return getattr(self.host.clip, "lathadapter", None)
 
     def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Weights by this model's names, from those of the methods' official code too."""
+        """Return weights under this model's names; ``weights`` may also come from the official code
+        of the methods."""
         unsaid = {f"host.{name}": value for name, value in self.host.unsaid().items()}
         return {**unsaid, **learned_names(weights, self.host.clip)}
 
     def set_classes(self, *names: Any, **templates: Any) -> None:
-        """Change the classes, see :meth:`hypvision.clip.prompting.Host.set_classes`."""
+        """Change the classes and templates, see
+        :meth:`hypvision.clip.prompting.Host.set_classes`."""
         self.host.set_classes(*names, **templates)
 
     def set_data(self, meta: Mapping[str, Any]) -> None:
-        """Change the classes to those of a data set, by its ``metainfo``."""
+        """Change the classes and templates to those in the ``metainfo`` of a data set."""
         self.set_classes(meta["classes"], meta.get("template"), meta.get("templates"))
 
     def learned(self) -> Iterator[tuple[str, Tensor]]:
-        """Names and parameters of what trains."""
+        """Return names and values of the parameters that train."""
         return ((name, value) for name, value in self.named_parameters() if value.requires_grad)
 
     def averaged(self) -> Iterator[tuple[str, Tensor]]:
-        """The parameters that PromptSRC averages: :meth:`learned`, unless the adapter excludes its
-        attributes."""
+        """Return names and values of the parameters that PromptSRC averages: those of
+        :meth:`learned`, without the adapter's attributes if its config says so."""
         hierarchy = self.hierarchy
         left_out = None if hierarchy is None or hierarchy.config.average else hierarchy.attributes
         return ((name, value) for name, value in self.learned() if value is not left_out)
@@ -162,13 +165,13 @@ class FewShotCLIP(BaseModel):
     def train(self, mode: bool = True) -> FewShotCLIP:
         super().train(mode)
         if self.hierarchy is not None:
-            # it contains the frozen CLIP, which stays in evaluation mode
+            # The adapter contains the frozen CLIP, which stays in evaluation mode.
             self.hierarchy.train(mode)
         return self
 
     def train_step(self, data: Any, optim_wrapper: Any) -> dict[str, Tensor]:
-        """A training step as in mmengine's models; a method without parameters only computes its
-        losses."""
+        """Make a training step as mmengine's models do; a method without parameters only computes
+        its losses."""
         if any(value.requires_grad for value in self.parameters()):
             return super().train_step(data, optim_wrapper)
         with torch.no_grad():
@@ -182,9 +185,14 @@ class FewShotCLIP(BaseModel):
         index: Tensor | None = None,
         mode: str = "tensor",
     ) -> Any:
-        """mmengine's modes: logits (B, C); the losses; for each image a dict with ``scores`` over
-        the classes, ``label`` and ``index``. Inputs are uint8 (B, 3, H, W), or features (B, d) of
-        the frozen image tower, where the host takes them; PromptKD's loss needs no label (B,)."""
+        """Compute what mmengine's ``mode`` asks for. Inputs are uint8 (B, 3, H, W), or features
+        (B, d) of the frozen image tower if the host takes features; ``label`` (B,) may be None,
+        also in PromptKD's loss.
+
+        Returns:
+            ``"tensor"``: logits (B, C); ``"loss"``: the losses by name; ``"predict"``: for each
+            image a dict with ``scores`` over the classes, ``label`` and ``index``.
+        """
         one_of(("tensor", "loss", "predict"), mode=mode)
         out = self.host(inputs, label)
         if mode == "loss":
@@ -217,14 +225,14 @@ class FewShotCLIP(BaseModel):
         return losses
 
     def adapter_features(self, out: HostOutput) -> tuple[Tensor, Tensor]:
-        """Features of images and classes that LatHAdapter works on: of unit length, or as the host
-        has them."""
+        """Return the features of images and of classes that LatHAdapter works on, normalised to
+        unit length or, with the option ``raw``, as the host computes them."""
         raw = self.hierarchy is not None and self.hierarchy.config.raw
         found = (out.raw_image, out.raw_text) if raw else (out.image, out.text)
         if found[0] is None or found[1] is None:
             raise HypvisionError(
                 "LatHAdapter refines class features, which a linear probe does not have. Leave out "
-                "the adapter."
+                "the adapter (+lath)."
             )
         return found[0], found[1]
 
@@ -232,8 +240,8 @@ class FewShotCLIP(BaseModel):
 def _distance_loss(
     logits: Tensor, out: HostOutput, kind: str, target: Tensor | None, weights: Tensor | None
 ) -> dict[str, Tensor]:
-    """The loss of hyperbolic distances, negated as logits (B, C): of the teacher's distribution, or
-    of classes."""
+    """Return the loss of negated hyperbolic distances, taken as logits (B, C): against the
+    teacher's distribution, or against class labels."""
     if out.teacher is not None and kind != "labels":
         shares = logits.log_softmax(-1)
         wanted = out.teacher.log_softmax(-1)
@@ -247,7 +255,8 @@ def _model(runner: Runner) -> FewShotCLIP:
 
 
 class _StartHook(Hook):
-    """Base of hooks that set what a training starts from: not what ``load_from`` has loaded."""
+    """Base of hooks that initialise parameters at the start of a training, except those that
+    ``load_from`` has loaded."""
 
     _loaded: frozenset[str] = frozenset()
 
@@ -259,17 +268,17 @@ class _StartHook(Hook):
 
 @HOOKS.register_module()
 class ClassNamesHook(_StartHook):
-    """Gives the model the class names and template of the next data set, and the data set the
+    """Gives the model the class names and templates of the next data set, and the data set the
     model's image transform.
 
     Raises:
-        HypvisionError: a method that learns each class by itself gets as many classes of other
-            names as it has learned (unless the config has a
-            :class:`~hypvision.engine.hooks.CheckClassesHook` that compares numbers alone).
+        HypvisionError: a method that learns each class by itself gets a data set with as many
+            classes as it has learned, but with other names (unless the config has a
+            :class:`~hypvision.engine.hooks.CheckClassesHook` that only compares their numbers).
     """
 
     priority = "VERY_HIGH"
-    _names: tuple[str, ...] = ()  # of the classes that were learned
+    _names: tuple[str, ...] = ()  # the classes that the model has learned
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         super().after_load_checkpoint(runner, checkpoint)
@@ -278,7 +287,9 @@ class ClassNamesHook(_StartHook):
     def before_train(self, runner: Runner) -> None:
         difference = self._difference(runner, runner.train_dataloader)
         if difference and not runner._resume:
-            runner.logger.warning(f"{difference} The training takes the classes of its data.")
+            runner.logger.warning(
+                f"{difference} The training goes on with the classes of the training data."
+            )
             self._names = ()
         self._set(runner, runner.train_dataloader)
         self._names = self._names or tuple(runner.train_dataloader.dataset.metainfo["classes"])
@@ -290,8 +301,8 @@ class ClassNamesHook(_StartHook):
                 model.hierarchy.begin(raw if model.hierarchy.config.raw else unit)
 
     def _difference(self, runner: Runner, loader: DataLoader) -> str:
-        """How the names of a data set differ from those of as many classes that the model has
-        learned one by one."""
+        """Return how the class names of a data set differ from the learned ones, for a method that
+        learns each class by itself and as many classes; otherwise the empty string."""
         names = cast(FewShotDataset, loader.dataset).metainfo["classes"]
         fixed = _model(runner).host.fixed_classes
         mine, own = ([name.replace("_", " ") for name in part] for part in (names, self._names))
@@ -316,8 +327,8 @@ class ClassNamesHook(_StartHook):
             raise HypvisionError(
                 f"{difference} This method ({type(model.host).__name__}) recognises only the "
                 "classes of its training. If only the names differ, add "
-                "dict(type='CheckClassesHook', by_name=False) to custom_hooks in the config, which "
-                "compares the numbers alone."
+                "dict(type='CheckClassesHook', by_name=False) to custom_hooks in the config; it "
+                "only compares the numbers of classes."
             )
         model.set_data(dataset.metainfo)
         set_preprocessing(dataset, model.host.clip)
@@ -325,9 +336,10 @@ class ClassNamesHook(_StartHook):
 
 @HOOKS.register_module()
 class GaussianAverageHook(Hook):
-    """PromptSRC's average over the weights after each epoch, which replaces them after the last;
-    mean and std as of :func:`hypvision.clip.prompting.promptsrc.gaussian_weights`. Checkpoints
-    contain the running average, so a resumed training ends as an uninterrupted one."""
+    """PromptSRC's weighted average of the parameters over the epochs, which replaces them after the
+    last epoch; ``mean`` and ``std`` are those of
+    :func:`hypvision.clip.prompting.promptsrc.gaussian_weights`. Checkpoints contain the running
+    average, so a resumed training ends like an uninterrupted one."""
 
     key = "gaussian_average"
 
@@ -336,9 +348,8 @@ class GaussianAverageHook(Hook):
         self.std = std
         self.seen = 0
         self.total = dict[str, Tensor]()
-        self.begun: tuple[int, float, float] | None = (
-            None  # of the training that a resumed one goes on from
-        )
+        # Epochs, mean and std of the training that a resumed training continues.
+        self.begun: tuple[int, float, float] | None = None
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         device = next(_model(runner).parameters()).device
@@ -352,7 +363,7 @@ class GaussianAverageHook(Hook):
             self.seen = 0
             self.total = {}
         elif self.seen != runner.epoch < runner.max_epochs:
-            # after the last epoch the weights are the average already
+            # After the last epoch the parameters are the average already.
             raise HypvisionError(
                 f"The checkpoint is of epoch {runner.epoch}, but its average has {self.seen} "
                 "epochs, so the training cannot go on from it. Start it again without --resume."
@@ -361,11 +372,11 @@ class GaussianAverageHook(Hook):
             epochs, *shape = self.begun
             if shape != [self.mean, self.std]:
                 raise HypvisionError(
-                    f"The average of the checkpoint has mean and std {shape}, that of the config "
-                    f"{[self.mean, self.std]}, so the training cannot go on from it. Set them to "
-                    "those, or start again."
+                    f"The average in the checkpoint has mean and std {shape}, the config has "
+                    f"{[self.mean, self.std]}, so the training cannot go on from it. Set mean and "
+                    "std of GaussianAverageHook as in the checkpoint, or start again."
                 )
-            # The weights of the epochs so far add up to less of 1 in a longer training.
+            # In a longer training the epochs so far have a smaller total weight: rescale their sum.
             old, new = (
                 gaussian_weights(e, *shape)[: self.seen] for e in (epochs, runner.max_epochs)
             )
@@ -390,14 +401,14 @@ class GaussianAverageHook(Hook):
 
 @HOOKS.register_module()
 class FeatureCacheHook(Hook):
-    """Trains a method behind the frozen image tower on features that are computed once.
+    """Trains a method behind the frozen image tower on image features that are computed once.
 
     Args:
-        views: augmented views of each training image, of which every sample takes a random one; 0:
-            the centre crop. The official codes augment anew in each epoch, as trainings without
-            this hook do.
-        folder: where features are stored, by the content of the images and of the model; None: in
-            memory alone.
+        views: number of augmented views of each training image, one of which is drawn for every
+            sample; 0: the centre crop. The official codes augment anew in each epoch, as trainings
+            without this hook do.
+        folder: folder for the features, which are found by the content of the images and of the
+            model; None: features stay in memory.
     """
 
     priority = "HIGH"
@@ -420,14 +431,14 @@ class FeatureCacheHook(Hook):
 @HOOKS.register_module()
 class TipAdapterHook(_StartHook):
     """Fills the cache of a Tip-Adapter before its training, and chooses its alpha and beta after
-    the last epoch, on all validation images where there are any. Both are the same whether the
-    training uses images or stored features.
+    the last epoch on all validation images, if there are any. Both steps give the same result
+    whether the training uses images or stored features.
 
     Args:
-        views: augmented views of each training image, whose mean feature is its key (10, as in the
-            official code).
-        folder, ends: see :class:`FeatureCacheHook` and
-            :meth:`hypvision.clip.prompting.heads.TipAdapter.search`.
+        views: number of augmented views of each training image, whose mean feature is the image's
+            key in the cache (10, as in the official code).
+        folder: see :class:`FeatureCacheHook`.
+        ends: see :meth:`hypvision.clip.prompting.heads.TipAdapter.search`.
     """
 
     priority = "HIGH"
@@ -445,13 +456,13 @@ class TipAdapterHook(_StartHook):
     def before_train(self, runner: Runner) -> None:
         host = cast(TipAdapter, _model(runner).host)
         dataset = runner.train_dataloader.dataset
-        # a resumed training loads its keys, too
+        # A resumed training has loaded the keys of its cache from the checkpoint.
         if runner.iter or "host.learner.keys" in self._loaded:
             if runner.iter and runner.epoch < runner.max_epochs:
                 host.restart()
             return
         features = image_features(host, dataset, self.views, self.folder).mean(0)
-        broadcast(features)  # use the same views in every process
+        broadcast(features)  # every process uses the features of the first one's random views
         device = next(host.parameters()).device
         host.fill(features.to(device), torch.tensor(dataset.labels, device=device))
 
@@ -474,8 +485,9 @@ class TipAdapterHook(_StartHook):
 
 @PARAM_SCHEDULERS.register_module()
 class CoOpCosineLR(LRSchedulerMixin, _ParamScheduler):
-    """The schedule of CoOp's code and all that follow it, once an epoch e = 0, 1, ... of E: 1e-5
-    (``first``) in the first, then ``lr (1 + cos(pi (e - 1) / E)) / 2``, which never reaches 0."""
+    """The learning rate schedule of CoOp's code and all that follow it, changed once an epoch: 1e-5
+    (``first``) in epoch 0, then ``lr (1 + cos(pi (e - 1) / E)) / 2`` in epoch e of E, which never
+    reaches 0."""
 
     def __init__(self, optimizer: Any, epochs: int, first: float = 1e-5, **kwargs: Any):
         self.epochs = epochs
@@ -491,8 +503,9 @@ class CoOpCosineLR(LRSchedulerMixin, _ParamScheduler):
 
 @DATA_SAMPLERS.register_module()
 class FixedLengthSampler(Sampler):
-    """A fixed number of images an epoch, over all processes: one random order of the data after the
-    other. The seed is as for mmengine's ``DefaultSampler``; None: one that all processes share."""
+    """A sampler that gives a fixed number of images in each epoch, counted over all processes: one
+    random order of the data after the other. ``seed`` is as for mmengine's ``DefaultSampler``;
+    None: a random seed that all processes share."""
 
     def __init__(self, dataset: Any, length: int, seed: int | None = None):
         self.rank, self.world_size = get_dist_info()
@@ -524,9 +537,9 @@ def accuracy(
     amp: torch.dtype | None = None,
     features: Tensor | None = None,
 ) -> float:
-    """Top-1 accuracy in percent over a data set, among its classes, which the model gets. ``amp``
-    is the dtype of autocast, on GPUs alone, as in training; ``features`` (N, d) stand in place of
-    the images."""
+    """Return the top-1 accuracy in percent over a data set; the model gets the classes of the data
+    set. ``amp`` is the dtype of autocast, which is only used on GPUs, as in training; ``features``
+    (N, d) replace the images."""
     device = next(model.parameters()).device
     model.eval()
     model.set_data(dataset.metainfo)
@@ -553,12 +566,12 @@ def accuracy(
 
 
 def _predictor(model: FewShotCLIP, config: Config, request: Request) -> Predictor:
-    """Make the predictor with the image size of the test data, the classes of the request or of the
-    training, and the template of the training."""
+    """Return the predictor with the image size of the test data, the classes of the request or of
+    the training, and the templates of the training."""
     trained = model.dataset_meta or {}
     if request.things is not None:
         raise HypvisionError(
-            f"'{request.model}' is a classifier, which counts nothing: leave out --things."
+            f"'{request.model}' is a classifier, which does not count things: leave out --things."
         )
     if request.classes is None and not trained and model.words:
         trained = {"classes": model.words}
@@ -577,13 +590,13 @@ def _predictor(model: FewShotCLIP, config: Config, request: Request) -> Predicto
 def _asked_classes(
     model: FewShotCLIP, trained: Mapping[str, Any], request: Request
 ) -> tuple[str, ...]:
-    """The classes of the request, which must be those of a training that fixes them; else the
-    latter."""
+    """Return the classes of the request, or those of the training if the request names none; a
+    method that recognises only the classes of its training refuses other names."""
     own = tuple(trained.get("classes") or ())
     if request.classes is None:
         if not trained:
             raise HypvisionError(
-                f"The checkpoint '{request.weights}' does not say what its classes are: give "
+                f"The checkpoint '{request.weights}' does not record its classes: give "
                 '--classes "cat, dog, ...".'
             )
         return own
@@ -598,7 +611,7 @@ def _asked_classes(
             f"This method ({type(model.host).__name__}) recognises only the classes of its "
             "training: leave out --classes."
         )
-    return own  # in the order of its outputs
+    return own  # the order of the model's outputs
 
 
 PREDICTORS["FewShotCLIP"] = _predictor

@@ -1,8 +1,9 @@
 """The few-shot benchmark: cells of a protocol, each trained, tested and written to its own file.
 
 A cell is a method on a data set with a seed and a number of shots. Its folder below the results
-holds ``result.json`` once it is finished, and the checkpoints of a training that can be resumed
-until then. The settings that every cell of a results folder shares stand in ``settings.json``.
+holds ``result.json`` once the cell is finished; until then it holds checkpoints from which the
+training can be resumed. ``settings.json`` holds the settings that all cells of a results folder
+share.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from hypvision.io.records import is_number, positive, read_record, rule
 from hypvision.tasks.few_shot import FewShotCLIP, accuracy
 from hypvision.tasks.few_shot_recipes import few_shot_config, host_options, recipe, split_method
 
-# recognise only the classes of their training
+# Methods that recognise only the classes of their training.
 _SEEN_ONLY = ("linear-probe", "tip-adapter", "tip-adapter-f")
 _NOTES = {"imagenet": "Shots are drawn from sorted files."}
 _SHOTS: dict[str, tuple[int, ...]] = {"shots": (1, 2, 4, 8, 16)}
@@ -55,9 +56,9 @@ _Percent = Annotated[
 
 
 class CellSpec(NamedTuple):
-    """A cell of a protocol: a method as on the command line, ``"promptsrc+lath"``, the data that it
-    is trained on, and which images of it; ``targets`` are further data sets to test on, for
-    ``cross`` and ``dg``."""
+    """A cell of a protocol: a method as on the command line (``"promptsrc+lath"``), the data set
+    that it is trained on, and the shots and the seed that choose its images; ``targets`` are
+    further data sets to test on, for ``cross`` and ``dg``."""
 
     protocol: Protocol
     method: str
@@ -68,7 +69,7 @@ class CellSpec(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Its folder below the results."""
+        """Return the cell's folder, relative to the results folder."""
         return f"{self.protocol}/{self.method}/{self.dataset}/{self.shots}shots-seed{self.seed}"
 
 
@@ -77,19 +78,19 @@ class Settings:
     """The settings that all cells of a results folder share.
 
     Attributes:
-        clip, size: arguments of :func:`hypvision.clip.models.create_clip`; side of the images,
-            None: that of the CLIP.
+        clip: arguments of :func:`hypvision.clip.models.create_clip`.
+        size: side of the images; None: that of the CLIP.
         steps, epochs, batch: of each training, instead of the published ones.
-        adapter, host: further options of LatHAdapter and of the hosts; each goes to the hosts that
-            have it.
-        teacher: of PromptKD, see :class:`hypvision.clip.prompting.promptkd.PromptKD`; ``{dataset}``
-            and ``{seed}`` in its ``checkpoint`` are filled in.
-        views, amp: see :class:`hypvision.tasks.few_shot.FeatureCacheHook`; ``"bf16"``, ``"fp16"``
-            or None.
+        adapter, host: further options of LatHAdapter and of the hosts; each host option goes to the
+            hosts that have it.
+        teacher: PromptKD's teacher, see :class:`hypvision.clip.prompting.promptkd.PromptKD`;
+            ``{dataset}``, ``{shots}`` and ``{seed}`` in its ``checkpoint`` are filled in.
+        views: see :class:`hypvision.tasks.few_shot.FeatureCacheHook`.
+        amp: mixed precision: ``"bf16"``, ``"fp16"`` or None.
         best_val: choose PromptKD's checkpoint on test images, as its code does.
         skip_broken, pickles: see :class:`~hypvision.data.fewshot.FewShotDataset`.
-        root, cache, workers: where data and features are, and how they are read; these change no
-            result.
+        root: folder of the data sets; ``cache``: folder of stored features; ``workers``: processes
+            that read images. These three change no result.
     """
 
     clip: dict[str, Any]
@@ -111,11 +112,11 @@ class Settings:
 
     @property
     def precision(self) -> str:
-        """That of the trainings: ``amp`` has an effect on GPUs alone."""
+        """Return the precision of the trainings: ``amp`` only has an effect on GPUs."""
         return (torch.cuda.is_available() and self.amp) or "fp32"
 
     def shared(self) -> dict[str, Any]:
-        """The settings that results depend on, as plain values."""
+        """Return the settings that results depend on, as plain values."""
         found = {
             key: value
             for key, value in asdict(self).items()
@@ -126,10 +127,10 @@ class Settings:
 
 @dataclass(frozen=True)
 class Result:
-    """The ``result.json`` of a finished cell: accuracies in percent by what was tested, and how it
-    was trained.
+    """The ``result.json`` of a finished cell: accuracies in percent by the name of what was tested
+    (``base``, ``new``, ``all`` or a data set), and how the cell was trained.
 
-    ``settings`` contains only settings that can change the result.
+    The ``settings`` in the file are only those that can change the result.
     """
 
     cell: CellSpec
@@ -154,13 +155,13 @@ class Result:
 
 
 def read_result(folder: str | Path) -> Result:
-    """The result of a finished cell."""
+    """Return the result of a finished cell from its folder."""
     return read_record(
         Result, Path(folder, "result.json"), "Remove it: its cell will run again.", extra=True
     )
 
 
-# The cells
+# Planning the cells
 # --------------------------------------------------------------------------------------------------
 
 
@@ -172,17 +173,18 @@ def plan(
     shots: Sequence[int] | None = None,
     source: str = "imagenet",
 ) -> list[CellSpec]:
-    """The cells of a protocol: ``"base2new"`` (16 shots), ``"shots"`` (1, 2, 4, 8, 16), ``"cross"``
-    or ``"dg"`` (16 shots of ``source``), for methods of
-    :data:`hypvision.tasks.few_shot_recipes.METHODS`, by default on the data sets of the benchmark;
-    ``seeds`` are those of the shots."""
+    """Return the cells of a protocol for methods of
+    :data:`hypvision.tasks.few_shot_recipes.METHODS`: ``"base2new"`` (16 shots), ``"shots"`` (1, 2,
+    4, 8, 16), ``"cross"`` or ``"dg"`` (trained on 16 shots of ``source``).
+
+    ``datasets`` are by default those of the benchmark; ``seeds`` choose the shots."""
     datasets = tuple(dict.fromkeys(datasets or {"cross": CROSS, "dg": DOMAINS}.get(protocol, SETS)))
     counts = dict.fromkeys(shots or _SHOTS.get(protocol, (16,)))
     cells = []
     for method in dict.fromkeys(methods):
         name, _ = split_method(method)
         _check_tested_on_seen(method, protocol, name in _SEEN_ONLY)
-        # PromptKD is distilled for each target
+        # PromptKD is distilled for each target data set, so each target is a cell of its own.
         targets = datasets if protocol in ("cross", "dg") and name != "promptkd" else ()
         cells += [
             CellSpec(protocol, method, dataset, count, seed, targets)
@@ -199,7 +201,7 @@ def _check_training_images(cells: Sequence[CellSpec]) -> None:
         if cell.dataset in DOMAINS and cell.method != "zeroshot":
             raise HypvisionError(
                 f"{cell.method} would train on '{cell.dataset}', all of whose images are test "
-                "images. Leave it out of this run, or give --datasets (of cross and dg: --source) "
+                "images. Leave out this data set, or give --datasets (for cross and dg: --source) "
                 "with training images."
             )
 
@@ -213,7 +215,7 @@ def _check_tested_on_seen(method: str, protocol: Protocol, seen_only: bool) -> N
 
 
 def is_finished(results: str | Path, spec: CellSpec) -> bool:
-    """Whether a run has its result, with all the targets that are asked for."""
+    """Return whether a cell has its result, with all targets of ``spec``."""
     try:
         return set(spec.targets) <= set(read_result(Path(results, spec.key)).accuracy)
     except HypvisionError:
@@ -221,7 +223,7 @@ def is_finished(results: str | Path, spec: CellSpec) -> bool:
 
 
 def check_settings(results: str | Path, settings: Settings) -> None:
-    """Write the settings of a results folder, or compare them with those that are there."""
+    """Write the settings of a results folder, or raise an error if the folder has others."""
     path = Path(results, "settings.json")
     given = settings.shared()
     if not path.is_file():
@@ -229,7 +231,7 @@ def check_settings(results: str | Path, settings: Settings) -> None:
         return
     _same_settings(
         results,
-        read_record(dict[str, Any], path, "Remove the folder, or give another --out."),
+        read_record(dict[str, Any], path, "Remove the folder, or give another one with --out."),
         given,
     )
 
@@ -241,22 +243,21 @@ def _same_settings(results: str | Path, known: Mapping[str, Any], given: Mapping
             f"{key}: {known.get(key)!r} there, {given.get(key)!r} here" for key in different
         )
         raise HypvisionError(
-            f"The results in '{results}' are of other settings ({differences}). Give another --out."
+            f"The results in '{results}' have other settings ({differences}). Give another --out."
         )
 
 
-# Running the cells
+# Training and testing cells
 # --------------------------------------------------------------------------------------------------
 
 
 def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[str, float]:
-    """Train and test one cell, and write its result, to which further targets are added if it is
-    there; returns accuracies in percent, by what was tested: ``base`` and ``new``; ``all``; or the
-    names of data sets.
+    """Train and test one cell and write its result; if the cell has a result already, only further
+    targets are tested and added. Returns accuracies in percent by what was tested: ``base`` and
+    ``new``; ``all``; or the names of data sets.
 
     Raises:
-        HypvisionError: for other settings than those of the results, whose trainings would be
-            resumed.
+        HypvisionError: the results folder, whose trainings would be resumed, has other settings.
     """
     folder = Path(results, spec.key)
     begin = time.perf_counter()
@@ -268,7 +269,7 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
     name, lath = split_method(spec.method)
     learns = lath or name not in ("zeroshot", "tip-adapter")
     steps = 0
-    if learns or name == "tip-adapter":  # which fills its cache in a "training"
+    if learns or name == "tip-adapter":  # Tip-Adapter fills its cache in a "training"
         if not (folder / f"epoch_{config.train_cfg.max_epochs}.pth").is_file():
             _forget(folder, finished=before is not None)
             before = None
@@ -305,7 +306,8 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
 
 
 def _known_result(folder: Path, settings: Settings) -> Result | None:
-    """The result of a cell that has finished with these settings."""
+    """Return the result of a cell that has finished; None if it has not. Raise an error if it has
+    finished with other settings."""
     try:
         found = read_result(folder)
     except HypvisionError:  # the file is missing or damaged
@@ -315,7 +317,8 @@ def _known_result(folder: Path, settings: Settings) -> Result | None:
 
 
 def _forget(folder: Path, finished: bool) -> None:
-    """Let a cell begin anew whose weights were deleted, or that has written no checkpoint yet."""
+    """Remove leftovers of a cell that must begin anew, because its last weights were deleted or it
+    has written no checkpoint yet."""
     if finished:
         Path(folder, "last_checkpoint").unlink(missing_ok=True)
     names = [path.name for path in folder.glob("*")]
@@ -325,7 +328,7 @@ def _forget(folder: Path, finished: bool) -> None:
 
 
 def _train(config: Config, folder: Path, best_val: bool) -> tuple[FewShotCLIP, int]:
-    """The trained model of a cell, and the steps of its training."""
+    """Return the trained model of a cell, and the number of steps of its training."""
     runner = train(config, folder, resume="auto")
     model = network_of(runner)
     if best_val:
@@ -336,7 +339,8 @@ def _train(config: Config, folder: Path, best_val: bool) -> tuple[FewShotCLIP, i
 
 
 def measured_checkpoint(folder: str | Path, best_val: bool) -> Path | None:
-    """The checkpoint of a cell with which its accuracies were measured; None if it was deleted."""
+    """Return the checkpoint of a cell with which its accuracies were measured; None if it was
+    deleted."""
     best = Path(folder).glob("best_top1_epoch_*.pth") if best_val else ()
     return max(
         best, key=lambda path: int(path.stem.rpartition("_")[2]), default=last_checkpoint(folder)
@@ -344,8 +348,8 @@ def measured_checkpoint(folder: str | Path, best_val: bool) -> Path | None:
 
 
 def _training_images(config: Config, spec: CellSpec) -> str:
-    """The images that a method behind the frozen image tower was trained on; empty for other
-    methods, which see new views alone."""
+    """Return which images a method behind the frozen image tower was trained on; the empty string
+    for other methods, which always see new views."""
     stored = [hook.views for hook in config.custom_hooks if hook.type == "FeatureCacheHook"]
     if stored:
         return f"{stored[0]} kept views" if stored[0] else "kept centre crops"
@@ -356,7 +360,7 @@ def _training_images(config: Config, spec: CellSpec) -> str:
 
 
 def cell_config(spec: CellSpec, settings: Settings) -> Config:
-    """The config of the training of a cell."""
+    """Return the config of the training of a cell."""
     name, _ = split_method(spec.method)
     subset = "base" if spec.protocol == "base2new" else "all"
     repeat = recipe(name, spec.protocol, spec.dataset, spec.shots, 1, 1).search is not None
@@ -375,11 +379,11 @@ def cell_config(spec: CellSpec, settings: Settings) -> Config:
 
 
 def check_methods(specs: Sequence[CellSpec], settings: Settings) -> None:
-    """Build each method once, without data, and compare the names of classes with what the CLIP
-    knows, so that an error or a warning about the CLIP comes before the first cell."""
+    """Build each method once, without data, and compare class names with what the CLIP knows, so
+    that an error or a warning about the CLIP comes before the first cell runs."""
     clip = create_clip(**settings.clip)
     for dataset in dict.fromkeys(spec.dataset for spec in specs) if lacks_words(clip.model) else ():
-        with suppress(HypvisionError):  # of data that are not there: their cells fail, others run
+        with suppress(HypvisionError):  # missing data: only the cells of this data set will fail
             names = class_names(load_cell(settings.root, dataset, None, 1).train)
             warn_of_classes(clip.model, clip.tokenizer, names, dataset)
     for spec in {spec.method: spec for spec in specs}.values():
@@ -395,7 +399,7 @@ def check_methods(specs: Sequence[CellSpec], settings: Settings) -> None:
 def _options(
     spec: CellSpec, settings: Settings, teacher: dict[str, Any] | None, **sizes: Any
 ) -> dict[str, Any]:
-    """The config of a cell for data of these sizes."""
+    """Return the options of a cell's config, for data of these sizes."""
     taken = host_options(spec.method)
     host = {option: value for option, value in (settings.host or {}).items() if option in taken}
     seen_only = bool(host.get("per_class"))
@@ -418,12 +422,12 @@ def _options(
 
 
 def _teacher(spec: CellSpec, settings: Settings) -> dict[str, Any] | None:
-    """PromptKD's teacher; None of other methods."""
+    """Return PromptKD's teacher with its checkpoint's path filled in; None for other methods."""
     if split_method(spec.method)[0] != "promptkd":
         return None
     if settings.teacher is None:
         raise HypvisionError(
-            "PromptKD needs --teacher CHECKPOINT, of a PromptSRC training on the same classes; "
+            "PromptKD needs --teacher CHECKPOINT, from a PromptSRC training on the same classes; "
             "{dataset}, {shots} and {seed} in the path are filled in."
         )
     found = json.loads(json.dumps(settings.teacher))
@@ -432,8 +436,8 @@ def _teacher(spec: CellSpec, settings: Settings) -> dict[str, Any] | None:
         found["checkpoint"] = found["checkpoint"].format(**fields)
     except (LookupError, ValueError, AttributeError) as error:
         raise HypvisionError(
-            f"--teacher '{found['checkpoint']}' cannot be filled in ({error}). What may stand in "
-            f"braces is: {', '.join(fields)}."
+            f"--teacher '{found['checkpoint']}' cannot be filled in ({error}). Braces may "
+            f"contain: {', '.join(fields)}."
         ) from error
     return found
 
@@ -441,7 +445,7 @@ def _teacher(spec: CellSpec, settings: Settings) -> dict[str, Any] | None:
 def _measure(
     model: FewShotCLIP, spec: CellSpec, settings: Settings, known: Mapping[str, float]
 ) -> dict[str, float]:
-    """Accuracies that are not known."""
+    """Return the accuracies of a cell that are not in ``known``."""
     tests: Mapping[str, tuple[str, str]] = {"all": (spec.dataset, "all")}
     if spec.protocol == "base2new":
         tests = {part: (spec.dataset, part) for part in ("base", "new")}
@@ -457,6 +461,6 @@ def _measure(
 
 
 def tested_images(name: str, subset: str, spec: CellSpec, settings: Settings) -> FewShotDataset:
-    """The test images of a data set, or of a subset of its classes, as a cell sees them."""
+    """Return the test images of a data set, or of a subset of its classes, as a cell sees them."""
     options: dict[str, Any] = dict(size=settings.size, skip_broken=settings.skip_broken)
     return FewShotDataset(settings.root, name, "test", None, spec.seed, subset, **options)

@@ -1,5 +1,5 @@
-"""Images of what LatHAdapter learned: the nearest classes and images of each attribute, and all
-points on the Poincare disk."""
+"""Figures of what LatHAdapter has learned: the nearest classes and images of each attribute, and
+all points on the Poincare disk."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ from hypvision.viz.sheet import contact_sheet, save_figure, save_image, titled_s
 
 
 class Places(NamedTuple):
-    """Points of the ball: attributes (N, d), refined classes (C, d) and images (B, d), with labels,
-    the images' numbers in the data set, and names of the classes."""
+    """Points of the ball: ``attributes`` (N, d), refined ``classes`` (C, d) and ``images`` (B, d);
+    ``labels`` and ``numbers`` (B,) are the images' classes and numbers in the data set, ``names``
+    the names of the classes."""
 
     attributes: Tensor
     classes: Tensor
@@ -48,19 +49,22 @@ class Places(NamedTuple):
 
 
 def load_cell_model(folder: str | Path, root: str | Path) -> tuple[FewShotCLIP, CellSpec, Settings]:
-    """The trained model of a finished cell, and what it was."""
+    """Return the trained model of a finished cell, the cell and its settings, from its folder."""
     folder = Path(folder)
     if not (folder / "result.json").is_file():
         raise HypvisionError(
             f"'{folder}' is not a finished run of a few-shot benchmark (it has no result.json). "
-            "Give one, RESULTS/base2new/METHOD/..."
+            "Give the folder of a finished run, RESULTS/base2new/METHOD/..."
         )
     result = read_result(folder)
     spec = result.cell
     settings = replace(result.settings, root=str(root))
     path = measured_checkpoint(folder, settings.best_val)
     if path is None:
-        raise HypvisionError(f"There is no checkpoint in '{folder}', so there is nothing to draw.")
+        raise HypvisionError(
+            f"There is no checkpoint in '{folder}', so its model cannot be drawn. Run the cell "
+            "again."
+        )
     model = MODELS.build(cell_config(spec, settings).model)
     load_trained(model, load(path), path)
     return model.eval(), spec, settings
@@ -68,12 +72,12 @@ def load_cell_model(folder: str | Path, root: str | Path) -> tuple[FewShotCLIP, 
 
 @torch.no_grad()
 def places(model: FewShotCLIP, dataset: FewShotDataset, most: int = 400) -> Places:
-    """Points of attributes, classes and at most ``most`` images, which are evenly spaced over the
-    sorted data set."""
+    """Return the points of attributes, of classes and of at most ``most`` images, which are evenly
+    spaced over the sorted data set."""
     hierarchy: LatentHierarchy | None = model.hierarchy
     if hierarchy is None or not hierarchy.config.hierarchy:
         raise HypvisionError(
-            "This cell has no LatHAdapter with a hierarchy. Give one of a method with +lath."
+            "This cell has no LatHAdapter with a hierarchy. Give a cell of a method with +lath."
         )
     device = next(model.parameters()).device
     model.set_data(dataset.metainfo)
@@ -99,7 +103,8 @@ def places(model: FewShotCLIP, dataset: FewShotDataset, most: int = 400) -> Plac
 def attribute_sheet(
     placed: Places, hierarchy: LatentHierarchy, paths: Sequence[str]
 ) -> Image.Image:
-    """A row for each attribute: its eight nearest images, its nearest classes in words below."""
+    """Return a picture with a row for each attribute: its eight nearest images, and below them the
+    names of its five nearest classes."""
     to_class = hierarchy.ball.cdist(placed.attributes, placed.classes)
     to_image = hierarchy.ball.cdist(placed.attributes, placed.images)
     rows = []
@@ -114,9 +119,10 @@ def attribute_sheet(
 def draw_places(
     placed: Places, hierarchy: LatentHierarchy, path: str | Path, title: str = ""
 ) -> None:
-    """Classes, attributes and images on the disk; each attribute with its nearest class.
+    """Draw classes, attributes and images on the Poincare disk, with a line from each attribute to
+    its nearest class.
 
-    Distances from the middle are exact, angles are those of the plane of largest variance.
+    Distances from the middle are exact; angles are those in the plane of largest variance.
     """
     kinds = placed.images, placed.attributes, placed.classes
     xy = to_disk(torch.cat(kinds), hierarchy.ball, "origin")
@@ -134,8 +140,9 @@ def draw_places(
 
 
 def explain_cell(folder: str | Path, root: str | Path, out: str | Path | None = None) -> list[Path]:
-    """Draw ``attributes.png`` and ``disk.png`` of the finished cell in a folder, from its test
-    images below the ``root`` of all data sets, there or in ``out``; returns the drawn points."""
+    """Draw ``attributes.png`` and ``disk.png`` for the finished cell in a folder, from its test
+    images; ``root`` is the folder of all data sets, ``out`` the folder of the pictures (default:
+    the cell's). Returns the paths of the pictures."""
     model, spec, settings = load_cell_model(folder, root)
     data = tested_images(
         spec.dataset, "base" if spec.protocol == "base2new" else "all", spec, settings

@@ -1,4 +1,4 @@
-"""Published accuracies of the few-shot benchmark (ViT-B/16), in percent: shown beside results.
+"""Published accuracies of the few-shot benchmark (ViT-B/16), in percent, shown beside results.
 
 Base-to-new, cross-data-set and few-shot numbers are those of the methods' own papers; LatHAdapter's
 rows are the averages that its paper gives.
@@ -39,7 +39,7 @@ BASE_TO_NEW |= {
     "ivlp": {"average": (84.21, 71.79)},
 }
 HARMONIC = {"maple+lath": 79.67, "promptsrc+lath": 80.70, "promptkd+lath": 84.62}
-"""Harmonic means of averages, where nothing else is published."""
+"""Harmonic means of the average accuracies, for methods of which only these are published."""
 
 CROSS_DATASET: dict[str, dict[str, float]] = {
     method: dict(zip((*CROSS, "average"), map(float, row.split())))

@@ -1,7 +1,7 @@
-"""The published recipes of the few-shot methods, and the config of a training that follows one.
+"""The published recipes of the few-shot methods, and configs of trainings that follow them.
 
-Rates are SGD's with momentum 0.9 and weight decay 5e-4, and the schedule is
-:class:`hypvision.tasks.few_shot.CoOpCosineLR`, but for Tip-Adapter-F.
+If a recipe does not say otherwise, the optimiser is SGD with momentum 0.9 and weight decay 5e-4,
+and the schedule is :class:`hypvision.tasks.few_shot.CoOpCosineLR`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from hypvision.io.errors import HypvisionError, did_you_mean
 PROTOCOLS = ("base2new", "shots", "cross", "dg")
 # Data sets for which PromptSRC's few-shot trainings average the weights of later epochs (of 50).
 _LATE = ("stanford_cars", "oxford_flowers", "fgvc_aircraft", "dtd", "eurosat")
-_LIGHT = ("fgvc_aircraft", "oxford_flowers", "dtd")  # where PromptKD's loss weighs less
-# Least and largest part of an image in the crops whose mean feature is a key of a Tip-Adapter
+# Data sets for which the weight of PromptKD's loss is 200 instead of 1000.
+_LIGHT = ("fgvc_aircraft", "oxford_flowers", "dtd")
+# Least and largest part of an image in the random crops whose mean feature is a Tip-Adapter's key.
 TIP_ADAPTER_SCALE = (0.5, 1.0)
 
 
-# The settings of data sets in Tip-Adapter's code (Zhang et al., ECCV 2022), ImageNet's for other
-# data: the ends of the search of beta and of alpha (``search_scale``), and alpha before it and in
-# the training of Tip-Adapter-F (``init_alpha``), where beta is 1.
+# The settings of each data set in Tip-Adapter's code (Zhang et al., ECCV 2022); other data use
+# those of ImageNet. First the upper ends of the search for beta and alpha (``search_scale``), then
+# alpha before the search and in the training of Tip-Adapter-F (``init_alpha``), where beta is 1.
 TIP_ADAPTER: dict[str, tuple[tuple[float, float], float]] = {
     "caltech101": ((12, 5), 3.0),
     "dtd": ((13, 13), 2.0),
@@ -45,21 +46,22 @@ TIP_ADAPTER: dict[str, tuple[tuple[float, float], float]] = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a method is trained.
+    """The settings with which a method is trained.
 
     Attributes:
-        host: its ``name`` and options.
-        lr: largest rate.
-        epochs: 0 for methods without training.
-        batch: images.
-        average: mean and deviation of PromptSRC's average over epochs, or None.
-        features: whether it works behind the frozen image tower, so that features can be cached.
-        optimizer: other arguments of the optimiser than those above.
-        scheduler: instead of the schedule above.
+        host: ``name`` and options of the host.
+        lr: largest learning rate.
+        epochs: number of epochs; 0 for methods without training.
+        batch: number of images in a batch.
+        average: mean and standard deviation of PromptSRC's average over epochs, or None.
+        features: whether the method works behind the frozen image tower, so that image features can
+            be stored.
+        optimizer: arguments of the optimiser that replace or extend the default ones.
+        scheduler: replaces the default schedule, if given.
         unlabelled: train on all images of all classes, without labels.
-        search: ends of a Tip-Adapter's search of beta and alpha. Its code also repeats images of
-            classes that have fewer than the shots, and keeps the last batch of an epoch, however
-            small. None: another method.
+        search: upper ends of a Tip-Adapter's search for beta and alpha. Like its code, such a
+            training also repeats images of classes that have fewer images than shots, and keeps the
+            last batch of an epoch, however small. None: the method is no Tip-Adapter.
     """
 
     host: dict[str, Any]
@@ -75,17 +77,17 @@ class Recipe:
 
 
 METHODS = (*sorted(HOSTS), "tip-adapter-f")
-"""Names that the command line takes; each also with ``+lath``."""
+"""Names of methods that the command line takes; each can be followed by ``+lath``."""
 
 
 def split_method(method: str) -> tuple[str, bool]:
-    """The host's name, and whether LatHAdapter is on it."""
+    """Return the name of a method's host, and whether the method has LatHAdapter (``+lath``)."""
     name, plus, adapter = method.partition("+")
     refuse(
         (
             name not in METHODS or (plus and adapter != "lath"),
-            f"There is no few-shot method '{method}'.{did_you_mean(name, METHODS)} There are: "
-            f"{', '.join(METHODS)}, each also with +lath.",
+            f"There is no few-shot method '{method}'.{did_you_mean(name, METHODS)} The methods "
+            f"are {', '.join(METHODS)}, each also with +lath.",
         ),
         (
             plus and name == "linear-probe",
@@ -97,7 +99,8 @@ def split_method(method: str) -> tuple[str, bool]:
 
 
 def host_options(method: str) -> tuple[str, ...]:
-    """The options that the host of a method takes, beside the models."""
+    """Return the options that the host of a method takes, apart from the models ``clip`` and
+    ``teacher``."""
     known = inspect.signature(HOSTS[split_method(method)[0].removesuffix("-f")]).parameters
     return tuple(option for option in known if option not in ("clip", "teacher"))
 
@@ -107,8 +110,8 @@ def check_options(
     host: Mapping[str, Any] | None = None,
     adapter: Mapping[str, Any] | None = None,
 ) -> None:
-    """Check that each option of hosts and of LatHAdapter belongs to at least one method; it is
-    passed only to the methods that have it."""
+    """Raise an error if an option of hosts or of LatHAdapter belongs to none of the methods; an
+    option is passed only to the methods that have it."""
     split = [split_method(method) for method in methods]
     taken = {name: host_options(name) for name, _ in split}
     known = list(itertools.chain(*taken.values()))
@@ -116,28 +119,28 @@ def check_options(
     if lost:
         options = "; ".join(f"{name}: {', '.join(own) or 'none'}" for name, own in taken.items())
         raise HypvisionError(
-            f"None of the methods has an option '{lost[0]}'.{did_you_mean(lost[0], known)} Their "
-            f"options: {options}."
+            f"None of the methods has an option '{lost[0]}'.{did_you_mean(lost[0], known)} The "
+            f"methods have these options: {options}."
         )
     if adapter and not any(lath for _, lath in split):
         raise HypvisionError(
             f"The options of LatHAdapter ({', '.join(adapter)}) have no effect, because no method "
-            f"uses it. Write the method {next(iter(taken))}+lath, or leave them out."
+            f"uses it. Write the method {next(iter(taken))}+lath, or leave out the options."
         )
 
 
 def recipe(
     method: str, protocol: str, dataset: str, shots: int | None, classes: int, images: int
 ) -> Recipe:
-    """The published recipe of a method of :data:`METHODS`, without ``+lath``; where none is
-    published, that of the nearest method. ``shots`` are images of a class, None for all,
-    ``classes`` and ``images`` those of the training data."""
+    """Return the published recipe of a method of :data:`METHODS`, without ``+lath``; if none is
+    published, the recipe of the nearest method. ``shots`` is the number of images of a class, None
+    for all; ``classes`` and ``images`` are those of the training data."""
     coop = 50 if shots == 1 or dataset == "imagenet" else 100 if shots in (2, 4) else 200
     return _RECIPES[method](_Task(protocol, dataset, coop, classes, images))
 
 
 class _Task(NamedTuple):
-    """What a recipe depends on; ``coop`` are the epochs of CoOp's trainings."""
+    """The facts that a recipe depends on; ``coop`` is the number of epochs of CoOp's trainings."""
 
     protocol: str
     dataset: str
@@ -151,7 +154,7 @@ class _Task(NamedTuple):
 
     @property
     def depth(self) -> dict[str, int]:
-        """Of prompts, where it is not the default, 9."""
+        """Return the option for the depth of prompts, where it is not the default, 9."""
         return dict(depth=3) if self.protocol in ("cross", "dg") else {}
 
 
@@ -205,7 +208,7 @@ def _tip_adapter_f(task: _Task) -> Recipe:
 
 
 def _coop(task: _Task) -> Recipe:
-    # The published few-shot results use 16 random tokens, those of other protocols four words.
+    # The published few-shot results use 16 random tokens, those of other protocols the four words.
     context = {} if task.few else dict(tokens=4, words="a photo of a")
     return Recipe(dict(name="coop", **context), 0.002, task.coop, 32)
 
@@ -230,11 +233,11 @@ _RECIPES: dict[str, Callable[[_Task], Recipe]] = {
 
 
 def with_steps(recipe: Recipe, steps: int | None, epochs: int | None) -> tuple[Recipe, int | None]:
-    """The recipe with other epochs, and how many images an epoch has if all epochs together take
-    ``steps`` steps.
+    """Return the recipe with another number of epochs, and the number of images in an epoch with
+    which all epochs together take ``steps`` steps (None: all images).
 
     Without ``epochs``, their number is the largest divisor of ``steps`` that is at most the
-    recipe's.
+    recipe's number.
     """
     if epochs is not None and recipe.epochs:
         recipe = _with_epochs(recipe, epochs)
@@ -242,7 +245,7 @@ def with_steps(recipe: Recipe, steps: int | None, epochs: int | None) -> tuple[R
         return recipe, None
     most = recipe.epochs
     count = next(number for number in range(min(steps, most), 0, -1) if steps % number == 0)
-    # the schedules begin with one epoch of almost zero rate
+    # One epoch is not enough, because the schedules begin with an epoch of almost zero rate.
     if count < most and (epochs is not None or count == 1 < steps):
         raise _not_divided(steps, f"2 to {most}" if epochs is None else str(most), most)
     return _with_epochs(recipe, count), steps // count * recipe.batch
@@ -252,13 +255,14 @@ def _not_divided(steps: int, possible: str, most: int) -> HypvisionError:
     below = steps - steps % most
     near = f"{below} or " if below else ""
     return HypvisionError(
-        f"{steps} steps cannot be divided into {possible} epochs of one length. Give --steps "
+        f"{steps} steps cannot be divided into {possible} epochs of equal length. Give --steps "
         f"{near}{below + most}."
     )
 
 
 def _with_epochs(recipe: Recipe, epochs: int) -> Recipe:
-    """The recipe with other epochs, with which mean and deviation of its average scale."""
+    """Return the recipe with another number of epochs; mean and deviation of its average scale with
+    this number."""
     if epochs == recipe.epochs:
         return recipe
     average = recipe.average
@@ -296,37 +300,39 @@ def few_shot_config(
     class_weights: str | Sequence[float] | None = None,
     balanced: bool = False,
 ) -> dict[str, Any]:
-    """A config that ``hypvision train`` runs; of a method that learns nothing, one epoch without an
-    update.
+    """Return a config that ``hypvision train`` runs; for a method that learns nothing, one epoch
+    without an update.
 
     Args:
-        method, protocol: of :data:`METHODS`, maybe with ``+lath``; of :data:`PROTOCOLS`.
+        method: a method of :data:`METHODS`, optionally with ``+lath``.
+        protocol: one of :data:`PROTOCOLS`.
         root, dataset, shots, seed, size, pickles, skip_broken: see
             :class:`~hypvision.data.fewshot.FewShotDataset`.
         clip: arguments of :func:`hypvision.clip.models.create_clip`; default OpenAI's ViT-B/16.
-        subset: of the training classes; default that of the protocol.
-        classes, images: of the training data, for methods whose size depends on them.
-        total_classes: of the data set, by which LatHAdapter chooses its number of attributes;
-            default ``classes``.
+        subset: subset of the training classes; default: that of the protocol.
+        classes, images: numbers in the training data, for methods whose size depends on them.
+        total_classes: number of classes of the data set, by which LatHAdapter chooses its number of
+            attributes; default ``classes``.
         adapter, host: further options of LatHAdapter and of the host.
-        amp: ``"bf16"``, ``"fp16"`` or None.
-        steps: of the whole training, instead of the recipe's number; see :func:`with_steps`.
-        epochs, batch: instead of the recipe's.
-        views: augmented views that are stored as features, 0 for the centre crop; None: images are
-            augmented anew.
-        cache: folder of stored features: of images for methods behind the towers, PromptSRC's of
-            texts.
-        best_val: keep the checkpoint that is best on test images, which selects on test data, as
-            PromptKD's code does.
+        amp: mixed precision: ``"bf16"``, ``"fp16"`` or None.
+        steps: number of steps of the whole training, instead of the recipe's; see
+            :func:`with_steps`.
+        epochs, batch: replace the recipe's numbers.
+        views: number of augmented views that are stored as features, 0 for the centre crop; None:
+            images are augmented anew in each epoch.
+        cache: folder of stored features: of images for methods behind the frozen towers, of texts
+            for PromptSRC.
+        best_val: keep the checkpoint that is best on test images, as PromptKD's code does; this
+            selects on test data.
         class_weights: ``"balanced"``, or a number for each class, see
             :class:`~hypvision.tasks.few_shot.FewShotCLIP`.
-        balanced: draw each class alike often, see
+        balanced: draw all classes equally often, see
             :class:`~hypvision.data.samplers.BalancedSampler`.
     """
     name, lath = split_method(method)
     one_of(PROTOCOLS, protocol=protocol)
     published = recipe(name, protocol, dataset, shots, classes, images)
-    # with LatHAdapter only its attributes train, with PromptSRC's settings
+    # With LatHAdapter on a method without training only its attributes train, as in PromptSRC.
     if lath and not published.epochs:
         published = replace(published, lr=0.0025, epochs=20, batch=4)
     if batch is not None:
@@ -369,7 +375,8 @@ def few_shot_config(
 
 
 def _host(found: Recipe, cache: str | None, given: dict[str, Any] | None) -> dict[str, Any]:
-    """The host of a recipe with further options; PromptSRC's features of texts can be stored."""
+    """Return the host of a recipe with further options; with ``cache`` PromptSRC stores its
+    features of texts."""
     stored = dict(cache=cache) if cache and found.host["name"] == "promptsrc" else {}
     return {**found.host, **stored, **(given or {})}
 
@@ -377,7 +384,8 @@ def _host(found: Recipe, cache: str | None, given: dict[str, Any] | None) -> dic
 def _train_data(
     found: Recipe, data: dict[str, Any], subset: str | None, tested: str, shots: int | None
 ) -> dict[str, Any]:
-    """The training data: shots of the classes that are tested, or all images of all classes."""
+    """Return the training data: shots of the tested classes, or for methods without labels all
+    images of all classes."""
     seen: dict[str, Any] = dict(subset=subset or tested, shots=shots)
     if found.unlabelled:
         seen = dict(subset=subset or "all", shots=None)
@@ -386,7 +394,7 @@ def _train_data(
 
 
 def _tests(loader: dict[str, Any], best_val: bool) -> dict[str, Any]:
-    """The test, and with ``best_val`` the same as validation."""
+    """Return the settings of the test, and with ``best_val`` of a validation on the same data."""
     sampler = dict(type="DefaultSampler", shuffle=False)
     parts = dict(
         dataloader=dict(loader, batch_size=100, sampler=sampler),
@@ -410,7 +418,8 @@ _EVERY_CONFIG: dict[str, Any] = dict(
 def _training(
     found: Recipe, loader: dict[str, Any], length: int | None, images: int, balanced: bool
 ) -> dict[str, Any]:
-    """The batches of ``length`` images an epoch, or of all images once."""
+    """Return the settings of the training loop, with ``length`` images an epoch, or with all images
+    once."""
     sampler = dict(type="DefaultSampler", shuffle=True, round_up=False)
     if length is not None or balanced:
         sampler = dict(type="BalancedSampler" if balanced else "FixedLengthSampler", length=length)
@@ -443,8 +452,8 @@ def _optimisation(found: Recipe, amp: str | None) -> dict[str, Any]:
 def _hooks(
     found: Recipe, images: int, views: int | None, cache: str | None, best_val: bool
 ) -> dict[str, Any]:
-    """The hooks, for ``images`` an epoch."""
-    # To write a checkpoint takes as long as a step: one is written an epoch, but at most once in
+    """Return the hooks of a training with ``images`` images an epoch."""
+    # Writing a checkpoint takes as long as a step: one is written each epoch, but at most once in
     # ten steps.
     interval = max(1, min(max(found.epochs, 1) // 10, 10 // max(images // found.batch, 1)))
     best = dict(save_best="top1", rule="greater") if best_val else {}

@@ -1,8 +1,8 @@
-"""Tables and curves of a few-shot results folder: means and deviations over seeds, averages, and
-what was published.
+"""Tables and curves of a few-shot results folder: means and deviations over seeds, averages over
+data sets, and published values.
 
-The harmonic mean of an average is that of the averaged accuracies, as it is published; the mean of
-harmonic means would be another number.
+The harmonic mean in a row of averages is that of the averaged accuracies, as in publications; the
+mean of the harmonic means would be another number.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from hypvision.viz.sheet import save_figure
 
 
 class Row(NamedTuple):
-    """A line of a table: a method on a data set, with mean and deviation over seeds by column, and
-    published values.
+    """A row of a table: a method on a data set, with mean and standard deviation over seeds and the
+    published value of each column.
 
-    ``steps`` are the numbers of steps of its trainings, ``note`` names what differs from the usual
-    training, ``of_seeds`` has the columns of each seed.
+    ``steps`` are the different numbers of steps of its trainings, ``note`` says how they differ
+    from the usual training, and ``of_seeds`` has the columns of each seed.
     """
 
     method: str
@@ -42,17 +42,17 @@ class Row(NamedTuple):
     of_seeds: dict[int, dict[str, float]] = {}
 
 
-# a cell, and its results on one data set by column
+# A cell, and its results on one data set by column.
 _Measured = tuple[Mapping[str, Any], dict[str, float]]
 
 
 def harmonic(base: float, new: float) -> float:
-    """``2 b n / (b + n)``; 0 if either is, NaN if either is."""
+    """Return the harmonic mean ``2 b n / (b + n)``; 0 if one number is 0, NaN if one is NaN."""
     return 2 * base * new / (base + new) if base + new else 0.0
 
 
 def read_results(folder: str | Path) -> list[dict[str, Any]]:
-    """All finished cells below a folder."""
+    """Return the results of all finished cells below a folder."""
     paths = sorted(Path(folder).glob("**/result.json"))
     if not paths:
         raise HypvisionError(
@@ -62,8 +62,8 @@ def read_results(folder: str | Path) -> list[dict[str, Any]]:
     for path, result in results.items():
         if Path(path).parent.parts[-4:] != tuple(result.cell.key.split("/")):
             raise HypvisionError(
-                f"'{path}' says that it is the result of {result.cell.key}, but lies elsewhere. "
-                "Move it to a folder of this name, or remove it."
+                f"'{path}' says that it is the result of {result.cell.key}, but its folder has "
+                "another name. Move it to a folder of this name, or remove it."
             )
     return [
         dict(r.cell._asdict(), accuracy=r.accuracy, about=asdict(r), path=path)
@@ -72,17 +72,17 @@ def read_results(folder: str | Path) -> list[dict[str, Any]]:
 
 
 def tables(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Row]]:
-    """Tables by protocol, in the order of the benchmark; a row ``average`` where a method has
-    several data sets with a column in common.
+    """Return the rows of each protocol's table, in the order of the benchmark, with a row
+    ``average`` for each method that has several data sets with a column in common.
 
-    Cells are of one row if they differ in the seed alone.
+    Cells that differ only in the seed become one row.
     """
     found = {}
     every = list(results)
     for protocol in dict.fromkeys(cell["protocol"] for cell in every):
         lines = _rows(protocol, [cell for cell in every if cell["protocol"] == protocol])
         sources = ((row.method, row.dataset) for row in lines if row.dataset.endswith("(source)"))
-        # published results are for ImageNet as source
+        # Published results have ImageNet as source, so they do not compare with other sources.
         foreign = {method for method, dataset in sources if dataset != "imagenet (source)"}
         lines = [row._replace(known={}) if row.method in foreign else row for row in lines]
         found[protocol] = [*_averages(protocol, lines, foreign), *lines]
@@ -90,7 +90,7 @@ def tables(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Row]]:
 
 
 def _rows(protocol: str, cells: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """The rows of a table without averages, in the order of the benchmark."""
+    """Return the rows of a table without averages, in the order of the benchmark."""
     groups: dict[tuple[str, str], list[_Measured]] = defaultdict(list)
     for cell, name in zip(cells, _names(cells)):
         for dataset, columns in _by_dataset(cell):
@@ -100,8 +100,9 @@ def _rows(protocol: str, cells: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def _names(cells: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The method of each cell, with the options of LatHAdapter that are not its defaults, and with
-    those settings in which other cells of the method differ: they are rows of their own."""
+    """Return the name of each cell's row: its method, the options of LatHAdapter that are not the
+    defaults, and the settings in which cells of the method differ, because these become rows of
+    their own."""
     alike: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for cell in cells:
         alike[cell["method"]].append(_settings(cell))
@@ -118,7 +119,7 @@ def _names(cells: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _settings(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that the result of a cell depends on, without LatHAdapter's options."""
+    """Return the settings that the result of a cell depends on, without LatHAdapter's options."""
     about = cell.get("about", {})
     unused = {"adapter"} if cell["method"].startswith("promptkd") else {"adapter", "teacher"}
     if about.get("epochs") == 0:
@@ -148,13 +149,13 @@ def _place(dataset: str) -> tuple[int, str]:
 
 
 def _by_dataset(cell: Mapping[str, Any]) -> Iterable[tuple[str, dict[str, float]]]:
-    """The results of a cell for each data set, by column."""
+    """Yield the data sets of a cell, each with its results by column."""
     values = cell["accuracy"]
     if cell["protocol"] == "base2new":
         yield cell["dataset"], dict(values, HM=harmonic(values["base"], values["new"]))
     elif cell["protocol"] == "shots":
         yield cell["dataset"], {f"{cell['shots']} shots": values["all"]}
-    elif "all" in values:  # PromptKD is trained for each target
+    elif "all" in values:  # a cell of PromptKD, which trains for a single target
         yield cell["dataset"], {"accuracy": values["all"]}
     else:
         for dataset, value in values.items():
@@ -165,8 +166,7 @@ def _by_dataset(cell: Mapping[str, Any]) -> Iterable[tuple[str, dict[str, float]
 
 
 def _row(protocol: str, method: str, dataset: str, measured: Sequence[_Measured]) -> Row:
-    """The row of cells that differ in the seed alone; its note names what differs from the usual
-    training."""
+    """Return the row of cells that differ only in the seed."""
     seeds = _by_seed(measured)
     abouts = [cell.get("about", {}) for cell, _ in measured]
     steps = tuple(sorted({int(about["steps"]) for about in abouts if "steps" in about}))
@@ -176,7 +176,8 @@ def _row(protocol: str, method: str, dataset: str, measured: Sequence[_Measured]
 
 
 def _by_seed(measured: Sequence[_Measured]) -> dict[int, dict[str, float]]:
-    """The columns of each seed."""
+    """Return the columns of each seed; raise an error for two cells that differ only in their
+    results."""
     seeds: dict[int, dict[str, float]] = defaultdict(dict)
     for cell, columns in measured:
         for column, value in columns.items():
@@ -187,13 +188,13 @@ def _by_seed(measured: Sequence[_Measured]) -> dict[int, dict[str, float]]:
                 raise HypvisionError(
                     f"There are two results of {' '.join(str(cell[name]) for name in names)} with "
                     f"the same settings, which differ ({column}: {other:.2f} and {value:.2f}): "
-                    f"{' and '.join(places)}. Remove one."
+                    f"{' and '.join(places)}. Remove one of them."
                 )
     return dict(seeds)
 
 
 def _note(abouts: Sequence[Mapping[str, Any]]) -> str:
-    """What differs from the usual training."""
+    """Return how trainings differ from the usual one, in words; the empty string if they do not."""
     settings = [about.get("settings", {}) for about in abouts]
     transductive = any(about.get("transductive") for about in abouts)
     notes = {
@@ -207,8 +208,8 @@ def _note(abouts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _over(rows: Iterable[Mapping[str, float]]) -> tuple[dict[str, float], dict[str, float]]:
-    """Mean by column, and deviation where there are several values; the harmonic mean of an average
-    is that of the averages."""
+    """Return the mean of each column, and the standard deviation of columns with several values;
+    the harmonic mean is that of the averaged accuracies."""
     values: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         for column, value in row.items():
@@ -238,7 +239,8 @@ def _known(protocol: str, method: str, dataset: str) -> dict[str, float]:
 
 
 def _averages(protocol: str, rows: Sequence[Row], foreign: Container[str]) -> list[Row]:
-    """A row for each method with several data sets that have a column in common."""
+    """Return a row of averages for each method with several data sets that have a column in
+    common."""
     found = []
     for method in dict.fromkeys(row.method for row in rows):
         own = [row for row in rows if row.method == method and not row.dataset.endswith("(source)")]
@@ -249,7 +251,8 @@ def _averages(protocol: str, rows: Sequence[Row], foreign: Container[str]) -> li
 
 
 def _average(protocol: str, rows: Sequence[Row], columns: set[str], foreign: bool) -> Row:
-    """The average of a method over its data sets; of a ``foreign`` one nothing is published."""
+    """Return the row of averages of a method over its data sets; ``foreign``: its cells do not
+    compare with published results."""
     method = rows[0].method
     mean, _ = _over(_only(columns, row.mean) for row in rows)
     # Published averages are over all data sets of the benchmark: compare only the average over
@@ -265,8 +268,8 @@ def _average(protocol: str, rows: Sequence[Row], columns: set[str], foreign: boo
 
 
 def _average_seeds(rows: Sequence[Row], columns: set[str]) -> dict[int, dict[str, float]]:
-    """The averages of each seed; none of seeds that differ between data sets, which give no
-    standard deviation."""
+    """Return the averages of each seed; an empty dict, and so no standard deviation, if the data
+    sets do not have the same seeds."""
     seeds = rows[0].of_seeds.keys()
     alike = all(row.of_seeds.keys() == seeds for row in rows)
     measured = (values for row in rows for values in row.of_seeds.values())
@@ -279,7 +282,7 @@ def _only(columns: Container[str], values: Mapping[str, float]) -> dict[str, flo
     return {column: value for column, value in values.items() if column in columns}
 
 
-# Writing
+# Writing tables and curves
 # --------------------------------------------------------------------------------------------------
 
 
@@ -293,7 +296,7 @@ def _columns(rows: Sequence[Row]) -> list[str]:
 
 
 def markdown(protocol: str, rows: Sequence[Row]) -> str:
-    """A table in Markdown; published values in brackets."""
+    """Return a protocol's rows as a table in Markdown, with published values in brackets."""
     columns = _columns(rows)
     lines = [
         f"### {protocol}",
@@ -317,7 +320,7 @@ def markdown(protocol: str, rows: Sequence[Row]) -> str:
 
 
 def comma_separated(rows: Sequence[Row]) -> str:
-    """A table as csv: mean, deviation and published value of each column."""
+    """Return rows as a table in CSV: mean, deviation and published value of each column."""
     columns = _columns(rows)
     head = ["method", "note", "dataset", "seeds", "steps"]
     head += [f"{c}{s}" for c in columns for s in ("", " std", " published")]
@@ -333,7 +336,7 @@ def comma_separated(rows: Sequence[Row]) -> str:
 
 
 def draw_shots(rows: Sequence[Row], path: str | Path) -> None:
-    """The curve of accuracy over shots: a line a method, horizontal for zero-shot, and dotted for
+    """Draw accuracy against shots: a line for each method, horizontal for zero-shot, dotted for
     published averages; a method without an average has a line for each data set."""
     plt = require("matplotlib.pyplot", "viz")
     averaged = {row.method for row in rows if row.dataset == "average"}
@@ -347,7 +350,7 @@ def draw_shots(rows: Sequence[Row], path: str | Path) -> None:
             name = f"{name}, {row.dataset}"
         found = _by_shots(row.mean)
         ticks |= found.keys()
-        # a zero-shot method has one result for all numbers of shots
+        # A zero-shot method has one result for all numbers of shots.
         if row.method.startswith("zeroshot"):
             axes.axhline(found[min(found)], color="0.4", ls="--", label=name)
             continue
@@ -366,13 +369,13 @@ def draw_shots(rows: Sequence[Row], path: str | Path) -> None:
 
 
 def _by_shots(columns: Mapping[str, float]) -> dict[int, float]:
-    """The values of columns such as ``"4 shots"`` by their number."""
+    """Return the values of columns such as ``"4 shots"`` by their number of shots."""
     return {int(column.split()[0]): value for column, value in columns.items()}
 
 
 def write_tables(folder: str | Path, out: str | Path | None = None) -> str:
-    """Write ``PROTOCOL.md``, ``PROTOCOL.csv`` and the shots curve of a results folder; gives all
-    tables in Markdown."""
+    """Write ``PROTOCOL.md``, ``PROTOCOL.csv`` and the curve of the protocol ``shots`` for a results
+    folder, and return all tables in Markdown."""
     out = Path(out or folder)
     texts = []
     for protocol, rows in tables(read_results(folder)).items():

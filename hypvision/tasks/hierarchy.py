@@ -1,4 +1,4 @@
-"""Classification with Hi-Mapper: auxiliary losses, frozen parts, and everything logged by name."""
+"""Classification with Hi-Mapper: its auxiliary losses, its frozen parts, and the log of both."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from hypvision.tasks.classification import ImageClassifier, freeze_parameters
 
 @MODELS.register_module()
 class HierarchyClassifier(ImageClassifier):
-    """A :class:`~hypvision.models.HiMapper` with the loss of the classes and those of its
+    """A :class:`~hypvision.models.HiMapper` with the loss of the classes and the losses of its
     hierarchy.
 
-    The loss is logged in its parts: ``loss_cls``, ``loss_contrastive``, ``loss_kl`` and
-    ``loss_distillation``, with their weights, and the ``curvature`` beside them.
+    The parts of the loss are logged with their weights, as ``loss_cls``, ``loss_contrastive``,
+    ``loss_kl`` and ``loss_distillation``, together with the ``curvature``.
 
     Args:
-        backbone: arguments of :func:`timm.create_model` of a Hi-Mapper.
+        backbone: arguments of :func:`timm.create_model` for a Hi-Mapper.
         freeze: see :meth:`~hypvision.models.HiMapper.freeze`.
-        **kwargs: see :class:`~hypvision.tasks.ImageClassifier`; ``checkpoint`` holds the bare
-            backbone or a whole Hi-Mapper. A distilled DeiT learns from the teacher of
-            ``distillation`` with its second head.
+        **kwargs: see :class:`~hypvision.tasks.ImageClassifier`; ``checkpoint`` may hold the bare
+            backbone or a whole Hi-Mapper. The second head of a distilled DeiT learns from the
+            teacher in ``distillation``.
     """
 
     def __init__(self, backbone: dict[str, Any], freeze: str = "none", **kwargs: Any):
@@ -37,7 +37,7 @@ class HierarchyClassifier(ImageClassifier):
                 "model.type to ImageClassifier."
             )
         self.backbone.freeze(freeze)
-        # again: freeze() sets requires_grad of them all
+        # Freeze them a second time, because freeze() sets requires_grad of all parameters.
         freeze_parameters(self.backbone, kwargs.get("frozen", ()))
         if self.distillation and self.backbone.distilled:
             self.backbone.set_distilled_training()
@@ -49,8 +49,8 @@ class HierarchyClassifier(ImageClassifier):
         index: Tensor | None = None,
         mode: str = "tensor",
     ) -> Any:
-        """The modes of :class:`~hypvision.tasks.ImageClassifier`; ``"loss"`` returns the parts of
-        the loss by name."""
+        """Compute what mmengine's ``mode`` asks for, as :class:`~hypvision.tasks.ImageClassifier`
+        does; ``"loss"`` returns the parts of the loss by name."""
         if mode != "loss":
             return super().forward(inputs, label, index, mode)
         inputs, target = self.mix(inputs, label)

@@ -1,4 +1,5 @@
-"""Language models under mmengine's Runner: loss, loads of experts, parameter groups, bits per byte.
+"""Language models under mmengine's Runner: their losses, the loads of experts, parameter groups and
+the metric bits per byte.
 
 >>> model = dict(type="LanguageModel", preset="helm_mice_tiny", n_layers=4)
 """
@@ -37,8 +38,8 @@ DATASETS.register_module(module=PackedText, force=True)
 
 
 class _Tokens(BaseDataPreprocessor):
-    """mmengine's preprocessor, which moves a batch to the device of the model, and checks the
-    tokens before that."""
+    """mmengine's preprocessor, which moves a batch to the device of the model, with a check of the
+    tokens before."""
 
     def __init__(self, vocab_size: int):
         super().__init__()
@@ -51,13 +52,13 @@ class _Tokens(BaseDataPreprocessor):
 
 @MODELS.register_module()
 class LanguageModel(BaseModel):
-    """A decoder that learns to predict the next token: a preset of :data:`hypvision.helm.PRESETS`
-    with changes.
+    """A decoder that learns to predict the next token: a preset of :data:`hypvision.helm.PRESETS`,
+    with its options changed by ``options``.
 
     Args:
-        freeze_embedding: leave the table of embeddings as it starts. The published script of HELM-D
-            does so by an oversight.
-        checkpointing: compute blocks again in the backward.
+        freeze_embedding: do not train the table of embeddings, as the published script of HELM-D
+            does by an oversight.
+        checkpointing: compute the blocks again in the backward pass, which saves memory.
     """
 
     def __init__(
@@ -75,25 +76,26 @@ class LanguageModel(BaseModel):
         self.decoder = Helm(config)
         self.decoder.embed.requires_grad_(not freeze_embedding)
         self.decoder.gradient_checkpointing = checkpointing
-        # tokens per expert, layer by layer, since the last step
+        # Number of tokens of each expert, layer by layer, since the last step of the optimiser.
         self.accumulated: list[Tensor] = []
 
     def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Weights by this model's names, from those of a decoder alone too, the published code's
-        among them."""
+        """Return weights under this model's names; ``weights`` may also be those of a decoder
+        alone, including checkpoints of the published code."""
         if is_official_helm(weights):
             weights = helm_from_official(weights, self.decoder.config)
         return placed(self, "decoder", weights)
 
     def blocks(self) -> nn.ModuleList:
-        """The modules whose weights a :class:`~hypvision.engine.sharded.ShardedRunner` gathers
-        together."""
+        """Return the modules whose weights a :class:`~hypvision.engine.sharded.ShardedRunner`
+        gathers one module at a time."""
         return self.decoder.layers
 
     def forward(self, input_ids: Tensor, sequence_id: Tensor, mode: str = "tensor") -> Any:
-        """mmengine's modes, for tokens and numbers of documents ``(B, L)``: logits; the cross
-        entropy, and with experts the loss on uneven loads; for each row the sum of its losses in
-        nats and their count."""
+        """Compute what mmengine's ``mode`` asks for, from tokens and numbers of documents, both
+        ``(B, L)``: ``"tensor"``: the logits; ``"loss"``: the cross-entropy, and with experts the
+        loss for uneven loads; ``"predict"``: for each row the sum of its losses in nats and the
+        number of predicted tokens."""
         one_of(("tensor", "loss", "predict"), mode=mode)
         if mode == "tensor":
             return self.decoder(input_ids, sequence_id=sequence_id).logits
@@ -123,15 +125,16 @@ class LanguageModel(BaseModel):
 
 @HOOKS.register_module()
 class ExpertLoadHook(Hook):
-    """Updates the router from the loads of the experts in each optimiser step, over all its tokens
-    and all processes.
+    """Updates the router from the loads of the experts in each optimiser step, counted over all
+    tokens of the step and all processes.
 
-    An expert without tokens has no gradient, so that momentum and weight decay leave it alone, as
-    the published training does. The router's biases follow the loads. The largest share of an
-    expert in each layer is logged, 1 / experts at best, and so are the experts' curvatures.
+    The router's biases follow the loads. The gradient of an expert without tokens is set to None,
+    so that momentum and weight decay leave it unchanged, as in the published training. The log has
+    the largest share of an expert in each layer (at best 1 / number of experts), and the experts'
+    curvatures.
     """
 
-    # runs after the hook that looks for parameters without gradient and before those that log
+    # The hook runs after the one that looks for parameters without gradient and before the loggers.
     priority = 55
 
     def __init__(self) -> None:
@@ -171,7 +174,7 @@ class ExpertLoadHook(Hook):
                         whole_tensor(expert.c).detach().to(load).reshape(())
                     )
         self._loads = None
-        # one transfer from the GPU for all numbers
+        # Stack the numbers, so that they leave the GPU in one transfer.
         for name, number in zip(numbers, torch.stack(list(numbers.values())).tolist()):
             runner.message_hub.update_scalar(f"train/{name}", number)
 
@@ -181,27 +184,29 @@ def _mixtures(model: nn.Module) -> list[MixtureOfCurvatures]:
 
 
 def released_decay(name: str, mixed: bool) -> bool:
-    """Whether the published scripts decay a parameter, by our name.
+    """Return whether the published scripts apply weight decay to the parameter that has this name
+    in hypvision; ``mixed`` is True for HELM-MiCE, False for HELM-D.
 
-    They leave out what ends in ``.bias`` or ``.scale`` and the weights of modules with "norm" in
-    their names; so the weights of residual connections, the curvatures of experts, HELM-MiCE's
+    The scripts exclude names that end in ``.bias`` or ``.scale`` and weights of modules with "norm"
+    in their names. So the weights of residual connections, the curvatures of experts, HELM-MiCE's
     temperatures and HELM-D's norms (``ln_1``) do decay.
     """
     last = name.rpartition(".")[2]
     if last == "bias":
         return False
-    if last == "scale":  # a scale of HELM-D's attention, or of the connection with shared experts
+    if last == "scale":  # the scale of HELM-D's attention or of the sum with shared experts
         return mixed and ".attn." in name
     return "norm" not in name if mixed else not name.endswith("kv_norm.weight")
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class LanguageParamGroups(ParamGroups):
-    """Weights, those without weight decay, and points, which never decay.
+    """Three groups: weights with decay, weights without decay, and points of manifolds, which never
+    decay.
 
-    Options: ``released`` (False): decay what the published scripts decay, see
-    :func:`released_decay`; else matrices alone. ``points_lr_scale`` (1.0): learning rate of the
-    points as a multiple.
+    Options: ``released`` (False): decay the same parameters as the published scripts, see
+    :func:`released_decay`; otherwise only matrices decay. ``points_lr_scale`` (1.0): the learning
+    rate of the points as a multiple of the optimiser's.
     """
 
     defaults = dict(released=False, points_lr_scale=1.0)
@@ -229,10 +234,10 @@ class LanguageParamGroups(ParamGroups):
 
 @METRICS.register_module()
 class BitsPerByte(Metric):
-    """Cross entropy of a token in nats, its perplexity, and bits a byte of the text, which compares
-    tokenizers.
+    """The cross-entropy of a token in nats, its perplexity, and the bits per byte of the text,
+    which are comparable between tokenizers.
 
-    NaN without tokens to predict.
+    All are NaN without tokens to predict.
     """
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
@@ -243,7 +248,7 @@ class BitsPerByte(Metric):
         tokens = sum(count for _, count in results)
         loss = sum(total for total, _ in results) / tokens if tokens else math.nan
         ratio = (self.dataset_meta or {}).get("tokens_per_byte", 1.0)
-        # not "loss", which mmengine would average over all validations so far
+        # The key is not "loss", which mmengine would average over all validations so far.
         return dict(
             cross_entropy=loss,
             perplexity=math.exp(min(loss, 50.0)),
@@ -251,4 +256,6 @@ class BitsPerByte(Metric):
         )
 
 
-PREDICTORS["LanguageModel"] = "It continues texts: hypvision lm save, then hypvision lm generate."
+PREDICTORS["LanguageModel"] = (
+    "A language model continues texts: use hypvision lm save, then hypvision lm generate."
+)

@@ -1,5 +1,5 @@
-"""Trained language models as folders that transformers reads: writing them, generating, and the
-evaluation harness."""
+"""Trained language models as folders that transformers can read: writing them, generating text, and
+running the evaluation harness."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError, one_line, require
 from hypvision.io.files import check_new_folder, replacing_folder
 
-# The tasks in the paper's tables -> number of examples in the prompt.
+# The tasks in the paper's tables, and the number of examples in the prompt of each.
 TASKS = {"commonsense_qa": 0, "openbookqa": 0, "hellaswag": 0, "mmlu": 5, "arc_challenge": 5}
 PROMPT_STYLES = ("harness", "official")
 
@@ -22,8 +22,10 @@ PROMPT_STYLES = ("harness", "official")
 def save_folder(
     config: str | Path, weights: str | Path, folder: str | Path, options: dict | None = None
 ) -> Path:
-    """Write a model that ``hypvision train`` has trained by a config of a ``LanguageModel``, maybe
-    changed by ``options``, with its tokenizer, as transformers' new ``folder``."""
+    """Write a language model and its tokenizer as a new ``folder`` that transformers can read.
+
+    ``config`` is the config of a ``LanguageModel`` that ``hypvision train`` has trained, changed by
+    ``options``; ``weights`` is its checkpoint. Returns the folder."""
     require("mmengine", "mm")
     transformers = require("transformers", "lm")
     from hypvision.data.language import load_tokenizer
@@ -36,13 +38,13 @@ def save_folder(
     loaded = load_config(config, options)
     if loaded.kind != "LanguageModel":
         raise HypvisionError(
-            f"The config '{loaded.filename}' is of a model {loaded.kind}, not a "
+            f"The config '{loaded.filename}' describes a model {loaded.kind}, not a "
             "LanguageModel. Give one of configs/helm, or your own like them."
         )
     trained = trained_model(loaded, weights)
     assert isinstance(trained, LanguageModel)
     name = loaded.dataset("train").get("tokenizer", "byte")
-    read: Any = load_tokenizer(name)  # documents begin with the same token as in the training
+    read: Any = load_tokenizer(name)  # its documents begin with the same token as in the training
     if name == "byte":
         tokenizer = transformers.ByT5Tokenizer(extra_ids=0)
         tokenizer.model_max_length = trained.decoder.config.max_seq_len
@@ -60,7 +62,7 @@ def save_folder(
 
 
 def load_folder(folder: str | Path, device: str = "cpu"):
-    """Model and tokenizer of a folder."""
+    """Return the model, in evaluation mode on ``device``, and the tokenizer of a folder."""
     transformers = require("transformers", "lm")
     import hypvision.helm.huggingface  # noqa: F401 - registers the model
 
@@ -69,7 +71,7 @@ def load_folder(folder: str | Path, device: str = "cpu"):
             f"'{folder}' is not the folder of a language model: it has no config.json. Write one "
             "with hypvision lm save CONFIG WEIGHTS FOLDER."
         )
-    # otherwise transformers asks whether to run code from the folder
+    # Without trust_remote_code transformers asks whether to run code from the folder.
     options = dict(local_files_only=True, trust_remote_code=False)
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -85,8 +87,9 @@ def load_folder(folder: str | Path, device: str = "cpu"):
         ) from error
     if len(tokenizer) > model.config.vocab_size:
         raise HypvisionError(
-            f"The tokenizer in '{folder}' has {len(tokenizer)} tokens, but its model knows "
-            f"{model.config.vocab_size}. Put the tokenizer there that the model was trained with."
+            f"The tokenizer in '{folder}' has {len(tokenizer)} tokens, but the model has a "
+            f"vocabulary of {model.config.vocab_size}. Put the tokenizer of the model's training "
+            "into the folder."
         )
     return model.eval().to(device), tokenizer
 
@@ -102,18 +105,21 @@ def generate(
     seed: int = 0,
     device: str = "cpu",
 ) -> list[str]:
-    """Continue prompts by so many ``tokens``, with the model in a folder (:func:`load_folder`): by
-    sampling from the share ``top_p`` of the probability, by the likeliest token each time
-    (``temperature=0``), or by a search with several ``beams``, which does not sample."""
+    """Return continuations of ``prompts``, with at most ``tokens`` new tokens, by the model in a
+    folder (:func:`load_folder`).
+
+    Tokens are sampled from the likeliest ones whose probabilities sum to ``top_p``; with
+    ``temperature=0`` the likeliest token is taken each time; with several ``beams`` a beam search
+    finds the continuation without sampling."""
     model, tokenizer = load_folder(folder, device)
     begin = model.config.bos_token_id
     rows = [[begin, *tokenizer.encode(prompt, add_special_tokens=False)] for prompt in prompts]
     longest = max(map(len, rows))
     if longest + tokens > model.config.max_seq_len:
         raise HypvisionError(
-            f"A prompt of {longest} tokens and {tokens} new ones are more than the context of "
-            f"{model.config.max_seq_len} that the model has. Shorten the prompt, or ask for fewer "
-            "with --tokens."
+            f"A prompt of {longest} tokens and {tokens} new ones are more than the model's context "
+            f"of {model.config.max_seq_len} tokens. Shorten the prompt, or ask for fewer new "
+            "tokens with --tokens."
         )
     fill = model.config.pad_token_id if model.config.pad_token_id is not None else begin
     ids = torch.tensor([[fill] * (longest - len(row)) + row for row in rows], device=device)
@@ -143,9 +149,9 @@ def generate(
 
 
 def _continuation(tokenizer, prompt: list[int], new: list[int]) -> str:
-    """The text that new tokens add to a prompt's: some tokenizers write no blank before the first
-    word of a text, so that the new tokens alone would lose the one between prompt and
-    continuation."""
+    """Return the text that new tokens add to a prompt. Both are decoded together, because some
+    tokenizers write no blank before the first word of a text, and so would lose the blank between
+    prompt and continuation."""
     before, whole = (
         tokenizer.decode(ids, skip_special_tokens=True) for ids in (prompt, prompt + new)
     )
@@ -158,8 +164,8 @@ def _continuation(tokenizer, prompt: list[int], new: list[int]) -> str:
 
 @contextmanager
 def _few_threads(model: Any) -> Iterator[None]:
-    """Use one thread for a small model on a CPU: a token takes a few hundred tiny products, and
-    synchronising threads takes longer than each product; on a busy machine ten times longer."""
+    """Use one thread for a small model on a CPU: a token takes a few hundred tiny matrix products,
+    and synchronising threads takes longer than each product, on a busy machine ten times longer."""
     before = torch.get_num_threads()
     if model.num_parameters() < 10_000_000:
         torch.set_num_threads(1)
@@ -179,14 +185,18 @@ def evaluate(
     include: str | Path | None = None,
     device: str = "cpu",
 ) -> dict[str, dict[str, Any]]:
-    """Run tasks of the lm-evaluation-harness through its own backend for transformers' models.
+    """Run tasks of the lm-evaluation-harness through its own backend for models of transformers.
 
     Args:
         folder: see :func:`load_folder`.
-        tasks: names of the harness; ``include``: a folder with further ones.
-        shots: examples in the prompt; None: the paper's for its five tasks, else that of the task.
-        limit, batch_size: items of each task at most; requests at a time.
-        prompt_style: ``"harness"``, or ``"official"``: as the published adapter makes its prompts.
+        tasks: names of the harness's tasks.
+        shots: number of examples in the prompt; None: the paper's number for its five tasks, and
+            the task's own for others.
+        limit: largest number of items of each task.
+        batch_size: number of requests at a time.
+        prompt_style: ``"harness"``, or ``"official"`` for prompts like those of the published
+            adapter.
+        include: folder with further tasks.
 
     Returns:
         The harness's results by task.
@@ -197,7 +207,7 @@ def evaluate(
         require(f"lm_eval{part}", "eval") for part in ("", ".tasks", ".models.huggingface")
     )
     kind = _official_prompts(backend.HFLM) if prompt_style == "official" else backend.HFLM
-    # the published adapter ignores the batch size
+    # The published adapter ignores the batch size, so its prompts are computed one by one.
     wrapped = kind(
         pretrained=model, tokenizer=tokenizer,
         batch_size=batch_size if prompt_style == "harness" else 1, device=device,
@@ -207,7 +217,7 @@ def evaluate(
     unknown = sorted({*tasks} - {*manager.all_tasks})
     if unknown:
         raise HypvisionError(
-            f"The harness has no task '{unknown[0]}'. Its own list: lm_eval ls tasks."
+            f"The harness has no task '{unknown[0]}'. The command lm_eval ls tasks lists its tasks."
         )
     results: dict[str, dict[str, Any]] = {}
     groups: dict[int | None, list[str]] = {}
@@ -219,7 +229,7 @@ def evaluate(
                 wrapped, tasks=names, num_fewshot=count, limit=limit, task_manager=manager,
                 log_samples=False, bootstrap_iters=0,
             )  # fmt: skip
-        except OSError as error:  # of files and of the network
+        except OSError as error:  # covers errors of files and of the network
             raise HypvisionError(
                 f"The harness could not read the items of {', '.join(names)}: "
                 f"{str(error).splitlines()[0]}. It loads them from the hub; without a network give "
@@ -230,9 +240,9 @@ def evaluate(
 
 
 def _official_prompts(backend: type) -> type:
-    """A backend with the prompts of the published adapter: context and continuation are tokenized
-    apart, a full stop goes behind every context that does not end in one with a blank, and what is
-    cut off is the context's beginning."""
+    """Return a subclass of a backend that makes the prompts of the published adapter: context and
+    continuation are tokenized separately, a full stop is added to every context that does not end
+    in a full stop and a blank, and a prompt that is too long loses the beginning of its context."""
 
     class OfficialPrompts(backend):
         def loglikelihood(self, requests, disable_tqdm: bool = False):

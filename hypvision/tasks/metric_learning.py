@@ -1,5 +1,5 @@
-"""Metric learning under mmengine's Runner: any timm model, a neck into hyperbolic space, HIER or
-LHIER.
+"""Metric learning under mmengine's Runner: any timm model, a neck into hyperbolic space, and the
+loss HIER or LHIER.
 
 Kim et al., "HIER" (CVPR 2023); Bdeir et al., "Robust Hyperbolic Learning with Curvature-Aware
 Optimization" (NeurIPS 2025). The timm model is the attribute ``backbone``, as in
@@ -42,23 +42,24 @@ GEOMETRIES = {"poincare": PoincareBall, "lorentz": Lorentz, "euclidean": Euclide
 
 
 class EmbeddingNeck(nn.Module):
-    """Features of a backbone ``(B, in_features)`` as points of a space ``(B, dim)``, or
-    ``(B, dim + 1)`` for ``"lorentz"``; float32 at least.
+    """Maps features of a backbone ``(B, in_features)`` to points of a space ``(B, dim)``, or
+    ``(B, dim + 1)`` for ``"lorentz"``; in float32 or more precise.
 
-    - ``"poincare"`` (HIER): layer norm, linear, clipped, exponential map at the origin of the ball.
-    - ``"lorentz"`` (LHIER): layer norm, taken as space part of points, Lorentz linear,
-      maximum-distance rescaling.
-    - ``"euclidean"``: layer norm, linear; for comparison, by cosine.
+    - ``"poincare"`` (HIER): layer norm, linear layer, clipping, exponential map at the origin of
+      the ball.
+    - ``"lorentz"`` (LHIER): layer norm, whose output is the space part of points, Lorentz linear
+      layer, maximum-distance rescaling.
+    - ``"euclidean"``: layer norm, linear layer; for comparison, by cosine.
 
     Args:
         c: curvature; default 0.1 for ``"poincare"``, 1 for ``"lorentz"``.
-        learnable, bounds: learn the curvature, by default for ``"lorentz"`` alone, within these
-            multiples of ``c``.
-        last_norm: the layer norm, without weights.
-        clip_radius: longest vector before the exponential map, ``"poincare"``.
-        riemannian: scale gradients by the metric, as HIER does, ``"poincare"``; default: with a
-            fixed curvature. Hyp-ViT does not.
-        slope, limit: of the rescaling, ``"lorentz"``; see
+        learnable: whether the curvature is learned; default: for ``"lorentz"`` only.
+        bounds: limits of a learned curvature, as multiples of ``c``.
+        last_norm: whether there is a layer norm; it has no weights.
+        clip_radius: longest vector before the exponential map, for ``"poincare"``.
+        riemannian: scale gradients by the metric, as HIER does, for ``"poincare"``; default: if the
+            curvature is fixed. Hyp-ViT does not scale them.
+        slope, limit: of the rescaling, for ``"lorentz"``; see
             :func:`hypvision.geometry.lorentz.rescale`.
     """
 
@@ -119,17 +120,18 @@ class EmbeddingNeck(nn.Module):
 
 @MODELS.register_module()
 class MetricLearner(BackboneModel):
-    """A timm model, a neck, a metric loss and a hierarchical one.
+    """A timm model, a neck, a metric loss and optionally a hierarchical loss.
 
     Args:
-        backbone: arguments of :func:`timm.create_model`; ``num_classes`` is 0. A distilled DeiT
-            gives its class token in training and the mean of both tokens in evaluation, as in the
-            HIER recipes.
+        backbone: arguments of :func:`timm.create_model`; ``num_classes`` is set to 0. A distilled
+            DeiT gives its class token in training and the mean of both tokens in evaluation, as in
+            the HIER recipes.
         neck: arguments of :class:`EmbeddingNeck` after the first.
-        num_classes, metric_loss: training classes; arguments of
-            :class:`~hypvision.losses.MetricLoss`: ``name``, ...
-        hier_loss, hier_weight: arguments of :class:`~hypvision.losses.HIERLoss` after the second,
-            None for none; its weight.
+        num_classes: number of training classes.
+        metric_loss: arguments of :class:`~hypvision.losses.MetricLoss`: ``name``, ...
+        hier_loss: arguments of :class:`~hypvision.losses.HIERLoss` after the second; None: no
+            hierarchical loss.
+        hier_weight: weight of the hierarchical loss.
         **kwargs: see :class:`~hypvision.tasks.classification.BackboneModel`.
     """
 
@@ -166,24 +168,25 @@ class MetricLearner(BackboneModel):
 
     @property
     def space(self) -> str:
-        """How embeddings compare, see :func:`.metric_learning_metrics.nearest`."""
+        """Return how embeddings compare: ``"cosine"`` or ``"lorentz"``, see
+        :func:`.metric_learning_metrics.nearest`."""
         return "cosine" if self.neck.geometry == "euclidean" else "lorentz"
 
     def features(self, inputs: Tensor) -> Tensor:
-        """Features ``(B, F)`` of the backbone."""
+        """Return the features ``(B, F)`` that the backbone gives for images."""
         if self.training and hasattr(self.backbone, "head_dist"):
             return self.backbone.forward_features(inputs)[:, 0]
         return self.backbone(inputs)
 
     def embed(self, inputs: Tensor) -> Tensor:
-        """Embeddings of images, as points of the neck's manifold."""
+        """Return the embeddings of images, as points of the neck's manifold."""
         return self.neck(self.features(inputs))
 
     def comparable(self, points: Tensor) -> Tensor:
-        """Embeddings in a form that does not depend on the model: unit vectors, or points of unit
-        curvature with time.
+        """Return embeddings in a form that does not depend on the model: unit vectors for a
+        Euclidean neck, otherwise points with time coordinate on the hyperboloid of curvature 1.
 
-        Distances between the latter are ``sqrt(c)`` times those on the manifold.
+        Distances on this hyperboloid are ``sqrt(c)`` times those on the neck's manifold.
         """
         if self.neck.geometry == "euclidean":
             return F.normalize(points.float())
@@ -198,9 +201,14 @@ class MetricLearner(BackboneModel):
         index: Tensor | None = None,
         mode: str = "tensor",
     ) -> Tensor | dict[str, Tensor] | list[dict[str, Any]]:
-        """The modes of :class:`~hypvision.tasks.ImageClassifier`: points; ``loss_metric``,
-        ``loss_hier`` and the ``curvature``, where learned; for each image a dict with ``embedding``
-        (see :meth:`comparable`), ``space``, ``label`` and ``index``."""
+        """Compute what mmengine's ``mode`` asks for, with the arguments of
+        :class:`~hypvision.tasks.ImageClassifier`.
+
+        Returns:
+            ``"tensor"``: points; ``"loss"``: ``loss_metric``, ``loss_hier`` and, where learned, the
+            ``curvature``; ``"predict"``: for each image a dict with ``embedding`` (see
+            :meth:`comparable`), ``space``, ``label`` and ``index``.
+        """
         one_of(("tensor", "loss", "predict"), mode=mode)
         self.check_channels(inputs)
         points = self.embed(inputs)
@@ -208,7 +216,10 @@ class MetricLearner(BackboneModel):
             return points
         if mode == "loss":
             if label is None:
-                raise HypvisionError("The loss of a metric learner needs the labels of the images.")
+                raise HypvisionError(
+                    "The loss of a metric learner needs the labels of the images, but label is "
+                    "None."
+                )
             return self.loss(points, label)
         return per_image(
             label,
@@ -218,9 +229,9 @@ class MetricLearner(BackboneModel):
         )
 
     def loss(self, points: Tensor, label: Tensor) -> dict[str, Tensor]:
-        """The losses of the embeddings of all processes; every process has equally many. Under
-        DistributedDataParallel, which averages gradients, all weights get exactly the gradient that
-        one process with the whole batch has."""
+        """Return the losses of the embeddings of all processes, each of which has equally many.
+        Under DistributedDataParallel, which averages gradients, all weights get exactly the
+        gradient that a single process with the whole batch has."""
         points = gathered(points)
         label = gathered(label)
         try:
@@ -242,11 +253,11 @@ class MetricLearner(BackboneModel):
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class MetricLearningParamGroups(ParamGroups):
-    """The groups of the HIER recipes by ``name``: ``body`` (the backbone), ``neck``,
+    """The parameter groups of the HIER recipes: ``body`` (the backbone), ``neck``,
     ``hier_proxies``, ``class_proxies`` and ``curvature``, which has no weight decay.
 
-    Options: ``neck_lr_scale`` (1), ``hier_lr_scale`` (50), ``class_lr_scale`` (1e4), multiples of
-    the optimiser's ``lr``; ``curvature_lr`` (1e-3).
+    Options: ``neck_lr_scale`` (1), ``hier_lr_scale`` (50) and ``class_lr_scale`` (1e4), learning
+    rates as multiples of the optimiser's ``lr``; ``curvature_lr`` (1e-3), a learning rate.
     """
 
     defaults = dict(neck_lr_scale=1.0, hier_lr_scale=50.0, class_lr_scale=1e4, curvature_lr=1e-3)
@@ -287,11 +298,11 @@ class MetricLearningParamGroups(ParamGroups):
 
 @HOOKS.register_module()
 class BackboneWarmUpHook(Hook):
-    """Trains the neck and the proxies alone in the first epochs: the learning rate of the group
-    ``body`` is 0 there. The moments of the optimiser gather meanwhile, as in the HIER recipes, and
-    schedules see the true rate."""
+    """Trains only the neck and the proxies in the first ``epochs`` epochs: the learning rate of the
+    group ``body`` is then 0. The optimiser's moments of the backbone are still updated, as in the
+    HIER recipes, and schedules see the true rate."""
 
-    priority = "VERY_HIGH"  # restores the rate before schedulers step
+    priority = "VERY_HIGH"  # the hook restores the rate before schedulers step
 
     def __init__(self, epochs: int = 1):
         self.epochs = epochs
@@ -300,8 +311,9 @@ class BackboneWarmUpHook(Hook):
     def before_train(self, runner: Runner) -> None:
         if not isinstance(runner.train_loop, EpochBasedTrainLoop):
             raise HypvisionError(
-                "BackboneWarmUpHook counts epochs, and this training counts iterations: it would "
-                "never train the backbone. Leave the hook out of custom_hooks, or train by epochs."
+                "BackboneWarmUpHook counts epochs, but this training counts iterations, so the "
+                "hook would never train the backbone. Leave the hook out of custom_hooks, or train "
+                "by epochs."
             )
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
@@ -320,13 +332,13 @@ class BackboneWarmUpHook(Hook):
 
 
 def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> MetricLearner:
-    """The metric learner of a record of the zoo, see
-    :func:`hypvision.engine.published.build_published`; its ``images`` are the arguments of
-    :func:`~hypvision.data.image_folder.build_transform`."""
+    """Return the metric learner of a record of the zoo, built by
+    :func:`hypvision.engine.published.build_published`; its attribute ``images`` holds the arguments
+    of :func:`~hypvision.data.image_folder.build_transform`."""
     model, config = build_published(record, path, overrides)
     if not isinstance(model, MetricLearner):
         raise HypvisionError(
-            f"'{path}' was refused: it holds a {config.get('type')}, not the metric learner."
+            f"'{path}' was refused: it holds a {config.get('type')}, not a metric learner."
         )
     given = record.input
     model.images = dict(
@@ -337,12 +349,12 @@ def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> Met
 
 
 def predictor_of_model(model: MetricLearner, request: Request) -> Predictor:
-    """Embeddings by a metric learner of the zoo."""
+    """Return the predictor of a metric learner of the zoo, which gives embeddings."""
     return _predictor(model, model.images, request)
 
 
 def _of_config(model: MetricLearner, config: Any, request: Request) -> Predictor:
-    """Embeddings of images prepared as the test data of a config are."""
+    """Return the predictor that prepares images as the test data of a config and embeds them."""
     if request.classes is not None:
         raise HypvisionError(
             f"'{request.model}' gives embeddings, not classes: leave out --classes."
@@ -354,8 +366,8 @@ def _of_config(model: MetricLearner, config: Any, request: Request) -> Predictor
 def _predictor(
     model: MetricLearner, images: Mapping[str, Any], request: Request, channels: int = 3
 ) -> Predictor:
-    """Embeddings of images prepared by a transform with these arguments; see
-    :meth:`MetricLearner.comparable`."""
+    """Return the predictor that prepares images by a transform with the arguments ``images`` and
+    embeds them; see :meth:`MetricLearner.comparable`."""
 
     def find(images: list[Tensor]) -> list[Embedding]:
         points = model.comparable(model.embed(torch.stack(images).to(request.device)))

@@ -1,9 +1,9 @@
 """Retrieval metrics of embeddings: Recall@K, R-precision, mAP@R, and the height of mistakes in a
 hierarchy.
 
-Neighbours come from blocks of a matrix product, merged one by one: the memory depends on the block
-sizes and not on the numbers of images: 60,502 queries against as many images in 512 dimensions take
-at most 2 GB, embeddings included.
+Neighbours come from blocks of a matrix product that are merged one by one, so the memory depends on
+the block sizes, not on the number of images: 60,502 queries against as many images in 512
+dimensions take at most 2 GB, embeddings included.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ from hypvision.io.files import check_output, replacing, with_ending
 SPACES = ("lorentz", "cosine", "euclidean")
 
 
-# Queries at once. faiss is several times slower with fewer than some thousand; its results must fit
-# into memory, too.
+# Number of queries at a time. faiss is several times slower with fewer than some thousand queries,
+# but its results must fit into memory, too.
 _BLOCK = 512
 _FAISS_BLOCK = 8192
 _FAISS_FOUND = 2**22
 
 
 class _Products:
-    """Rows in float64 whose product is larger for a nearer neighbour, up to a number a query.
+    """Rows in float64 for queries and for the gallery, whose product is the larger the nearer two
+    points are, up to a number for each query.
 
-    float32 loses neighbours that are much nearer to each other than to the origin. Columns are
-    differences from a point amid the gallery, which a reflection has brought to the origin of a
-    hyperboloid, so that they keep their digits in float32, too, which faiss takes.
+    float32 loses neighbours that are much nearer to each other than to the origin. So the gallery's
+    rows are differences from a point amid the gallery, which on a hyperboloid a reflection has
+    moved to the origin; then they keep their digits in float32, too, which faiss needs.
     """
 
     def __init__(self, gallery: Tensor, space: str, block: int):
@@ -54,7 +55,7 @@ class _Products:
             mean += self._placed(part).sum(0) / len(gallery)
         if space == "lorentz":
             inner = float(2 * mean[0, 0].square() - mean.square().sum())
-            mean = mean * (self.square / inner) ** 0.5 if inner > 0 else 0 * mean  # the centroid
+            mean = mean * (self.square / inner) ** 0.5 if inner > 0 else 0 * mean  # centroid
             normal = self._placed(mean)
             normal[:, 0] -= self.square**0.5
             length = float(normal.square().sum() - 2 * normal[0, 0].square())
@@ -66,7 +67,7 @@ class _Products:
         x = x.double()
         if self.space == "cosine":
             return torch.nn.functional.normalize(x)
-        if self.space == "lorentz":  # the time of far points has lost too many digits
+        if self.space == "lorentz":  # recompute the time, which has lost digits for far points
             time = (self.square + x[:, 1:].square().sum(1, keepdim=True)).sqrt()
             x = torch.cat([time, x[:, 1:]], 1)
             if self.mirror is not None:
@@ -75,9 +76,9 @@ class _Products:
         return x
 
     def queries(self, x: Tensor) -> Tensor:
-        """Rows of queries ``(B, d)``."""
+        """Return the rows of queries ``(B, d)``."""
         x = self._placed(x)
-        # monotone: the distance is arcosh of minus the Minkowski product
+        # The product is monotone in the distance, the arcosh of minus the Minkowski product.
         if self.space == "lorentz":
             return _minkowski(x)
         if self.space == "euclidean":  # |x - y|^2 = |x|^2 - 2 x.y + |y|^2
@@ -85,14 +86,14 @@ class _Products:
         return x
 
     def columns(self, x: Tensor) -> Tensor:
-        """Rows of images of the gallery ``(B, d)``."""
+        """Return the rows of images of the gallery ``(B, d)``."""
         x = self._placed(x) - self.centre
         return torch.cat([x, (x * x).sum(1, keepdim=True)], 1) if self.space == "euclidean" else x
 
 
 def _squared_radius(parts: Sequence[Tensor]) -> float:
-    """``1 / c`` by points with time first. The further a point, the more of it is lost in the
-    round-off of squares."""
+    """Return ``1 / c``, estimated from points with time first. Points count the less the further
+    they are, because the round-off of their squares is larger."""
     found = weights = 0.0
     for part in parts:
         square = part.double().square()
@@ -116,21 +117,23 @@ def nearest(
     gallery_block: int = 16384,
     backend: str = "torch",
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The ``k`` nearest images of the gallery, for blocks of queries.
+    """Yield the ``k`` nearest images of the gallery, for one block of queries after the other.
 
     Args:
         query, gallery: ``(Q, d)`` and ``(G, d)``, on the same device.
-        k: how many; or for each query at least how many ``(Q,)``: those that need few come first,
-            as a block takes the largest. Fewer if the gallery is smaller.
+        k: number of neighbours; or for each query the least number ``(Q,)``: queries that need few
+            come first, and a block gets the largest number in it. Fewer if the gallery is smaller.
         space: ``"lorentz"`` (points with time first), ``"cosine"`` or ``"euclidean"``.
-        exclude: for each query the number of an image that does not count, itself, or -1: ``(Q,)``.
-        query_block, gallery_block: sizes of a block; for queries 512, for faiss up to 8192.
+        exclude: ``(Q,)``, for each query the number of an image that does not count, such as
+            itself, or -1.
+        query_block, gallery_block: sizes of a block; by default 512 queries, for faiss up to 8192.
         backend: ``"torch"``, in float64, or ``"faiss"`` for its exact index, in float32 (on the
+            CPU).
             CPU).
 
     Yields:
-        The numbers of the queries ``(block,)``, and ``(block, k)`` numbers of images, nearest
-        first; equal ones in any order.
+        The numbers of a block's queries ``(block,)``, and ``(block, k)`` numbers of images, the
+        nearest first; equally near images come in any order.
     """
     one_of(SPACES, space=space)
     one_of(("torch", "faiss"), backend=backend)
@@ -168,7 +171,7 @@ def _check_points(query: Tensor, gallery: Tensor) -> None:
         require_finite(gallery, lambda row: f"The embedding of image {row} of the gallery")
 
 
-# rows, exclude, k: products, numbers
+# From rows, exclude and k to the products of the nearest images and their numbers.
 _Search = Callable[[Tensor, Tensor | None, int], tuple[Tensor, Tensor]]
 
 
@@ -183,7 +186,7 @@ def _with_torch(products: _Products, gallery: Tensor, gallery_block: int) -> _Se
                 inside = (mine >= first) & (mine < first + len(columns))
                 scores[inside.nonzero()[:, 0], mine[inside] - first] = -torch.inf
             values, indices = scores.topk(min(k, scores.shape[1]), dim=1)
-            # merged with the nearest so far, so that the memory does not grow with the gallery
+            # Merge with the nearest so far, so that the memory does not grow with the gallery.
             indices = torch.cat([numbers, indices + first], 1)
             values = torch.cat([best, values], 1)
             best, order = values.topk(min(k, values.shape[1]), dim=1)
@@ -216,10 +219,11 @@ def _with_faiss(products: _Products, gallery: Tensor, gallery_block: int) -> _Se
 
 
 def lca_heights(ancestors: Sequence[Sequence[str]]) -> Tensor:
-    """Height of the lowest common ancestor of every two classes, int16 ``(C, C)``, by the groups
-    above each, from general to specific, equally many: 0 for a class and itself, with one level of
-    groups 1 within a group and 2 between groups. For some pairs of many classes take
-    :class:`GroupTree`."""
+    """Return the height of the lowest common ancestor of every two classes, int16 ``(C, C)``.
+
+    ``ancestors`` are the groups above each class, from general to specific, equally many for all.
+    The height is 0 for a class and itself; with one level of groups it is 1 within a group and 2
+    between groups. For only some pairs of many classes use :class:`GroupTree`."""
     tree = GroupTree(ancestors)
     rows = torch.arange(len(ancestors))
     heights = torch.empty(len(rows), len(rows), dtype=torch.int16)
@@ -229,7 +233,8 @@ def lca_heights(ancestors: Sequence[Sequence[str]]) -> Tensor:
 
 
 class GroupTree:
-    """Classes as the leaves of a tree, by the groups above each, see :func:`lca_heights`."""
+    """Classes as the leaves of a tree, built from the groups above each, see
+    :func:`lca_heights`."""
 
     def __init__(self, ancestors: Sequence[Sequence[str]]):
         levels = [list(range(len(ancestors)))]
@@ -241,7 +246,7 @@ class GroupTree:
         self.levels = [torch.tensor(numbers) for numbers in levels]
 
     def heights(self, one: Tensor, other: Tensor) -> Tensor:
-        """Heights, int64, of the lowest common ancestors of pairs of classes."""
+        """Return the heights, int64, of the lowest common ancestors of pairs of classes."""
         levels = [level.to(one.device) for level in self.levels]
         return torch.stack([level[one] != level[other] for level in levels]).sum(0)
 
@@ -256,24 +261,24 @@ def evaluate_retrieval(
     ancestors: Sequence[Sequence[str]] | None = None,
     **blocks: Any,
 ) -> dict[str, float]:
-    """Retrieval metrics, in percent but for heights.
+    """Return retrieval metrics: percentages, and heights in a tree of classes.
 
     - ``recall@K``: share of queries with an image of their class among the K nearest.
-    - ``r_precision``: share of the R nearest that are of the query's class, with R the number of
-      images of that class; and ``map@r``: its mean over the hits' ranks (Musgrave et al., ECCV
-      2020). Queries whose class has no other image do not count.
+    - ``r_precision``: share of the R nearest images that have the query's class, where R is the
+      number of images of this class; ``map@r``: the mean of the precisions at the right ones among
+      them (Musgrave et al., ECCV 2020). Queries whose class has no other image do not count.
     - ``mistake_height``: over the queries whose nearest image is wrong, the mean height of the
-      lowest common ancestor of the two classes, 0 if none is; ``height@1``: over all queries, 0 for
-      those that are right (Bertinetto et al., CVPR 2020).
+      lowest common ancestor of the two classes, 0 if no query is wrong; ``height@1``: the mean over
+      all queries, where a right one counts as 0 (Bertinetto et al., CVPR 2020).
 
     If no query has another image of its class, all metrics are NaN, with a warning.
 
     Args:
-        query, query_labels: ``(Q, d)``, ``(Q,)``.
-        gallery, gallery_labels: likewise; None: the queries search among each other, each without
-            itself.
+        query: embeddings ``(Q, d)``; ``query_labels``: their classes ``(Q,)``.
+        gallery, gallery_labels: the same for the images to search; None: the queries search among
+            each other, each without itself.
         recall: values of K; those above the size of the gallery are left out.
-        ancestors: see :func:`lca_heights`; None, or without groups, leaves out the heights.
+        ancestors: see :func:`lca_heights`; None, or no groups, leaves out the heights.
         space, blocks: see :func:`nearest`.
     """
     queries = (query, query_labels)
@@ -284,7 +289,7 @@ def evaluate_retrieval(
     return metrics
 
 
-Labelled = tuple[Tensor, Tensor]  # embeddings and labels
+Labelled = tuple[Tensor, Tensor]  # embeddings (N, d) and their labels (N,)
 
 
 @torch.no_grad()
@@ -292,8 +297,8 @@ def _measure(
     queries: Labelled, images: Labelled, recall: Sequence[int], space: str,
     ancestors: Sequence[Sequence[str]], blocks: dict[str, Any],
 ) -> tuple[dict[str, float], list[str]]:  # fmt: skip
-    """The result of :func:`evaluate_retrieval`, among the queries where the images are the same,
-    and the number of queries without another image of their class."""
+    """Return the metrics of :func:`evaluate_retrieval`, among the queries themselves if ``images``
+    is ``queries``, and a text in a list if some queries have no other image of their class."""
     query, query_labels = queries
     gallery, gallery_labels = images
     among = images is queries
@@ -323,7 +328,7 @@ def _measure(
 
 
 def _others(query_labels: Tensor, gallery_labels: Tensor) -> Tensor:
-    """For each query the number of images of its class in the gallery ``(Q,)``."""
+    """Return, for each query, the number of images of its class in the gallery, ``(Q,)``."""
     labels = torch.cat([query_labels, gallery_labels])
     classes = int(labels.max()) + 1 if len(labels) else 0
     return torch.bincount(gallery_labels, minlength=classes)[query_labels]
@@ -332,8 +337,10 @@ def _others(query_labels: Tensor, gallery_labels: Tensor) -> Tensor:
 def _sums(
     labels: Tensor, found: Tensor, others: Tensor, recall: Sequence[int], tree: GroupTree | None
 ) -> dict[str, float]:
-    """Sums over queries of labels ``(B,)`` with ``others`` of their class in the gallery, by the
-    labels ``(B, k)`` of what was found: hits, precisions, with a ``tree`` heights and mistakes."""
+    """Return sums over queries: hits, precisions, and with a ``tree`` heights and mistakes.
+
+    ``labels`` ``(B,)`` are the queries' classes, ``found`` ``(B, k)`` the classes of their nearest
+    images, and ``others`` ``(B,)`` the numbers of images of their class in the gallery."""
     hits = found == labels[:, None]
     sums = {f"recall@{k}": hits[:, :k].any(1).sum().item() for k in recall}
     ranks = torch.arange(1, hits.shape[1] + 1, device=hits.device)
@@ -349,15 +356,16 @@ def _sums(
 
 @METRICS.register_module()
 class RetrievalMetric(Metric):
-    """:func:`evaluate_retrieval` of the embeddings that a metric learner predicts. Queries, gallery
-    and the hierarchy of classes come from the data set's ``metainfo``, see
-    :mod:`hypvision.data.retrieval`.
+    """:func:`evaluate_retrieval` of the embeddings that a metric learner predicts. The data set's
+    ``metainfo`` says which images are queries and which gallery, and holds the hierarchy of
+    classes, see :mod:`hypvision.data.retrieval`.
 
     Args:
-        recall, backend: values of K; ``"torch"`` or ``"faiss"``.
-        device: where to compare; the GPU by default, if there is one.
-        out_file: write the embeddings, labels and metrics there; ``.npz`` is added to a name
-            without it.
+        recall: values of K.
+        backend: ``"torch"`` or ``"faiss"``.
+        device: device of the comparison; by default the GPU, if there is one.
+        out_file: path of a file for the embeddings, labels and metrics; ``.npz`` is added to a name
+            without this ending.
     """
 
     def __init__(
@@ -387,14 +395,14 @@ class RetrievalMetric(Metric):
         points, labels = self._embedded(results)
         space = results[0][3] if results else SPACES[0]
         own = gallery = (points, labels)
-        if queries is not None:  # of those that the loader has given
+        if queries is not None:  # count the queries among the images that the loader has given
             queries = sum(index < queries for index, *_ in results)
             own = (points[:queries], labels[:queries])
             gallery = (points[queries:], labels[queries:])
             if results and not 0 < queries < len(results):
                 raise HypvisionError(
-                    f"The data has {len(results)} images, {queries} of them queries: no gallery is "
-                    "left."
+                    f"The data has {len(results)} images, {queries} of which are queries: both "
+                    "queries and a gallery are needed. Correct the data set."
                 )
         options = (self.recall, space, meta.get("ancestors") or (), {"backend": self.backend})
         metrics, self.without_truth = _measure(own, gallery, *options)

@@ -78,7 +78,9 @@ def _base(masks: bool, folder: Path, classes: Sequence[str]) -> Config:
 def _yolo_config(yaml: Path) -> Config:
     data = read_yolo(yaml)
     if "train" not in data.images:
-        raise HypvisionError(f"'{yaml}' names no data to train with. Expected: 'train: ...'.")
+        raise HypvisionError(
+            f"'{yaml}' names no training data. Add a line such as 'train: images/train'."
+        )
     masks = outlined(data)
     config = _base(masks, yaml.parent, data.names)
     images = data.images["train"]
@@ -153,7 +155,7 @@ def _opened(file: Path, places: Sequence[Path]) -> _Coco | None:
     if not all(isinstance(content.get(key), list) for key in ("images", "categories")):
         return None
     if not content["images"]:
-        raise HypvisionError(f"'{file}' lists no images. Get it again.")
+        raise HypvisionError(f"'{file}' lists no images. Take an intact copy of the file.")
     first = content["images"][0]
     name = str(first.get("file_name") if isinstance(first, dict) else first)
     images = next((place for place in places if (place / name).is_file()), None)
@@ -170,8 +172,8 @@ def _coco_config(folder: Path, parts: dict[str, _Coco]) -> Config:
     if "train" not in parts:
         found = ", ".join(f"'{part.file}'" for part in parts.values())
         raise HypvisionError(
-            f"'{folder}' has {found}, but no annotations to train with, such as "
-            f"'{folder}/annotations/instances_train.json'."
+            f"'{folder}' has {found}, but no annotations of training images. Add them, for example "
+            f"as '{folder}/annotations/instances_train.json'."
         )
     train = parts["train"].content
     classes, empty = _classes(train)
@@ -229,11 +231,11 @@ def refuse_other_boxes(folder: Path) -> None:
     known = [folders[name] for name in _BOXES if name in folders]
     if known:
         raise HypvisionError(
-            f"'{folder}' has the folder '{known[0].name}', so it seems to hold boxes, but neither "
-            "YOLO's data.yaml nor a file of COCO such as annotations/instances_train.json or "
-            "train/_annotations.coco.json. YOLO: write a data.yaml, with 'names: [cat, dog]' and "
-            "'train: images'. VOC, LabelMe, CreateML: hypvision data convert. Unpack what ends in "
-            ".gz."
+            f"'{folder}' has the folder '{known[0].name}', so it seems to hold boxes, but it has "
+            "neither YOLO's data.yaml nor a file of COCO such as annotations/instances_train.json "
+            "or train/_annotations.coco.json. For YOLO write a data.yaml, with 'names: [cat, dog]' "
+            "and 'train: images'. For VOC, LabelMe or CreateML use hypvision data convert. Unpack "
+            "files that end in .gz."
         )
 
 

@@ -1,8 +1,8 @@
-"""A linear probe: logistic regression on the features of a network that rests.
+"""A linear probe: logistic regression on the features of a network that is not trained.
 
-It takes seconds, is the first answer on data of one's own, and what a fine-tuning must beat.
-:class:`LinearProbeHook` puts it into the head before a training (``model.head_init="probe"``), so
-that fine-tuning begins where the probe ends.
+It takes seconds, gives a first result on your own data, and is what a fine-tuning must beat.
+:class:`LinearProbeHook` puts the probe into the head before a training
+(``model.head_init="probe"``), so that fine-tuning begins where the probe ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hypvision.engine.hooks import network_of
 from hypvision.inference.progress import say
 from hypvision.io.errors import HypvisionError
 
-#: Decays of the weights that are tried, from the strongest on, for features of deviation 1.
+#: Weight decays that are tried, the strongest first, for features with standard deviation 1.
 DECAYS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 
 
@@ -38,7 +38,7 @@ FILE = "probe.pth"  # the checkpoint of the model with the probe as its head
 
 class Probe(NamedTuple):
     """A fitted head: ``weight`` (C, D) and ``bias`` (C,), the ``decay`` that was chosen, and the
-    ``accuracy`` in percent on the images that it was chosen by."""
+    ``accuracy`` in percent on the held-out images by which it was chosen."""
 
     weight: Tensor
     bias: Tensor
@@ -47,15 +47,15 @@ class Probe(NamedTuple):
 
 
 def linear_head(network: Any) -> nn.Linear:
-    """The classifier of a timm model.
+    """Return the classifier of a timm model.
 
     Raises:
-        HypvisionError: if it is not one linear layer.
+        HypvisionError: the classifier is not one linear layer.
     """
     head = network.get_classifier()
     if not isinstance(head, nn.Linear):
         raise HypvisionError(
-            "A linear probe needs a model whose head is one linear layer, and that of "
+            "A linear probe needs a model whose head is one linear layer, but the head of "
             f"{type(network).__name__} is {type(head).__name__}. Take another model, or "
             "model.head_init='zero'."
         )
@@ -79,7 +79,7 @@ def head_inputs(
             functional_call(network, dict(weights or {}), (images,))
     finally:
         handle.remove()
-        for module, mode in modes:  # some may rest, as frozen norms
+        for module, mode in modes:  # some modules, such as frozen norms, were not training
             module.training = mode
     return torch.cat(found)
 
@@ -92,7 +92,7 @@ def fit_path(
     class_weights: Tensor | None = None,
     steps: int = 100,
 ) -> list[tuple[Tensor, Tensor]]:
-    """Logistic regressions by L-BFGS, one for each decay; each begins at the one before it.
+    """Fit logistic regressions by L-BFGS, one for each decay; each begins at the one before it.
 
     They minimise the mean cross-entropy plus ``decay / 2`` times the squared norm of the weights,
     for features that are centred and divided by one number, the root of their mean variance.
@@ -100,14 +100,14 @@ def fit_path(
     Args:
         features: ``(N, D)``.
         labels: ``(N,)``, from 0 to ``classes - 1``.
-        classes: how many classes there are.
-        decays: the strongest first.
+        classes: number of classes.
+        decays: weight decays, the strongest first.
         class_weights: ``(classes,)``, see :func:`torch.nn.functional.cross_entropy`.
-        steps: iterations of L-BFGS, at most, for each decay.
+        steps: largest number of iterations of L-BFGS for each decay.
 
     Returns:
-        For each decay the weight ``(classes, D)`` and the bias ``(classes,)`` for the features as
-        they are.
+        For each decay the weight ``(classes, D)`` and the bias ``(classes,)``, for features that
+        are neither centred nor divided.
     """
     mean = features.mean(dim=0)
     scale = (features - mean).square().mean().sqrt().clamp_min(1e-12)
@@ -139,15 +139,15 @@ def fit_probe(
     held_out: tuple[Tensor, Tensor] | None = None,
     class_weights: Tensor | None = None,
 ) -> Probe:
-    """The logistic regression with the decay that is best on held-out images: by their accuracy,
-    and where that is the same by their cross-entropy.
+    """Return the logistic regression with the decay that is best on held-out images: by accuracy,
+    and among equal accuracies by cross-entropy.
 
     Args:
         features: ``(N, D)``.
         labels: ``(N,)``.
-        classes: how many classes there are.
+        classes: number of classes.
         held_out: features and labels of the validation data. None: every fifth image of a class is
-            held out for the choice, and the chosen regression is fitted to all.
+            held out to choose the decay, and the regression is then fitted to all images.
         class_weights: ``(classes,)``.
     """
     fitted = (features, labels)
@@ -165,7 +165,8 @@ def fit_probe(
 
 
 def every_fifth(labels: Tensor) -> Tensor:
-    """Which images are held out: of each class of two or more, the second of every five."""
+    """Return which images are held out, bool ``(N,)``: of each class with at least two images the
+    second of every five."""
     apart = torch.zeros(len(labels), dtype=torch.bool)
     for label in labels.unique():
         apart[(labels == label).nonzero().flatten()[1::5]] = True
@@ -173,7 +174,7 @@ def every_fifth(labels: Tensor) -> Tensor:
 
 
 def _quality(weight: Tensor, bias: Tensor, features: Tensor, labels: Tensor) -> tuple[float, float]:
-    """The accuracy, and minus the mean cross-entropy."""
+    """Return the accuracy from 0 to 1, and minus the mean cross-entropy."""
     logits = F.linear(features, weight, bias)
     right = (logits.argmax(dim=1) == labels).float().mean().item()
     return right, -F.cross_entropy(logits, labels).item()
@@ -186,16 +187,16 @@ def labelled_features(
     workers: int = 0,
     weights: Mapping[str, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The features ``(N, D)`` and labels ``(N,)`` of a data set.
+    """Return the features ``(N, D)`` and labels ``(N,)`` of a data set.
 
     Args:
         model: an :class:`~hypvision.tasks.ImageClassifier`.
-        dataset: gives images and labels.
-        batch_size: images at a time.
-        workers: processes that load them.
-        weights: of the model, from a checkpoint; None: those that it has.
+        dataset: gives samples with images and labels.
+        batch_size: number of images in a batch.
+        workers: number of processes that load images.
+        weights: weights of the model, from a checkpoint; None: those that it has.
     """
-    apart = torch.Generator()  # the training's own random numbers stay as they are
+    apart = torch.Generator()  # leaves the training's own random numbers as they are
     loader = DataLoader(
         dataset, batch_size, num_workers=workers, collate_fn=default_collate, generator=apart
     )
@@ -218,7 +219,7 @@ def labelled_features(
 
 
 def as_tested(train: Any, held_out: Any) -> Any:
-    """The training data with images prepared as those of the validation data are, without
+    """Return the training data with the transform of the validation data, so without
     augmentation."""
     found = copy.copy(train)
     found.transform = held_out.transform
@@ -228,14 +229,14 @@ def as_tested(train: Any, held_out: Any) -> Any:
 def probe_of(
     model: Any, train: Any, held_out: Any = None, batch_size: int = 32, workers: int = 0
 ) -> Probe:
-    """The probe of an :class:`~hypvision.tasks.ImageClassifier` for its data sets.
+    """Return the probe of an :class:`~hypvision.tasks.ImageClassifier` for its data sets.
 
     Args:
         model: the classifier.
         train: the training data.
         held_out: the validation data, or None.
-        batch_size: images at a time.
-        workers: processes that load them.
+        batch_size: number of images in a batch.
+        workers: number of processes that load images.
     """
     linear_head(model.backbone)
     weights = model.class_weights()
@@ -250,14 +251,14 @@ def probe_of(
 
 @HOOKS.register_module()
 class LinearProbeHook(Hook):
-    """Where ``model.head_init`` is ``"probe"``: fits the linear probe before the first step, puts
-    it into the head, validates it as epoch 0, keeps it as ``probe.pth``, and says at the end which
-    to take: the last checkpoint, or the probe where that was better.
+    """With ``model.head_init="probe"``: fits the linear probe before the first step, puts it into
+    the head, validates it as epoch 0 and saves it as ``probe.pth``. At the end it says which
+    checkpoint to take: the last one, or the probe if the probe was better.
 
-    A training that is resumed goes on with its head.
+    A resumed training continues with its own head.
     """
 
-    # classes are compared before, and the best checkpoint is kept from the first validation on
+    # The hook runs after classes have been compared; the first validation is that of the probe.
     priority = "LOWEST"
 
     def __init__(self) -> None:
@@ -294,8 +295,8 @@ class LinearProbeHook(Hook):
 
     @staticmethod
     def _fill(runner: Runner, model: Any, probe: Probe) -> None:
-        """Put the probe of the first process into the head, and into that of an average of the
-        weights."""
+        """Put the probe of the first process into the head of the model in all processes, and into
+        the head of each average of its weights."""
         averages = (getattr(hook, "ema_model", None) for hook in runner.hooks)
         models = [model, *(average.module for average in averages if average is not None)]
         for part in models:
@@ -313,7 +314,7 @@ class LinearProbeHook(Hook):
             self._of_training.append((runner.epoch, dict(metrics or {})))
 
     def after_train(self, runner: Runner) -> None:
-        """Say what the probe and the training reached, and which checkpoint has it."""
+        """Print what the probe and the training reached, and which checkpoint to take."""
         if not is_main_process():
             return
         if self._fitted and not self._of_training:
@@ -325,8 +326,8 @@ class LinearProbeHook(Hook):
             ((step, found[key]) for step, found in self._of_training), key=lambda pair: pair[1]
         )
         last = self._of_training[-1][1][key]
-        # the last epoch was better than the best one where few images choose it
-        # (docs/studies/photos.md)
+        # The last epoch counts, not the best one: where few images choose the best epoch, the last
+        # one was better (docs/studies/photos.md).
         better = (
             FILE
             if last < probe
@@ -340,19 +341,19 @@ class LinearProbeHook(Hook):
 
 
 def only_probe(config: Config) -> Config:
-    """Change the config of a classifier so that its training is the linear probe alone, of no step;
-    returns it.
+    """Change the config of a classifier so that its training is only the linear probe, without a
+    step, and return it.
 
     Raises:
-        HypvisionError: for the config of another model.
+        HypvisionError: the config describes another model.
     """
     if config.model.get("type") not in (
         "ImageClassifier",
         "HierarchyClassifier",
     ) or config.model.get("multi_label"):
         raise HypvisionError(
-            "A linear probe is for classifiers of one label an image (ImageClassifier, "
-            f"HierarchyClassifier), and the model of '{config.filename}' is another. Leave out "
+            "A linear probe is for classifiers with one label an image (ImageClassifier, "
+            f"HierarchyClassifier), but the model of '{config.filename}' is another. Leave out "
             "--method probe."
         )
     config.model.head_init = "probe"

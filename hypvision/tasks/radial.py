@@ -3,10 +3,10 @@ general to specific.
 
 >>> model = dict(type="RadialTuning", clip=dict(name="ViT-B-32", pretrained="openai"))
 
-The published training runs a second, frozen text tower, and the empty text by itself, at every
-step, all padded alike. Here the frozen embeddings are computed once and kept on disk
-(:class:`FrozenTextsHook`); a step encodes each distinct text of its batch once, the root among
-them, without padding.
+The published training runs a second, frozen text tower and encodes the empty text separately at
+every step, with all texts padded to the same length. Here the frozen embeddings are computed once
+and kept on disk (:class:`FrozenTextsHook`); a step encodes each distinct text of its batch once,
+together with the root, and without padding.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ _LOSSES = dict(
     EntailmentConeLoss=EntailmentConeLoss,
     MERUEntailmentLoss=MERUEntailmentLoss,
 )
-_TUNED = dict(text="text", image="image", both="full")  # the modes of set_tuning
+_TUNED = dict(text="text", image="image", both="full")  # model.tune to a mode of set_tuning
 _GIVE_IMAGES = "Set train_dataloader.dataset.images to their folder, or model.tune='text'."
 _ROOTS = ("text", "frozen", "parameter")
 
 
 def _check_clip(clip: nn.Module) -> None:
-    """Refuse a CLIP on a hyperboloid, or without a text transformer."""
+    """Raise an error for a CLIP on a hyperboloid, or without a text transformer."""
     if not isinstance(space_of(clip), Sphere):
         raise HypvisionError(
             "Radial tuning measures angles on CLIP's sphere, but this CLIP embeds on a "
@@ -65,13 +65,14 @@ def _check_clip(clip: nn.Module) -> None:
         )
     if "text" not in [tower.modality for tower in find_towers(clip)]:
         raise HypvisionError(
-            f"The model ({type(clip).__name__}) has no text transformer to be tuned."
+            f"The model ({type(clip).__name__}) has no text transformer to tune. Take a CLIP such "
+            "as ViT-B-32."
         )
 
 
 class _Parts(NamedTuple):
-    """What the loss compares: distinct embeddings (N, d), triples of their numbers, what they were
-    before the tuning, and how often each occurs."""
+    """The tensors that the loss compares: distinct ``embeddings`` (N, d), ``triples`` of their row
+    numbers, their ``reference`` before the tuning, and ``counts``, how often each occurs."""
 
     embeddings: Tensor
     triples: Tensor
@@ -81,27 +82,28 @@ class _Parts(NamedTuple):
 
 @MODELS.register_module()
 class RadialTuning(BaseModel):
-    """A text tower that learns chains. Its checkpoints hold the tower (and the root, if it is
-    learned) alone; see :func:`hypvision.clip.radial.weights.merge_tower`.
+    """A CLIP whose text tower, image tower or both learn the order of chains. Its checkpoints only
+    hold the tuned towers (and the root, if it is learned); see
+    :func:`hypvision.clip.radial.weights.merge_tower`.
 
     Args:
-        clip: arguments of :func:`hypvision.clip.models.create_clip`, or what it returns.
+        clip: arguments of :func:`hypvision.clip.models.create_clip`, or the bundle that it returns.
         tune: ``"text"``: the text tower, as published; the image tower is left out. ``"image"``:
-            only the image tower; ``"both"``: both towers. Then the image of a chain is one level
-            more, below the last text, and the image of the next chain of the batch its negative;
-            images, too, are regularised towards their first embeddings. This is our reading of how
-            others train both towers; the data must give images.
+            the image tower; ``"both"``: both towers. With the image tower, the image of a chain is
+            one more level below the last text, its negative is the image of the next chain in the
+            batch, and images, too, are regularised towards their first embeddings. This is how we
+            understand others who train both towers; the data must give images.
         loss: ``dict(type=...)`` of :class:`~hypvision.losses.RadialLoss`,
             :class:`~hypvision.losses.EntailmentConeLoss` or
             :class:`~hypvision.losses.MERUEntailmentLoss`, with its arguments.
-        root: ``"text"``: the embedding of the empty text, which learns with the tower (the official
-            code's); ``"frozen"``: that of the model as it was; ``"parameter"``: a vector that
-            begins there and learns by itself.
-        pairs: of levels, of :func:`hypvision.losses.chain_triples`: ``"next"``, ``"all"``, or pairs
-            such as ``[(0, 1), (0, 3)]``.
+        root: ``"text"``: the embedding of the empty text, which changes with the tower (as in the
+            official code); ``"frozen"``: this embedding before the tuning; ``"parameter"``: a
+            vector that begins there and is learned.
+        pairs: pairs of levels, see :func:`hypvision.losses.chain_triples`: ``"next"``, ``"all"``,
+            or a list such as ``[(0, 1), (0, 3)]``.
     """
 
-    # A resumed training is also regularised towards the weights of `clip`: no checkpoint has them.
+    # Checkpoints lack the weights of `clip`, towards which a resumed training is regularised, too.
     checkpoint_is_partial = True
 
     def __init__(
@@ -144,11 +146,11 @@ class RadialTuning(BaseModel):
 
     @property
     def language(self) -> Language:
-        """The sentences and words of the CLIP that is tuned, for its checkpoints."""
+        """Return the templates and words of the tuned CLIP, as its checkpoints record them."""
         return Language(self.bundle.templates, self.bundle.words)
 
     def encode(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Unit embeddings ``(N, d)`` of distinct texts, and the root ``(d,)``."""
+        """Return unit embeddings ``(N, d)`` of distinct texts, and the root ``(d,)``."""
         own = self.root_kind == "text" and "" not in texts
         tokens = self.tokenizer([*texts, ""] if own else list(texts))
         embeddings = Sphere().embed(encode_packed(self.clip, tokens), "text")
@@ -157,7 +159,7 @@ class RadialTuning(BaseModel):
         return embeddings[: len(texts)], embeddings[-1 if own else list(texts).index("")]
 
     def encode_images(self, inputs: Tensor) -> Tensor:
-        """Unit embeddings ``(b, d)`` of images."""
+        """Return unit embeddings ``(b, d)`` of images."""
         return Sphere().embed(encode_image(self.clip, self.bundle.normalised(inputs)), "image")
 
     def forward(
@@ -168,13 +170,13 @@ class RadialTuning(BaseModel):
         image: Sequence[str] = (),
         mode: str = "tensor",
     ) -> Any:
-        """mmengine's modes; ``positive`` and ``negative``: L levels of b texts; ``inputs``: uint8
-        (b, 3, H, W), and ``image``: their names, where the image tower trains.
+        """Compute what mmengine's ``mode`` asks for. ``positive`` and ``negative`` are L levels of
+        b texts; if the image tower trains, ``inputs`` are uint8 images (b, 3, H, W) and ``image``
+        their names.
 
         Returns:
             ``"tensor"``: unit embeddings (2 L, b, d), positives first; ``"loss"``: the parts of the
-                loss;
-            ``"predict"``: for each chain a dict with the ``radii`` (L,) of its texts.
+            loss by name; ``"predict"``: for each chain a dict with the ``radii`` (L,) of its texts.
         """
         one_of(("tensor", "loss", "predict"), mode=mode)
         levels = len(positive)
@@ -209,20 +211,21 @@ class RadialTuning(BaseModel):
         return self.loss(parts.embeddings, parts.triples, root, parts.reference, parts.counts)
 
     def _reference_of(self, texts: Sequence[str], embeddings: Tensor) -> Tensor | None:
-        """The frozen embeddings of texts; None for a loss without a prior."""
+        """Return the frozen embeddings of texts; None if the loss has no prior."""
         if not self.loss.prior:
             return None
         if self.reference is None:
             raise HypvisionError(
-                "The frozen embeddings of the texts are not there. Add "
-                "custom_hooks=[dict(type='FrozenTextsHook')] or set loss.prior=0."
+                "The frozen embeddings of the texts are missing. Add "
+                "custom_hooks=[dict(type='FrozenTextsHook')] to the config, or set loss.prior=0."
             )
         return self.reference[texts].to(embeddings.device, non_blocking=True)
 
     def _with_images(
         self, parts: _Parts, last: Tensor, inputs: Tensor | None, image: Sequence[str]
     ) -> _Parts:
-        """The images as one level more, below the ``last`` texts (b,) of their chains."""
+        """Return the loss's tensors with the images as one more level, below the ``last`` texts
+        (b,) of their chains."""
         if inputs is None:
             raise HypvisionError(
                 f"The image tower trains, but the data gives no images. {_GIVE_IMAGES}"
@@ -243,10 +246,11 @@ class RadialTuning(BaseModel):
 
 @HOOKS.register_module()
 class FrozenTextsHook(Hook):
-    """Gives a :class:`RadialTuning` the untrained model's embeddings of its training texts.
+    """Gives a :class:`RadialTuning` the untrained model's embeddings of its training texts, and of
+    its training images if the image tower trains.
 
-    It runs before a checkpoint is resumed: the model is regularised towards the weights that it is
-    made of (``clip``).
+    The hook runs before a checkpoint is resumed, because the model is regularised towards the
+    weights that it is built with (``clip``).
 
     Args:
         folder, dtype: see :func:`hypvision.clip.features.frozen_texts`.
@@ -276,8 +280,8 @@ class FrozenTextsHook(Hook):
 
 @METRICS.register_module()
 class ChainOrder(Metric):
-    """Kendall's tau between the radii of a chain's texts and their levels, the mean over chains;
-    NaN without chains."""
+    """Kendall's tau between the radii of a chain's texts and their levels, as the mean over chains;
+    NaN if there are no chains."""
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
         radii = [sample["radii"] for sample in data_samples]
@@ -289,6 +293,6 @@ class ChainOrder(Metric):
 
 
 PREDICTORS["RadialTuning"] = (
-    "It puts texts in order: hypvision clip chains CHAINS --clip NAME --tuned CHECKPOINT measures "
-    "and draws it."
+    "Radial tuning puts texts in order: hypvision clip chains CHAINS --clip NAME "
+    "--tuned CHECKPOINT measures and draws this order."
 )

@@ -23,7 +23,7 @@ _SIDE = 320  # longer side of thumbnails in pixels
 
 
 class Neighbour(NamedTuple):
-    """An image of the gallery: where it is from, its distance from the query, and a small copy."""
+    """An image of the gallery: its frame, its distance from the query, and a small copy of it."""
 
     frame: Frame
     distance: float
@@ -31,7 +31,7 @@ class Neighbour(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A query, an image or a text, with a small copy of it, its neighbours, the nearest first."""
+    """A query (an image or a text), a small copy of it, and its neighbours, the nearest first."""
 
     query: Frame
     image: Image.Image
@@ -39,7 +39,8 @@ class Found(NamedTuple):
 
 
 def find_gallery(gallery: str | Path, every: int = 1) -> Sources:
-    """The images of a folder, or whatever else :func:`find_sources` takes."""
+    """Return the images of a folder with its sub-folders, or of any other source that
+    :func:`find_sources` takes."""
     folder = Path(gallery).expanduser()
     if not folder.is_dir():
         return find_sources(gallery, every)
@@ -56,17 +57,19 @@ def search(
     embedded: tuple[list[Frame], Tensor] | None = None,
     failed: list[str] | None = None,
 ) -> list[Found]:
-    """The ``k`` nearest images of each query, which is not one of its own neighbours.
+    """Return the ``k`` nearest images of each query; a query is not its own neighbour.
 
     Args:
-        queries: images, or texts for a model that reads.
-        gallery: where to search, see :func:`find_gallery`; ``k`` neighbours of a query, or as many
-            as there are.
-        batch, device: images at a time, and where the ``embedder`` is.
-        embedded: what :func:`~hypvision.tasks.embedding.embed_sources` gives for the gallery; None:
-            it is embedded now.
-        failed: a list for the messages of images without an embedding; these images are skipped.
-            None: it raises.
+        embedder: the model.
+        queries: images, or texts for a model that embeds texts.
+        gallery: the images to search, see :func:`find_gallery`.
+        k: number of neighbours of a query; a smaller gallery gives fewer.
+        batch: number of images in a batch.
+        device: device of the ``embedder``.
+        embedded: frames and embeddings of the gallery from
+            :func:`~hypvision.tasks.embedding.embed_sources`; None: they are computed here.
+        failed: a list for the messages of images that cannot be embedded; these are skipped. None:
+            such an image raises an error.
     """
     if isinstance(queries, Sources):
         asked, points = embed_sources(embedder, queries, batch, device, failed)
@@ -91,13 +94,14 @@ def search(
 
 
 def _drawn(number: int, text: str) -> Frame:
-    """A text as an image."""
+    """Return the frame of a text query, whose picture is the drawn text."""
     slug = re.sub(r"[^0-9A-Za-z]+", "-", text)[:40].strip("-")
     return Frame(text, f"{number:02d}_{slug}", None, text_tile(text))
 
 
 def _own_places(asked: Sequence[Frame], frames: Sequence[Frame]) -> Tensor | None:
-    """Where each query is in the gallery, -1 of one that is not; None if none is."""
+    """Return the position of each query in the gallery, -1 for a query that is not in it; None if
+    no query is in it."""
     places = {_identity(frame): number for number, frame in enumerate(frames)}
     own = torch.tensor([places.get(_identity(query), -1) for query in asked])
     if not (own >= 0).any():
@@ -115,15 +119,15 @@ def _identity(frame: Frame) -> tuple[Path, int | None]:
 
 
 def _key(frame: Frame) -> tuple[str, int | None]:
-    """The key that identifies a frame among those of the same sources."""
+    """Return the key that identifies a frame among those of the same sources."""
     return frame.name, frame.number
 
 
 def _small_copies(
     sources: Sources | Iterable[Frame], frames: Iterable[Frame]
 ) -> dict[tuple, Image.Image]:
-    """Copies of those images of the sources that are among the frames, which have no pixels of
-    videos."""
+    """Return small copies of the images of ``frames``, read from the sources, because frames of
+    videos are kept without pixels."""
     wanted = set(map(_key, frames))
     found = {}
     for frame in sources.frames(failed=[]) if isinstance(sources, Sources) else sources:

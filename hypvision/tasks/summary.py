@@ -1,4 +1,5 @@
-"""The models of configs for ``hypvision summary``; see :mod:`hypvision.inference.summary`."""
+"""Models of configs, as ``hypvision summary`` measures them; see
+:mod:`hypvision.inference.summary`."""
 
 from __future__ import annotations
 
@@ -20,20 +21,21 @@ _STAND_INS = tuple(f"class {number}" for number in range(1, 21))
 
 
 def subject_of_config(config: str | Path, size: int | None = None) -> Subject:
-    """The model of a config, a path or the name of one that ships, with random weights, on an image
-    of its test data's size, or of that side."""
+    """Return the model of a config (a path or the name of a shipped config) with random weights,
+    and an input image of the size of its test data, or with side ``size``."""
     loaded = load_config(config)
     kind = loaded.kind
     if kind in ("LanguageModel", "RadialTuning"):
         raise HypvisionError(
-            f"The config '{config}' describes a {kind}, which learns from texts; a summary is of a "
-            "model of images. The text tower of a CLIP: hypvision summary --clip NAME --part text."
+            f"The config '{config}' describes a {kind}, which learns from texts, but a summary is "
+            "for models of images. For the text tower of a CLIP run "
+            "hypvision summary --clip NAME --part text."
         )
     model: Any = untrained_model(loaded, whole=True).eval()
     clip = getattr(getattr(model, "host", model), "clip", None)
     about = ""
     shape = _shape_seen(loaded, clip, size)
-    if kind == "CLIPContrast":  # of pairs: the work for an image is that of its tower
+    if kind == "CLIPContrast":  # measure only the image tower, which does the work for an image
         return Subject(ImageTower(clip).eval(), torch.randn(1, *shape), about="its image tower")
     if clip is not None and not getattr(model, "test_classes", ()):
         model.train_classes = model.test_classes = _STAND_INS
@@ -48,7 +50,7 @@ def subject_of_config(config: str | Path, size: int | None = None) -> Subject:
 
 
 def _shape_seen(config: Run, clip: Any, size: int | None) -> tuple[int, ...]:
-    """Channels, height and width of the images; detectors take larger ones than their CLIP."""
+    """Return channels, height and width of the images; a detector's are larger than its CLIP's."""
     if clip is None or config.scope == "mmdet":
         return input_size(config, size)
     return (3, size, size) if size else (3, *preprocessing_of(clip).size)

@@ -1,5 +1,5 @@
-"""A hierarchy of words, or of photos by their look, as a page in which one walks through the
-Poincare disk."""
+"""A hierarchy of words, or of photos grouped by their features, as a page with a Poincare disk to
+walk through."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from hypvision.tasks.embedding import Embedder, embed_sources
 from hypvision.viz.disk import places_of_hierarchy, plain_name, to_disk
 from hypvision.viz.disk_page import DiskPage
 
-SIDE = 96  # of a thumbnail in pixels
-FRAMES = 40  # pictures of the training, which the page plays
+SIDE = 96  # side of a thumbnail in pixels
+FRAMES = 40  # number of frames of the training that the page plays
 RIM = 0.93  # radius of the outermost name in the disk
 
 
 class Hierarchy(NamedTuple):
-    """What is drawn: names and their ancestors, what is written for each name, and pictures of
-    some names by their row."""
+    """A hierarchy to draw: names and their ancestors (``closure``), the label of each name, and
+    pictures of some names by their row."""
 
     closure: Closure
     labels: list[str]
@@ -40,9 +40,9 @@ class Hierarchy(NamedTuple):
 
 
 def read_words(source: str) -> Hierarchy:
-    """A hierarchy of lines ``animal > mammal > tiger``: in a ``.txt`` file, or with commas or
-    semicolons between them as ``source`` itself; or of pairs, see
-    :func:`~hypvision.data.closures.read_closure`."""
+    """Return the hierarchy that ``source`` names: a ``.txt`` file of lines
+    ``animal > mammal > tiger``; such lines in ``source`` itself, separated by commas or semicolons;
+    or a table of pairs, see :func:`~hypvision.data.closures.read_closure`."""
     if ">" in source and not Path(source).is_file():
         closure = _closure_of_lines(re.split(r"[\n;,]", source))
     elif source.lower().endswith((".csv", ".tsv", ".gz")):
@@ -67,20 +67,23 @@ def group_photos(
     device: str = "cpu",
     failed: list[str] | None = None,
 ) -> Hierarchy:
-    """Photos in a tree of three levels by how alike their features are: Ward's clustering, cut
-    into ``N^(1/3)`` groups of ``N^(2/3)`` smaller ones.
+    """Return photos in a tree of three levels, by how alike their features are: Ward's clustering,
+    cut into about ``N^(1/3)`` groups and ``N^(2/3)`` smaller groups.
 
-    A group is called like the folder of most of its photos, or like two. The messages of photos
-    that cannot be read are added to ``failed``; None: they raise an error.
+    A group has the name of the folder of at least half of its photos, or the names of the two most
+    frequent folders. The messages of photos that cannot be read are added to ``failed``; if it is
+    None, they raise an error.
     """
     frames, vectors = embed_sources(embedder, sources, device=device, failed=failed)
     if len(frames) < 3:
-        raise HypvisionError(f"'{root}' has {len(frames)} photos. A tree needs three or more.")
+        raise HypvisionError(
+            f"'{root}' has {len(frames)} photos, but a tree needs at least three. Add photos."
+        )
     groups = _groups(vectors)
     folders = np.array([Path(frame.file).parent.name for frame in frames])
     labels = {"": Path(root).resolve().name}
     told = np.char.add(folders, "/")
-    if len(set(folders)) == 1:  # whose name tells nothing
+    if len(set(folders)) == 1:  # the name of a single folder does not tell groups apart
         folders = told = np.full(len(frames), "")
     chains = []
     for photo, frame in enumerate(frames):
@@ -103,7 +106,7 @@ def group_photos(
 
 
 def _groups(vectors: Tensor) -> list[np.ndarray]:
-    """The numbers of the groups of each photo, in few groups and in more."""
+    """Return two arrays with the number of each photo's group: of few groups, and of more."""
     clustering = require("scipy.cluster.hierarchy", "viz")
     merges = clustering.linkage(F.normalize(vectors.double(), dim=1).numpy(), "ward")
     count = len(vectors)
@@ -114,17 +117,17 @@ def _groups(vectors: Tensor) -> list[np.ndarray]:
 
 
 def _common(names: Sequence[str]) -> str:
-    """The name that half of all have, or else the two most frequent ones."""
+    """Return the name that at least half of all have, or else the two most frequent names."""
     ranked = Counter(names).most_common(2)
     kept = ranked[:1] if 2 * ranked[0][1] >= len(names) else ranked
     return ", ".join(name for name, _ in kept)
 
 
 def in_order(closure: Closure) -> Tensor:
-    """Tangent vectors ``(N, 2)`` to begin with, small ones: the names without others below them in
-    the order of the tree around the origin, the others in the middle of theirs.
+    """Return small tangent vectors ``(N, 2)`` from which the training begins: leaves lie around the
+    origin in the order of the tree, every other name in the middle of its leaves.
 
-    From random ones a name may settle on the wrong side of others, which it cannot pass.
+    With random vectors a name may start on the wrong side of other names, which it cannot pass.
     """
     count = len(closure.names)
     below: list[list[int]] = [[] for _ in range(count)]
@@ -142,7 +145,7 @@ def in_order(closure: Closure) -> Tensor:
     angles = torch.arange(len(leaves), dtype=torch.float32) * (2 * torch.pi / len(leaves))
     start = torch.zeros(count, 2)
     start[leaves] = torch.stack([angles.cos(), angles.sin()], 1)
-    ends = torch.zeros(count, count)  # which leaves are below which name
+    ends = torch.zeros(count, count)  # row: a name, column: 1 if this leaf is below it
     ends[closure.pairs[:, 1], closure.pairs[:, 0]] = 1.0
     ends[:, [bool(names) for names in below]] = 0.0
     inner = ends.any(1)
@@ -151,11 +154,11 @@ def in_order(closure: Closure) -> Tensor:
 
 
 def settle(hierarchy: Hierarchy, title: str, steps: int = 400, seed: int = 0) -> DiskPage:
-    """Train points of the names in two dimensions; returns what the page shows, the training
-    included.
+    """Train points of the names in two dimensions, and return the content of the page, including
+    frames of the training.
 
     The name with the most names below it is in the middle. All distances from it are multiplied by
-    one factor, such that the outermost name is at the radius :data:`RIM`.
+    one factor, so that the outermost name is at the radius :data:`RIM`.
     """
     closure = hierarchy.closure
     space = Lorentz(1.0)

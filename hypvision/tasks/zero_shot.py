@@ -1,9 +1,9 @@
 """Zero-shot evaluation of a CLIP on the data sets of a suite: classes, a tree of classes, retrieval
 and the choice between two captions. The command is ``hypvision clip evaluate``.
 
-Each data set has a result file in the form of CLIP_benchmark, with what else the numbers depend on
-under ``hypvision``; a set whose file is there, of the same weights, prompts and data, is not
-measured again.
+Each data set has a result file in the form of CLIP_benchmark; its entry ``hypvision`` says what
+else the numbers depend on. A data set whose file exists, for the same weights, prompts and data, is
+not measured again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SHOWN = {
     "retrieval": _RECALLS,
     "pairs": ["acc"],
 }
-"""The metrics of a task that papers report, by their names in the result files."""
+"""The metrics of each task that papers report, by their names in the result files."""
 
 _TASKS = {
     "classification": "zeroshot_classification",
@@ -63,9 +63,9 @@ _TASKS = {
 
 
 class Result(NamedTuple):
-    """A result file, in the form of CLIP_benchmark: shares are from 0 to 1. ``hypvision`` says what
-    it is of, how images are resized, a hash of the weights, the place of the data and the prompts;
-    and has the number of images, or of choices, and a note."""
+    """A result file in the form of CLIP_benchmark, with shares from 0 to 1. ``hypvision`` holds how
+    images are resized, a hash of the weights, the place of the data, the prompts, the number of
+    images (or of choices) and a note."""
 
     dataset: str
     model: str
@@ -81,10 +81,10 @@ class Evaluator:
 
     Args:
         clip: the model.
-        options: what it was created with, ``name`` and ``pretrained``, for the result files.
-        suite: of :data:`hypvision.data.zero_shot.PUBLISHED`.
-        root: the folder of all data.
-        out: the folder of the result files.
+        options: ``name`` and ``pretrained`` with which the model was created, for the result files.
+        suite: one of :data:`hypvision.data.zero_shot.PUBLISHED`.
+        root: folder of all data sets.
+        out: folder of the result files.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Evaluator:
         self._last: dict[Any, tuple[Labelled, Tensor]] = {}
 
     def __call__(self, benchmark: Benchmark) -> tuple[Result, bool]:
-        """The result of a data set, and whether it was there already."""
+        """Return the result of a data set, and whether its file existed already."""
         templates: list[str] = []
         note = ""
         if benchmark.task in ("classification", "tree"):
@@ -133,8 +133,8 @@ class Evaluator:
         return found, False
 
     def classified(self, benchmark: Benchmark, templates: Sequence[str]) -> tuple[Labelled, Tensor]:
-        """Images of classes, and their similarities to all classes ``(N, C)``; the last ones are
-        kept, for the tree of the same classes."""
+        """Return labelled images, and their similarities to all classes ``(N, C)``; the last result
+        is kept, because the tree of the same classes uses it again."""
         key = (benchmark.reader, benchmark.also or benchmark.place, tuple(templates))
         if key not in self._last:
             data = benchmark.read(self.root)
@@ -144,10 +144,12 @@ class Evaluator:
         return self._last[key]
 
     def embed(self, paths: Sequence[str], squash: bool = False) -> Tensor:
-        """Points of images; ``squash``: their shape becomes that of the model's images, as the
-        suites of MERU's successors have it where there are captions."""
+        """Return points of images. With ``squash`` images are resized to the model's shape without
+        cropping, as the suites of MERU's successors do for data with captions."""
         if not paths:
-            raise HypvisionError("There are no test images in it. Take an intact copy.")
+            raise HypvisionError(
+                "The data set has no test images. Take an intact copy of the data set."
+            )
         height, width = preprocessing_of(self.clip.model).size
 
         def read(path: str) -> Image.Image:
@@ -159,20 +161,20 @@ class Evaluator:
         return embed_readable(self.clip, paths, None, read=read)[1]
 
     def texts(self, texts: Sequence[str]) -> Tensor:
-        """Points of texts."""
+        """Return points of texts."""
         return embed_texts(self.clip.model, self.clip.tokenizer, texts)
 
 
 @torch.no_grad()
 def _class_points(clip: CLIPBundle, names: Sequence[str], templates: Sequence[str]) -> Tensor:
-    """Points ``(C, d)`` of classes, means over the templates."""
+    """Return points ``(C, d)`` of classes, each the mean over the templates."""
     texts = [template.replace("{}", name) for name in names for template in templates]
     tokens = torch.cat([clip.tokenizer(texts[i : i + 4096]) for i in range(0, len(texts), 4096)])
     features = encode_by_length(clip.model, tokens, budget=4096)
     return clip.space.mean(features.unflatten(0, (len(names), len(templates))), "text")
 
 
-# The tasks: metrics, the number of images and a note
+# Functions that measure a task: they return metrics, the number of images and a note
 
 _Measured = tuple[dict[str, float], int, str]
 
@@ -216,7 +218,8 @@ def _retrieval(evaluator: Evaluator, benchmark: Benchmark, _: Sequence[str]) -> 
     owners = [number for number, row in enumerate(rows) for _ in row.texts]
     texts = evaluator.texts([text for row in rows for text in row.texts])
     space = evaluator.clip.space
-    # a caption is its number: two images may have the same words, each of which counts for its own
+    # Each caption is identified by its number: two images may have the same words, but each image
+    # has its own captions.
     samples = [
         dict(image=images[owner], text=text, caption=str(number), name=str(owner), space=space)
         for number, (owner, text) in enumerate(zip(owners, texts))
@@ -246,7 +249,7 @@ def _pairs(evaluator: Evaluator, benchmark: Benchmark, _: Sequence[str]) -> _Mea
 
 
 def _similarities(space: Space, images: Tensor, texts: Tensor) -> Tensor:
-    """Similarities ``(N,)`` of images with one text each, in float64."""
+    """Return similarities ``(N,)`` of images with one text each, in float64."""
     parts = zip(images.cpu().double().split(256), texts.cpu().double().split(256))
     return torch.cat([space.similarity(x, y).diagonal() for x, y in parts])
 
@@ -259,12 +262,13 @@ _MEASURES: dict[str, Callable[[Evaluator, Benchmark, Sequence[str]], _Measured]]
 }
 
 
-# The table
+# The table of results
 
 
 def table(suite: str, results: Mapping[str, tuple[Benchmark, Result]]) -> list[dict[str, str]]:
-    """A row for each set and reported metric, by the name of the set: what was measured, the
-    published numbers of other models, and notes. Shares are in percent, but for those of a tree."""
+    """Return a row for each data set and reported metric: the measured number, the published
+    numbers of other models, and notes. ``results`` are named by data set. Shares are in percent,
+    except those of a tree."""
     reported = published()
     rows = []
     for name, (benchmark, result) in results.items():
@@ -286,7 +290,7 @@ def _text(task: str, value: float) -> str:
 
 
 def _overall(suite: str, results: Mapping[str, tuple[Benchmark, Result]]) -> list[dict[str, str]]:
-    """The share of all items of SugarCrepe, once all its files are measured."""
+    """Return a row with the share of all items of SugarCrepe, once all its files are measured."""
     parts = [found for name, (_, found) in results.items() if name.startswith("sugar_crepe/")]
     if len(parts) < 7:
         return []

@@ -1,4 +1,4 @@
-"""Images of what a model has learned. Needs NumPy and Pillow, which come with torchvision.
+"""Pictures of what a model has learned. They need NumPy and Pillow, which come with torchvision.
 
 >>> model = timm.create_model("hcformer_nano")
 >>> explain(model, Image.open("cat.jpg"))["regions"].show()

@@ -1,7 +1,7 @@
 """Where a classifier sees a class: Grad-CAM (Selvaraju et al., ICCV 2017).
 
 >>> model = timm.create_model("resnet18", pretrained=True).eval()
->>> heat = class_map(model, x)  # of the class with the highest score
+>>> heat = class_map(model, x)  # for the class with the highest score
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ from hypvision.io.errors import HypvisionError
 from hypvision.io.images import to_rgb
 from hypvision.viz.clusters import evaluating
 
-_OPACITY = 0.65  # of the colour where the map has its maximum
+_OPACITY = 0.65  # opacity of the colour where the map has its maximum
 
 
 def class_map(model: nn.Module, x: Tensor, label: int | None = None) -> Tensor:
-    r"""The map :math:`\mathrm{relu}(\sum_c \alpha_c A_c)` of the last features :math:`A`, where
-    :math:`\alpha_c` is the mean gradient of the logit with respect to channel c (eqs. 1 and 2).
+    r"""Return the map :math:`\mathrm{relu}(\sum_c \alpha_c A_c)` of the last features :math:`A`,
+    where :math:`\alpha_c` is the mean gradient of the logit with respect to channel c (eqs. 1 and
+    2).
 
-    Of a ViT, whose head may read the class token alone, the features are those that enter the last
-    block, as far as they are of patches.
+    For a ViT, whose head may read only the class token, the features are the patch tokens that
+    enter the last block.
 
     Args:
-        model: of timm, or with its ``forward_features`` and ``forward_head``; its mode and weights
-            are left as they are.
+        model: a timm model, or one with ``forward_features`` and ``forward_head`` as in timm; its
+            mode and weights are left as they are.
         x: a normalised image ``(1, channels, H, W)``.
-        label: number of the class; None: that with the largest logit.
+        label: number of the class; None: the class with the largest logit.
 
     Returns:
-        ``(h, w)`` from 0 to 1, float32; 0 everywhere where no feature speaks for the class.
+        ``(h, w)`` from 0 to 1, float32; 0 everywhere if no feature speaks for the class.
     """
     kept: list[Tensor] = []
     layer = _last_block(model)
@@ -43,7 +44,7 @@ def class_map(model: nn.Module, x: Tensor, label: int | None = None) -> Tensor:
         handle = layer.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
     try:
         with evaluating(model), torch.enable_grad():
-            # gradients reach the features of a frozen model, too
+            # The input requires a gradient, so that a frozen model has gradients of features, too.
             network: Any = model
             features = network.forward_features(x.detach().requires_grad_())
             logits = network.forward_head(features)
@@ -60,22 +61,22 @@ def class_map(model: nn.Module, x: Tensor, label: int | None = None) -> Tensor:
 
 
 def _last_block(model: nn.Module) -> nn.Module | None:
-    """The last block of a ViT; None of networks whose head reads the whole last map."""
+    """Return the last block of a ViT; None for networks whose head reads the whole last map."""
     blocks = getattr(model, "blocks", None)
     tokens = hasattr(model, "num_prefix_tokens") and isinstance(blocks, nn.Sequential)
     return blocks[-1] if tokens and blocks is not None else None
 
 
 def _as_map(model: nn.Module, features: Tensor, x: Tensor) -> Tensor:
-    """Features of one image as a map ``(C, h, w)``."""
+    """Return the features of one image as a map ``(C, h, w)``."""
     if features.dim() == 3:
         patches = features[0, int(getattr(model, "num_prefix_tokens", 0)) :]
         height, width = x.shape[-2:]
         rows = round((len(patches) * height / width) ** 0.5)
         if rows < 1 or len(patches) % rows:
             raise HypvisionError(
-                f"The {len(patches)} tokens of {type(model).__name__} are no map of its image, so "
-                "that it cannot be shown where it sees a class."
+                f"The {len(patches)} tokens of {type(model).__name__} do not form a map of its "
+                "image, so where it sees a class cannot be shown. Take another model."
             )
         return patches.T.unflatten(1, (rows, len(patches) // rows))
     if features.dim() != 4:
@@ -88,13 +89,15 @@ def _as_map(model: nn.Module, features: Tensor, x: Tensor) -> Tensor:
 
 
 def boundary_map(radius: Tensor) -> Tensor:
-    """Where borders of classes should be ``(h, w)``, 0 to 1, by the distances of an image's pixels
-    from the origin: 1 less their share of the largest (Ghadimi Atigh et al., CVPR 2022)."""
+    """Return a map ``(h, w)`` from 0 to 1 of where borders of classes should be: 1 minus the
+    distance of each pixel's embedding from the origin (``radius``), divided by the largest distance
+    in the image (Ghadimi Atigh et al., CVPR 2022)."""
     return 1 - radius / radius.max().clamp(min=torch.finfo(radius.dtype).tiny)
 
 
 def draw_class_map(image: Image.Image, heat: Tensor) -> Image.Image:
-    """The image with a map ``(h, w)`` over it, enlarged smoothly, in red where it is high."""
+    """Return the image in grey with a map ``(h, w)``, enlarged smoothly, over it: red where the map
+    is high."""
     image = to_rgb(image)
     large = F.interpolate(heat[None, None].float(), (image.height, image.width), mode="bilinear")[
         0, 0

@@ -1,9 +1,9 @@
 """Drawings of the clusters of a clustering backbone over the image.
 
-A backbone with ``forward_assignments`` (:class:`~hypvision.models.hcformer.HCFormer`) gives the
-soft assignments of pixels to centres in each of its blocks, of two levels: patch (Euclidean, inside
-a window) and window (hyperbolic, over the whole map). Stages, blocks and heads are counted from 0,
-as in the names of the modules (``stages.2.blocks.5``).
+A backbone with ``forward_assignments`` (:class:`~hypvision.models.hcformer.HCFormer`) gives, for
+each of its blocks, the soft assignments of pixels to centres at two levels: patch (Euclidean,
+inside a window) and window (hyperbolic, over the whole map). Stages, blocks and heads are counted
+from 0, as in the names of the modules (``stages.2.blocks.5``).
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from hypvision.viz.palette import label_colours
 from hypvision.viz.sheet import titled_sheet
 
 LEVELS = ("patch", "window")
-STRIDE = 32  # image sides are rounded to multiples of this
+STRIDE = 32  # the sides of the images that a model sees are multiples of this
 LONGEST = 8  # largest ratio of the sides of an image
-NARROWEST = 120  # least width of a tile in pixels, for the text
-LARGEST = 64_000_000  # largest grid in pixels; tiles have the resolution of the photo if they fit
-NEARLY_UNIFORM = 0.1  # mean confidence below which a row of maps is called uniform
+NARROWEST = 120  # least width of a tile in pixels, so that the text below it fits
+LARGEST = 64_000_000  # largest grid in pixels; smaller grids have tiles of the photo's resolution
+NEARLY_UNIFORM = 0.1  # mean confidence below which a row of maps is called nearly uniform
 
 _logger = logging.getLogger(__name__)
 
 
 @runtime_checkable
 class ClusteringModel(Protocol):
-    """A model whose clusters can be drawn."""
+    """The methods of a model whose clusters can be drawn."""
 
     def forward_assignments(self, x: Tensor, /) -> list[StageAssignments]:
-        """The soft assignments of every block."""
+        """Return the soft assignments of every block."""
 
     def forward_features(self, x: Tensor, /) -> Tensor:
-        """The final feature map ``(B, C, h, w)``."""
+        """Return the final feature map ``(B, C, h, w)``."""
 
 
-# Label maps
+# Maps of labels and of confidence
 
 
 def cluster_map(
@@ -60,16 +60,16 @@ def cluster_map(
     size: tuple[int, int] | None = None,
     index: int = 0,
 ) -> np.ndarray:
-    """The arg-max centre of every pixel.
+    """Return, for every pixel, the centre with the largest assignment.
 
     Args:
-        assignment: of a block, with M centres in a window and K over the map.
-        head: which head.
+        assignment: soft assignments of a block, with M centres in a window and K over the map.
+        head: number of the head.
         level: ``"patch"``: labels are ``window * M + centre``, unique over the map; ``"window"``:
             each pixel has the label, 0 to K - 1, of the window that it lies in.
-        size: (height, width) to enlarge the map to, by repeating pixels; None: that of the
-            assignment.
-        index: which image of the batch.
+        size: (height, width) to which the map is enlarged by repeating pixels; None: the size of
+            the assignment.
+        index: number of the image in the batch.
 
     Returns:
         Labels ``(H, W)``, int64.
@@ -89,7 +89,8 @@ def confidence_map(
     size: tuple[int, int] | None = None,
     index: int = 0,
 ) -> np.ndarray:
-    """How far each pixel is from an even share among its centres: 0 uniform, 1 hard, ``(H, W)``.
+    """Return how far each pixel is from an even share among its centres: 0 uniform, 1 hard,
+    ``(H, W)``.
 
     For the largest weight w among M centres it is ``(w - 1/M) / (1 - 1/M)``; 0 if there is only one
     centre. Arguments and errors as for :func:`cluster_map`.
@@ -103,19 +104,19 @@ def confidence_map(
 
 
 def _weights(assignment: ClusterAssignment, head: int, level: str, index: int) -> Tensor:
-    """The soft assignments of one head to its centres: ``(M, H, W)``, or ``(K, fold, fold)`` of the
-    window level."""
+    """Return the soft assignments of one head to its centres: ``(M, H, W)``, or for the window
+    level ``(K, fold, fold)``."""
     one_of(LEVELS, level=level)
     weights: Tensor | None = getattr(assignment, level)
     if weights is None:
-        raise ValueError("This block has no window level.")
+        raise ValueError("This block has no window level. Give level='patch'.")
     between(0, weights.shape[1] - 1, integer=True, head=head)
     return weights[index, head].detach()
 
 
 def enlarge(labels: np.ndarray, size: Sequence[int] | None) -> np.ndarray:
-    """A map at another (height, width) by nearest neighbours: of m rows, row y of the n new ones is
-    floor(y m / n)."""
+    """Return a map enlarged to another (height, width) by repeating pixels: row y of the n new rows
+    is row floor(y m / n) of the m old ones; None keeps the size."""
     if size is None:
         return labels
     rows, columns = (np.arange(new) * old // new for new, old in zip(size, labels.shape))
@@ -123,13 +124,14 @@ def enlarge(labels: np.ndarray, size: Sequence[int] | None) -> np.ndarray:
 
 
 def kmeans(points: Tensor, k: int, weights: Tensor | None = None, seed: int = 0) -> Tensor:
-    """Weighted k-means with k-means++ starts, the best of four; the same result at every call.
+    """Cluster points by weighted k-means with k-means++ starts, the best of four; every call gives
+    the same result.
 
     Args:
         points: ``(n, d)``.
-        k: clusters wanted.
+        k: number of clusters.
         weights: ``(n,)``, > 0; None: all 1.
-        seed: of the random starts.
+        seed: seed of the random starts.
 
     Returns:
         Labels ``(n,)``: 0, 1, ...; exactly k of them, or as many as there are distinct points if
@@ -162,7 +164,8 @@ def kmeans(points: Tensor, k: int, weights: Tensor | None = None, seed: int = 0)
 
 
 def _improved(points: Tensor, mass: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
-    """Labels ``(n,)`` and centres ``(k, d)`` after the steps of k-means, until they stay."""
+    """Return labels ``(n,)`` and centres ``(k, d)`` after steps of k-means until the labels stay
+    the same."""
     k = len(centers)
     previous = torch.empty(0)
     for _ in range(100):
@@ -188,8 +191,8 @@ def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _spread_start(points: Tensor, mass: Tensor, k: int, generator: torch.Generator) -> Tensor:
-    """k-means++: each next centre is drawn with probability proportional to mass * squared distance
-    to the nearest."""
+    """Return the first centres of k-means++: each next centre is drawn with a probability
+    proportional to its mass times the squared distance to the nearest centre so far."""
     chosen = [int(torch.multinomial(mass, 1, generator=generator))]
     nearest = _squared_distances(points, points[chosen]).squeeze(1)
     for _ in range(k - 1):
@@ -199,8 +202,8 @@ def _spread_start(points: Tensor, mass: Tensor, k: int, generator: torch.Generat
 
 
 def _follow(assignments: Sequence[ClusterAssignment], head: int) -> list[np.ndarray]:
-    """The clusters of the finest map, and those that they form at each coarser one: labels 0, 1,
-    ... ``(H, W)`` each.
+    """Return the clusters of the finest map, and those that they form at each coarser map: for each
+    map labels 0, 1, ... ``(H, W)``.
 
     A cluster goes as a whole to the coarser centre with the largest sum of assignments of its
     pixels.
@@ -233,8 +236,8 @@ def merge_clusters(
     head: int = 0,
     seed: int = 0,
 ) -> np.ndarray:
-    """Regions from the clusters of all stages, as :func:`merge_regions` describes, of the first
-    image of a batch.
+    """Return regions made from the clusters of all stages, as :func:`merge_regions` describes, for
+    the first image of a batch.
 
     Args:
         stage_assignments: the result of ``forward_assignments``; the last block of each stage is
@@ -243,7 +246,8 @@ def merge_clusters(
         k, head, seed: as for :func:`merge_regions`.
 
     Returns:
-        Labels ``(H, W)`` of the finest assignment, by falling area: 0 is the largest region.
+        Labels ``(H, W)`` in the resolution of the finest stage, sorted by area: 0 is the largest
+        region.
     """
     at_least(1, integer=True, k=k)
     last = {entry.stage: entry.assignment for entry in stage_assignments}
@@ -277,13 +281,13 @@ def merge_regions(
     Args:
         model: a model with ``forward_assignments`` and ``forward_features``.
         image: normalised image ``(3, H, W)`` or ``(1, 3, H, W)``.
-        k: regions wanted.
-        head: which head to follow; a stage with fewer heads uses its last.
-        seed: of k-means.
+        k: number of regions.
+        head: number of the head to follow; a stage with fewer heads uses its last.
+        seed: seed of k-means.
 
     Returns:
-        Labels ``(H, W)``, int64, by falling area: 0 is the largest region. There are k of them;
-        fewer only where the image has fewer clusters or features that differ (an image of one
+        Labels ``(H, W)``, int64, sorted by area: 0 is the largest region. There are k of them, or
+        fewer only if the image has fewer clusters or fewer different features (an image of one
         colour).
 
     Raises:
@@ -297,7 +301,8 @@ def merge_regions(
 
 @torch.no_grad()
 def _look(model: nn.Module, x: Tensor) -> tuple[list[StageAssignments], Tensor]:
-    """Assignments and final features in evaluation mode; the model is left as it was."""
+    """Return assignments and final features of images in evaluation mode; the model's mode is left
+    as it was."""
     if not isinstance(model, ClusteringModel):
         raise HypvisionError(
             f"The model {type(model).__name__} does not cluster: it has no forward_assignments. "
@@ -310,7 +315,8 @@ def _look(model: nn.Module, x: Tensor) -> tuple[list[StageAssignments], Tensor]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the block; afterwards every module has the mode that it had before."""
+    """Put a model into evaluation mode inside the block; afterwards every module has the mode that
+    it had before."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -320,18 +326,18 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-# Images
+# Drawing images
 
 
 def draw_regions(
     image: Image.Image, labels: np.ndarray, alpha: float = 0.5, outlines: bool = True
 ) -> Image.Image:
-    """The image with each label's colour over it, by ``labels`` ``(H, W)``, integers >= 0, enlarged
-    by repeating pixels.
+    """Return the image with each label's colour over it; ``labels`` ``(H, W)``, integers >= 0, are
+    enlarged by repeating pixels.
 
     Args:
         alpha: opacity of the colours, 0 to 1.
-        outlines: draw the borders between labels white.
+        outlines: draw white borders between labels.
     """
     labels = enlarge(np.asarray(labels), (image.height, image.width))
     painted = paint(image, labels, label_colours(int(labels.max()) + 1), alpha)
@@ -345,7 +351,7 @@ def draw_regions(
 
 
 _Row: TypeAlias = tuple[StageAssignments, str, list[int]]
-"""A row of a grid of cluster maps: the assignments of a block, the level and the heads."""
+"""A row of a grid of cluster maps: the assignments of a block, the level, and numbers of heads."""
 
 
 def _rows(
@@ -355,11 +361,11 @@ def _rows(
     head: int | None,
     level: str,
 ) -> list[_Row]:
-    """The rows that :func:`draw_cluster_maps` draws."""
+    """Return the rows that :func:`draw_cluster_maps` draws."""
     one_of((*LEVELS, "both"), level=level)
     names = LEVELS if level == "both" else (level,)
     entries = list(stage_assignments)
-    # the last block of each stage among those that are asked for
+    # For each stage this keeps the last one of the blocks that are asked for.
     chosen = {e.stage: e for e in entries if block in (None, e.block) and stage in (None, e.stage)}
     rows: list[_Row] = []
     for entry in chosen.values():
@@ -376,13 +382,13 @@ def _rows(
 
 
 def _centres(entry: StageAssignments, level: str) -> int:
-    """How many centres a level of a block has; 0 without this level."""
+    """Return how many centres a level of a block has; 0 if it does not have this level."""
     weights: Tensor | None = getattr(entry.assignment, level)
     return 0 if weights is None else weights.shape[2]
 
 
 def _told(entries: Sequence[StageAssignments]) -> str:
-    """The blocks, heads and levels of each stage, for a message."""
+    """Return a text that lists the blocks, heads and levels of each stage, for a message."""
     said = []
     for entry in {entry.stage: entry for entry in entries}.values():
         heads = f"heads 0 to {entry.assignment.patch.shape[1] - 1}"
@@ -401,22 +407,23 @@ def draw_cluster_maps(
     level: str = "both",
     alpha: float = 0.6,
 ) -> Image.Image:
-    """A grid of cluster maps over the image: a row a stage and level, a column a head.
+    """Draw a grid of cluster maps over the image: a row for each stage and level, a column for each
+    head.
 
-    The opacity of a pixel is its confidence (:func:`confidence_map`) divided by the largest of its
-    map, times ``alpha``; the mean confidence stands below each map. Levels of a single centre are
-    left out.
+    The opacity of a pixel is its confidence (:func:`confidence_map`) divided by the largest one of
+    its map, times ``alpha``; the mean confidence stands below each map. Levels with a single centre
+    are left out.
 
     Args:
-        image: the photo; the model may have seen it smaller. Its tiles are smaller where the grid
-            would have more than 64 million pixels, and at least wide enough for the lines below
+        image: the photo; the model may have seen it smaller. Its tiles are smaller if the grid
+            would have more than 64 million pixels, but at least wide enough for the lines below
             them.
-        stage_assignments: what ``forward_assignments`` gives; the first image of the batch is
+        stage_assignments: the result of ``forward_assignments``; the first image of the batch is
             drawn.
-        stage, head: only this one; None: all.
-        block: which block of each stage; None: the last.
+        stage, head: number of the only stage or head to draw; None: all.
+        block: number of the block in each stage; None: the last.
         level: ``"patch"``, ``"window"`` or ``"both"``.
-        alpha: opacity of the colours, 0 to 1.
+        alpha: largest opacity of the colours, 0 to 1.
 
     Returns:
         The grid; each row begins with the image itself. Lines below the tiles name block, level and
@@ -452,12 +459,16 @@ def prepare_for(
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
 ) -> tuple[Image.Image, Tensor]:
-    """An image of any size and mode, resized so that its short side has ``size`` pixels, a multiple
-    of 32, and the long side is rounded to one; and the tensor ``(1, C, H, W)``, normalised by what
-    timm resolves for a model where ``mean`` or ``std`` is None, grey where the mean has a single
-    value."""
+    """Resize an image of any size and mode for a model, and return it together with its normalised
+    tensor ``(1, C, H, W)``.
+
+    The short side gets ``size`` pixels, a multiple of 32, and the long side is rounded to such a
+    multiple. ``mean`` and ``std`` are by default what timm resolves for the model; the image
+    becomes grey if the mean has a single value."""
     if size < STRIDE or size % STRIDE:
-        raise HypvisionError(f"size must be a multiple of {STRIDE}, at least {STRIDE}; got {size}.")
+        raise HypvisionError(
+            f"size must be a multiple of {STRIDE} and at least {STRIDE}, got {size}."
+        )
     if max(image.size) > LONGEST * min(image.size):
         raise HypvisionError(
             f"An image of {image.width} x {image.height} pixels is too narrow: crop it to at most "
@@ -496,15 +507,15 @@ def explain_image(
     head: int | None = None,
     level: str = "both",
 ) -> dict[str, Image.Image]:
-    """Both views of an image, at its own resolution; a warning names the maps whose assignments are
-    nearly uniform.
+    """Draw the clusters and the regions of an image at its own resolution; a warning names the maps
+    whose assignments are nearly uniform.
 
     Args:
         model: a model with ``forward_assignments`` and ``forward_features``; its mode and weights
             are left as they are.
-        image: any size and mode.
-        size: short side that the model sees, a multiple of 32.
-        regions: how many regions to merge the clusters into; 0 for none.
+        image: an image of any size and mode.
+        size: short side of the image that the model sees, a multiple of 32.
+        regions: number of regions to merge the clusters into; 0 for none.
         mean, std: normalisation; None: what timm resolves for the model.
         stage, block, head, level: see :func:`draw_cluster_maps`; regions follow ``head``, or head
             0.

@@ -1,4 +1,4 @@
-"""Curves of trainings, from the logs that they write: ``WORK_DIR/TIME/vis_data/scalars.json``."""
+"""Curves of trainings, drawn from their logs ``WORK_DIR/TIME/vis_data/scalars.json``."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from hypvision.viz.palette import line_colours
 from hypvision.viz.sheet import save_figure
 
 LOG = "vis_data/scalars.json"
-_SUFFIXES = {"train": "", "val": " (validation)"}  # of the titles of panels
-_PLACES = ("step", "iter", "epoch")  # keys of a line of the log that say how far the training was
-MOST = 15  # panels of a figure for which no quantities were chosen
+_SUFFIXES = {"train": "", "val": " (validation)"}  # endings of the titles of panels
+_PLACES = ("step", "iter", "epoch")  # keys of a log line that say how far the training was
+MOST = 15  # largest number of panels of a figure whose quantities were not chosen
 
 
 class Curve(NamedTuple):
-    """A quantity of a run."""
+    """The values that a run has logged of one quantity."""
 
     run: str  # name of the run
-    split: str  # "train" or "val"
-    quantity: str  # name in the log
-    unit: str  # of the steps, "iteration" or "epoch"
-    steps: list[float]  # where each value was taken
+    split: str  # "train" or "val", the part of the data
+    quantity: str  # name of the quantity in the log
+    unit: str  # unit of the steps, "iteration" or "epoch"
+    steps: list[float]  # step at which each value was logged
     values: list[float]
 
 
 def read_runs(places: Sequence[str | Path]) -> list[Curve]:
-    """Every quantity that runs have logged, each by its work dir, one of the time-stamped folders
-    in it, or a ``scalars.json``. A work dir with several logs is one training that was resumed:
-    from the first step of a log on, it replaces the earlier."""
+    """Return every quantity that runs have logged. A run is given as its work dir, one of the
+    time-stamped folders in it, or a ``scalars.json``. A work dir with several logs is one training
+    that was resumed: from its first step on, a log replaces the earlier ones."""
     found: list[Curve] = []
     for place, name in zip(places, _names([Path(place).absolute() for place in places])):
         records: list[dict[str, Any]] = []
@@ -57,7 +57,7 @@ def read_runs(places: Sequence[str | Path]) -> list[Curve]:
 
 
 def _names(places: Sequence[Path]) -> list[str]:
-    """The last parts of the paths, as many as tell them apart."""
+    """Return the last parts of the paths, as many as are needed to tell them apart."""
     parts = [
         path.parts[: -len(Path(LOG).parts)] if path.name == Path(LOG).name else path.parts
         for path in places
@@ -78,7 +78,7 @@ def _logs(place: Path) -> list[Path]:
             f"'{place}' has no log of a training." if place.is_dir() else why_no_file(place, "run")
         )
         raise HypvisionError(
-            f"{missing} Give the work dir of a training, which has TIME/{LOG}, or such a file."
+            f"{missing} Give the work dir of a training, which contains TIME/{LOG}, or such a file."
         )
     return found
 
@@ -102,7 +102,7 @@ def _records(path: Path) -> list[dict[str, Any]]:
 
 
 def _is_value(value: Any) -> bool:
-    """Whether the value is a number within the range of a float."""
+    """Return whether the value is a number within the range of a float."""
     return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
 
 
@@ -117,7 +117,7 @@ def _curves(run: str, records: list[dict[str, Any]]) -> list[Curve]:
         unit = "epoch" if split == "val" and (by_epoch or step < last) else "iteration"
         for name, value in _quantities(record).items():
             curve = found.setdefault((split, name), Curve(run, split, name, unit, [], []))
-            kept = bisect_left(curve.steps, step)  # a resumed training validates steps again
+            kept = bisect_left(curve.steps, step)  # a resumed training validates some steps again
             del curve.steps[kept:], curve.values[kept:]
             curve.steps.append(step)
             curve.values.append(value)
@@ -125,7 +125,7 @@ def _curves(run: str, records: list[dict[str, Any]]) -> list[Curve]:
 
 
 def _quantities(record: dict[str, Any]) -> dict[str, float]:
-    """The numbers of a record that can be drawn."""
+    """Return the numbers of a log record that can be drawn, by name."""
     return {
         name: float(value)
         for name, value in record.items()
@@ -134,7 +134,8 @@ def _quantities(record: dict[str, Any]) -> dict[str, float]:
 
 
 def write_curves(curves: Sequence[Curve], path: str | Path) -> None:
-    """Write every value as a row of a table: run, split, quantity, unit, step, value."""
+    """Write every value of the curves as a row of a csv table with the columns run, split,
+    quantity, unit, step and value."""
     rows = (
         [(*curve[:4], step, value) for step, value in zip(curve.steps, curve.values)]
         for curve in curves
@@ -145,9 +146,10 @@ def write_curves(curves: Sequence[Curve], path: str | Path) -> None:
 
 
 def choose(curves: Sequence[Curve], patterns: Sequence[str] = ()) -> dict[str, list[Curve]]:
-    """The curves of each panel of a figure, under its title: of the quantities that the
-    ``patterns`` name, with ``*`` for any letters; without patterns of the loss, the rate and the
-    metrics of the validation."""
+    """Return the curves of each panel of a figure, under the panel's title.
+
+    The panels are the quantities that the ``patterns`` name, with ``*`` for any letters; without
+    patterns the loss, the learning rate and the metrics of the validation."""
     known = list(dict.fromkeys(curve.quantity for curve in curves))
     logged = ", ".join(known) or "nothing"
     for pattern in patterns:
@@ -167,7 +169,8 @@ def choose(curves: Sequence[Curve], patterns: Sequence[str] = ()) -> dict[str, l
 
 
 def _fits(curve: Curve, pattern: str, named: bool) -> bool:
-    """Whether a pattern means a curve; ``*`` that nobody ``named`` means the usual ones."""
+    """Return whether a pattern matches a curve; a ``*`` that the user has not ``named`` only
+    matches the usual quantities."""
     return fnmatch(curve.quantity, pattern) and (named or pattern != "*" or _is_usual(curve))
 
 
@@ -176,8 +179,8 @@ def _is_usual(curve: Curve) -> bool:
 
 
 def draw_curves(panels: Mapping[str, Sequence[Curve]], path: str | Path) -> None:
-    """Write a figure with a panel (see :func:`choose`) for each quantity, a line for each run, in
-    the format of the path's ending."""
+    """Write a figure with a panel for each quantity (see :func:`choose`) and in it a line for each
+    run, in the format that the path's ending names."""
     require("matplotlib", "viz")
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -203,7 +206,7 @@ def draw_curves(panels: Mapping[str, Sequence[Curve]], path: str | Path) -> None
 
 
 def _draw_panel(axes: Any, title: str, panel: Sequence[Curve], colours: Mapping[str, Any]) -> None:
-    """The curves of a panel, each in the colour of its run."""
+    """Draw the curves of a panel, each in the colour of its run."""
     from matplotlib.ticker import MaxNLocator
 
     for curve in panel:

@@ -1,12 +1,12 @@
 """Points, geodesics and circles in the Poincare disk.
 
     >>> figure, disk = poincare_disk()
-    >>> xy = to_disk(points, manifold)  # any dimension: angles by PCA, radii as they are
+    >>> xy = to_disk(points, manifold)  # any dimension: angles by PCA, radii are exact
     >>> disk.points(xy, colours=labels)
     >>> disk.geodesic(xy[0], xy[1])
     >>> figure.savefig("disk.png")
 
-Coordinates ``(N, 2)`` are those of the unit disk, of curvature 1: distances there are ``sqrt(c)``
+Coordinates ``(N, 2)`` are those of the unit disk with curvature 1: distances there are ``sqrt(c)``
 times those on the manifold.
 """
 
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Radii are drawn up to this; points beyond cannot be told from the boundary.
+# Largest radius that is drawn; points beyond it cannot be told from the boundary.
 _BOUNDARY = 1 - 1e-6
 
 
 def to_disk(
     x: Tensor, manifold: Manifold, centre: str | Tensor = "mean", scale: float | None = None
 ) -> np.ndarray:
-    """Points ``(N, ...)`` of any dimension in the unit disk, ``(N, 2)``; those of flat space as of
-    the tangent space.
+    """Return points ``(N, ...)`` of any dimension as coordinates ``(N, 2)`` in the unit disk;
+    points of flat space are taken as tangent vectors.
 
-    Two dimensions are shown as they are. Of more, the tangent vectors at the centre are projected
-    onto the plane of their largest variance and given their true length again: distances from the
-    centre are exact, angles are not.
+    Points in two dimensions are shown as they are. In more dimensions the tangent vectors at the
+    centre are projected onto the plane of their largest variance and given their true length again:
+    distances from the centre are exact, angles are not.
 
     Args:
         x: points of ``manifold``.
         manifold: a ball, a hyperboloid, or flat space.
         centre: the point in the middle: ``"mean"`` (the Lorentz centroid of the points),
             ``"origin"``, or a point.
-        scale: factor of all distances from the centre; None: 1, or less where the farthest point
-            would lie beyond 0.95.
+        scale: factor of all distances from the centre; None: 1, or less if the farthest point would
+            otherwise lie beyond the radius 0.95.
     """
     if x.dim() != 2:
         raise ValueError(f"x must be (N, d), got {tuple(x.shape)}.")
@@ -75,8 +75,8 @@ def to_disk(
 
 
 def _in_plane(v: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Vectors ``(N, d)`` of a length ``(N, 1)`` in the plane of their largest variance, with this
-    length."""
+    """Return vectors ``(N, d)`` projected onto the plane of their largest variance, rescaled to
+    their lengths ``(N, 1)``."""
     if v.shape[1] == 1:
         return np.concatenate([v, np.zeros_like(v)], 1)
     if v.shape[1] == 2:
@@ -87,7 +87,7 @@ def _in_plane(v: np.ndarray, length: np.ndarray) -> np.ndarray:
 
 
 def to_unit(x: Tensor, manifold: Manifold) -> Tensor:
-    """Points as those of the hyperboloid of curvature 1, in float64."""
+    """Return points as points of the hyperboloid of curvature 1, in float64."""
     x = x.detach().double().cpu()
     if isinstance(manifold, PoincareBall):
         return poincare.to_lorentz(x, manifold._value()) * manifold._value() ** 0.5
@@ -97,8 +97,8 @@ def to_unit(x: Tensor, manifold: Manifold) -> Tensor:
 
 
 def geodesic_arc(p: ArrayLike, q: ArrayLike, steps: int = 64) -> np.ndarray:
-    """Points ``(..., steps, 2)`` on geodesic segments between points ``(..., 2)``, evenly spaced in
-    hyperbolic length."""
+    """Return points ``(..., steps, 2)`` on geodesic segments between points ``(..., 2)``, evenly
+    spaced in hyperbolic length."""
     start, end = (
         torch.as_tensor(np.asarray(points), dtype=torch.float64).unsqueeze(-2) for points in (p, q)
     )
@@ -109,7 +109,8 @@ def geodesic_arc(p: ArrayLike, q: ArrayLike, steps: int = 64) -> np.ndarray:
 
 class PoincareDisk:
     """A matplotlib axes with the unit disk and circles around the origin at the hyperbolic
-    distances ``grid``; every method takes coordinates ``(N, 2)`` and passes options on."""
+    distances ``grid``. Its methods take coordinates ``(N, 2)`` and pass ``options`` on to
+    matplotlib."""
 
     def __init__(self, axes: Axes, grid: Sequence[float] = (1, 2, 3, 4)):
         self.axes = axes
@@ -127,8 +128,8 @@ class PoincareDisk:
         labels: Sequence[str] | None = None,
         **options: Any,
     ) -> None:
-        """Points, with the number of a colour and a text beside it for each; ``options`` of
-        ``Axes.scatter``."""
+        """Draw points; ``colours`` are numbers of colours, ``labels`` texts beside the points, and
+        ``options`` go to ``Axes.scatter``."""
         if colours is not None:
             options["c"] = (
                 label_colours(int(max(colours, default=0)) + 1)[np.asarray(colours)] / 255
@@ -138,15 +139,15 @@ class PoincareDisk:
             self.axes.annotate(text, (x, y), xytext=(3, 3), textcoords="offset points", fontsize=8)
 
     def geodesic(self, p: ArrayLike, q: ArrayLike, **options: Any) -> None:
-        """The segment between two points."""
+        """Draw the geodesic segment between two points."""
         arc = geodesic_arc(p, q)
         self.axes.plot(arc[:, 0], arc[:, 1], **{"color": "0.4", "linewidth": 0.9, **options})
 
     def geodesics(
         self, starts: np.ndarray, ends: np.ndarray, steps: int = 24, **options: Any
     ) -> None:
-        """Many segments as one drawing, between points ``(N, 2)``; ``options`` of matplotlib's
-        ``LineCollection``."""
+        """Draw many geodesic segments between points ``(N, 2)`` as one collection; ``options`` go
+        to matplotlib's ``LineCollection``."""
         collections = require("matplotlib.collections", "viz")
         options = {"colors": "0.4", "linewidths": 0.9, "zorder": 1, **options}
         self.axes.add_collection(
@@ -154,7 +155,8 @@ class PoincareDisk:
         )
 
     def circle(self, centre: ArrayLike, radius: float, **options: Any) -> None:
-        """The points at a hyperbolic distance from a centre; a circle with another centre."""
+        """Draw the points at a hyperbolic distance from a centre: a Euclidean circle with another
+        centre."""
         circles = require("matplotlib.patches", "viz")
         p = np.asarray(centre, dtype=float)
         r = np.tanh(radius / 2)
@@ -167,7 +169,8 @@ class PoincareDisk:
 
 
 def poincare_disk(size: float = 6.0, **options: Any) -> tuple[Figure, PoincareDisk]:
-    """A new figure of ``size`` inches with a disk in it; ``options`` of :class:`PoincareDisk`."""
+    """Return a new figure of ``size`` inches and the disk in it; ``options`` go to
+    :class:`PoincareDisk`."""
     figures = require("matplotlib.figure", "viz")
     figure = figures.Figure(figsize=(size, size), layout="constrained")
     return figure, PoincareDisk(figure.add_subplot(), **options)
@@ -181,8 +184,8 @@ def draw_embedding(
     proxies: Tensor | None = None,
     title: str = "",
 ) -> Figure:
-    """Samples ``(N, ...)`` of ``manifold`` coloured by class, the centre of each class with its
-    name, and the proxies of HIER, in one disk."""
+    """Draw samples ``(N, ...)`` of ``manifold`` coloured by class, the centre of each class with
+    its name, and the proxies of HIER, in one disk."""
     classes_of = np.asarray(labels)
     xy = to_disk(x if proxies is None else torch.cat([x, proxies.to(x)]), manifold)
     samples = xy[: len(x)]
@@ -207,12 +210,12 @@ def draw_hierarchy(
     edges: np.ndarray,
     title: str = "",
 ) -> Figure:
-    """A hierarchy in the disk: names as points, parents as geodesics, the largest branches in
-    colours of their own.
+    """Draw a hierarchy in the disk: names as points, edges to parents as geodesics, and each of the
+    largest branches in its own colour.
 
     At most 40 names are written, those with the most descendants first, and none over another;
-    WordNet's endings, such as ``.n.01``, are not shown. ``edges`` are rows ``(E, 2)`` of ``x``: a
-    name and a parent of it, without circles."""
+    WordNet's endings, such as ``.n.01``, are left out. ``edges`` ``(E, 2)`` are rows of ``x``: a
+    name and one of its parents, without cycles."""
     xy, shades, sizes, order = places_of_hierarchy(x, manifold, len(names), edges)
     figure, disk = poincare_disk(9.0, grid=())
     disk.geodesics(
@@ -225,9 +228,9 @@ def draw_hierarchy(
 
 
 class HierarchyPlaces(NamedTuple):
-    """Where and how the names of a hierarchy are drawn: coordinates ``(N, 2)`` in the disk, colours
-    ``(N, 3)`` from 0 to 1, how many names are below each, and in which order they are worth
-    writing: the top, its branches, the rest."""
+    """Places and colours of the names of a hierarchy: coordinates ``xy`` ``(N, 2)`` in the disk,
+    colours ``shades`` ``(N, 3)`` from 0 to 1, ``sizes``, how many names are below each, and
+    ``order``, in which names should be written: the top, its branches, the rest."""
 
     xy: np.ndarray
     shades: np.ndarray
@@ -238,8 +241,8 @@ class HierarchyPlaces(NamedTuple):
 def places_of_hierarchy(
     x: Tensor, manifold: Manifold, count: int, edges: np.ndarray
 ) -> HierarchyPlaces:
-    """The places of ``count`` names, the top of most of them in the middle; arguments as of
-    :func:`draw_hierarchy`."""
+    """Return the places of ``count`` names, with the root that has the most names below it in the
+    middle; the arguments are those of :func:`draw_hierarchy`."""
     below = _names_below(count, edges)
     sizes = np.array([len(found) for found in below])
     roots = np.setdiff1d(np.arange(count), edges[:, 0])
@@ -254,23 +257,25 @@ def places_of_hierarchy(
 
 
 def plain_name(name: str) -> str:
-    """A name without WordNet's ending, such as ``.n.01``, and with spaces for underscores."""
+    """Return a name without WordNet's ending, such as ``.n.01``, and with spaces for
+    underscores."""
     return re.sub(r"\.[a-z]\.\d+$", "", name).replace("_", " ")
 
 
 def _names_below(count: int, edges: np.ndarray) -> list[set[int]]:
-    """For each name all names below it."""
+    """Return, for each name, the set of all names below it."""
     below: list[set[int]] = [set() for _ in range(count)]
     for name, parent in edges.tolist():
         below[parent].add(name)
-    for name in TopologicalSorter(dict(enumerate(below))).static_order():  # children first
+    # static_order yields children before their parents.
+    for name in TopologicalSorter(dict(enumerate(below))).static_order():
         below[name] |= set().union(*(below[child] for child in below[name]))
     return below
 
 
 def _branches(top: int, below: Sequence[set[int]], edges: np.ndarray) -> set[int]:
-    """Names under ``top`` that together have nearly all others below them: the largest is divided
-    into its children until there are eight."""
+    """Return names under ``top`` that together have nearly all others below them: beginning with
+    ``top``, the largest is divided into its children until there are eight."""
     found = {int(top)}
     while len(found) < 8:
         largest = max(found, key=lambda name: len(below[name]))
@@ -282,7 +287,7 @@ def _branches(top: int, below: Sequence[set[int]], edges: np.ndarray) -> set[int
         if not children:
             break
         found = (found - {largest}) | children
-    # drop names that lie below another found name, because its branch contains them
+    # Drop names that lie below another found name, because its branch contains them.
     return {name for name in found if not any(name in below[other] for other in found)}
 
 
@@ -294,8 +299,8 @@ def _write_apart(
     order: Sequence[int],
     shades: np.ndarray,
 ) -> None:
-    """Write names above or below their points in that order, leaving out those that would lie on
-    another one."""
+    """Write names above or below their points in the given order, leaving out names that would
+    cover an earlier one."""
     backend = require("matplotlib.backends.backend_agg", "viz")
     effects = require("matplotlib.patheffects", "viz")
     halo = [effects.withStroke(linewidth=2.5, foreground="white")]

@@ -1,7 +1,8 @@
-"""A hierarchy in the Poincare disk as one page to walk through, and as a GIF of such a walk.
+"""A hierarchy in the Poincare disk as one HTML page to walk through, and as a GIF of such a walk.
 
 A walk is a translation of the disk, the Moebius transformation that takes a point ``a`` to the
-centre: ``z -> (z - a) / (1 - conj(a) z)``. The page computes it in JavaScript, the GIF here.
+centre: ``z -> (z - a) / (1 - conj(a) z)``. The page computes it in JavaScript, the GIF in this
+module.
 """
 
 from __future__ import annotations
@@ -23,23 +24,24 @@ from hypvision.viz.overlay import font, printable
 from hypvision.viz.sheet import contact_sheet
 
 _TEMPLATE = Path(__file__).with_name("disk_page.html")
-_ARC = 12  # points of a geodesic
-_FINER = 2  # times as fine the frames of the GIF are drawn as they are written
+_ARC = 12  # number of points drawn on a geodesic
+_FINER = 2  # frames of the GIF are drawn so many times as large as they are written
 
 
 @dataclass(frozen=True)
 class DiskPage:
-    """What the page shows.
+    """The content of the page.
 
     Attributes:
-        title: its heading.
-        frames: the training, the last one is its end: coordinates ``(T, N, 2)`` in the unit disk.
-        labels: what is written for each name.
-        edges: rows ``(E, 2)``: a name and a parent of it.
+        title: heading of the page.
+        frames: coordinates ``(T, N, 2)`` in the unit disk during the training; the last frame is
+            its end.
+        labels: text for each name.
+        edges: rows ``(E, 2)``: a name and one of its parents.
         shades: colours ``(N, 3)``, from 0 to 1.
-        order: in which order names are worth writing; the first is in the middle.
+        order: order in which names should be written; the first is in the middle.
         pictures: square thumbnails of some names, by row.
-        scale: by which distances from the middle are multiplied.
+        scale: factor by which distances from the middle were multiplied.
     """
 
     title: str
@@ -53,7 +55,7 @@ class DiskPage:
 
 
 def write_page(page: DiskPage, path: str | Path) -> None:
-    """Write one HTML file that needs no other file and no network."""
+    """Write the page as one HTML file that needs no other file and no network."""
     data = {
         "frames": np.round(page.frames, 6).tolist(),
         "labels": list(page.labels),
@@ -65,7 +67,7 @@ def write_page(page: DiskPage, path: str | Path) -> None:
     }
     text = _TEMPLATE.read_text(encoding="utf-8")
     text = text.replace("{{title}}", escape(page.title))
-    # a label must not end the script
+    # Escape "<", because a label must not end the script.
     content = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     write_text(path, text.replace("{{data}}", content))
 
@@ -81,19 +83,21 @@ def _data_url(image: Image.Image) -> str:
 
 
 def moved(z: np.ndarray, a: complex | np.ndarray) -> np.ndarray:
-    """Points of the disk, complex, after the translation that takes ``a`` to the centre; or each
-    after one of its own."""
+    """Return complex points of the disk after the translation that takes ``a`` to the centre; with
+    an array ``a`` each point has its own translation."""
     return (z - a) / (1 - np.conj(a) * z)
 
 
 def geodesics(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Points ``(E, 12)`` on the geodesics between points ``(E,)`` of the disk, complex."""
+    """Return complex points ``(E, 12)`` on the geodesics between complex points ``(E,)`` of the
+    disk."""
     way = moved(q, p)[:, None] * np.linspace(0, 1, _ARC)
     return moved(way, -p[:, None])
 
 
 def draw_page(page: DiskPage, z: np.ndarray, size: int = 400) -> Image.Image:
-    """The disk with the names at the complex places ``z``, as the page draws it."""
+    """Return a picture of the disk with the names at the complex places ``z``, as the page draws
+    it."""
     side = size * _FINER
     image = Image.new("RGB", (side, side), "white")
     draw = ImageDraw.Draw(image)
@@ -115,7 +119,7 @@ def draw_page(page: DiskPage, z: np.ndarray, size: int = 400) -> Image.Image:
         draw.line([tuple(point) for point in arc], fill=colours[name], width=_FINER)
     near = 1 - np.abs(z) ** 2  # the conformal factor: 1 in the centre, 0 at the rim
     places = pixels(z)
-    for row in np.argsort(near):  # the nearest to the centre last
+    for row in np.argsort(near):  # draws names near the centre last, over the others
         _draw_name(image, draw, page.pictures.get(int(row)), places[row], near[row], colours[row])
     _write_labels(draw, page, places, near, side)
     return image.resize((size, size), Image.Resampling.LANCZOS)
@@ -169,9 +173,9 @@ def _write_labels(
 
 
 def walk_frames(page: DiskPage, size: int = 320) -> list[Image.Image]:
-    """The training, then a walk from the middle to the largest branch, to a name below it, and
-    back."""
-    training = (page.frames[..., 0] + 1j * page.frames[..., 1])[::-2][::-1]  # every second one
+    """Return pictures of the training, and of a walk from the middle to the largest branch, to the
+    outermost name below it, and back."""
+    training = (page.frames[..., 0] + 1j * page.frames[..., 1])[::-2][::-1]  # every second frame
     drawn = [draw_page(page, z, size) for z in training]
     last = training[-1]
     branch = next((row for row in page.order[1:] if abs(last[row]) > 0.2), page.order[-1])
@@ -195,9 +199,9 @@ def _below(edges: np.ndarray, top: int) -> set[int]:
 
 
 def write_gif(page: DiskPage, path: str | Path, size: int = 320) -> None:
-    """Write :func:`walk_frames` as a GIF that repeats."""
+    """Write the pictures of :func:`walk_frames` as a GIF that repeats."""
     frames = walk_frames(page, size)
-    # one table of colours for all frames, so that nothing flickers
+    # All frames share one table of colours, so that nothing flickers.
     swatches = [Image.new("RGB", (96, 96), _css(shade)) for shade in np.unique(page.shades, axis=0)]
     samples = contact_sheet([frames[-1], *swatches, *page.pictures.values()], cell=96)
     table = samples.quantize(128)

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _DPI = 110
-# most classes of a matrix that shows counts, and of one that shows names
+# Largest number of classes of a matrix that shows counts, and of one that shows names.
 _NUMBERED = 20
 _NAMED = 100
-_LARGE = 10_000  # a matrix with a count of at least this shows percentages
+_LARGE = 10_000  # a matrix with a count of at least this shows percentages instead
 _LINES = 10  # largest number of classes with a curve
 _SHORT = 24  # longest class name beside a matrix, in letters
 
 
 class Mistake(NamedTuple):
-    """A tile of a sheet: pictures side by side, and lines of text below."""
+    """A tile of a sheet of mistakes: pictures side by side, and lines of text below."""
 
     pictures: Sequence[Image.Image]
     lines: Sequence[str]
@@ -40,10 +40,12 @@ def confusion_figure(
     columns: Sequence[str],
     order: Sequence[int] | None = None,
 ) -> Image.Image:
-    """A confusion matrix (true classes down, predicted ones across) as an image; the colour is the
-    share of a row, so that rare classes count as the others. Up to 20 classes have their numbers:
-    counts, or where these are large percents of the row. ``order``: in which the classes stand;
-    rows and columns after the last of its numbers stay."""
+    """Draw a confusion matrix with true classes in rows and predicted classes in columns.
+
+    The colour is the share in the row, so that rare classes are shown as strongly as others. With
+    up to 20 classes numbers are written: counts, or percentages of the row if counts are large.
+    ``order`` lists the classes in the order to show; rows and columns after the last of them stay
+    in place."""
     from matplotlib.figure import Figure
 
     if order is not None:
@@ -97,8 +99,8 @@ def _short(name: str) -> str:
 def precision_recall_figure(
     recall: np.ndarray, panels: Mapping[str, Mapping[str, np.ndarray]]
 ) -> Image.Image:
-    """Curves of precision over recall ``(R,)`` as an image; ``panels``: title -> name of a line ->
-    precision ``(R,)``."""
+    """Draw curves of precision over ``recall`` ``(R,)``; ``panels`` has for each title the
+    precision ``(R,)`` of each named line."""
     from matplotlib.figure import Figure
 
     figure = Figure((5.6 * len(panels), 4.6), layout="constrained")
@@ -117,7 +119,8 @@ def precision_recall_figure(
 def bars_figure(
     names: Sequence[str], groups: Mapping[str, np.ndarray], xlabel: str, ylabel: str
 ) -> Image.Image:
-    """Groups of bars at the named places of an axis as an image; ``groups``: name -> heights."""
+    """Draw groups of bars at the named places of an axis; ``groups`` has for each name the heights
+    of its bars."""
     from matplotlib.figure import Figure
 
     figure = Figure((max(4.5, 0.9 * len(names) + 2), 3.6), layout="constrained")
@@ -138,7 +141,7 @@ def bars_figure(
 
 
 def to_image(figure: Figure) -> Image.Image:
-    """A figure of matplotlib as an image, RGB."""
+    """Return a figure of matplotlib as an RGB image."""
     content = io.BytesIO()
     show_names(figure)
     figure.savefig(content, dpi=_DPI, format="png")
@@ -152,8 +155,8 @@ def mistake_sheet(
     heading: str = "",
     legend: Sequence[tuple[str, Sequence[int] | None]] = (),
 ) -> Image.Image:
-    """Mistakes in rows of ``columns``, their pictures with longer sides of ``cell`` pixels, and a
-    legend below all, of texts with their colours (None: no field)."""
+    """Draw mistakes in rows of ``columns``, their pictures with a longer side of ``cell`` pixels,
+    above a legend of texts with their colours (None: no field of colour)."""
     tiles = [
         (contact_sheet(m.pictures, len(m.pictures), cell), "\n".join(m.lines)) for m in mistakes
     ]
@@ -171,9 +174,11 @@ def curve_part(
     head: Sequence[str],
     lines: Mapping[tuple[Any, ...], np.ndarray],
 ) -> Part:
-    """Precision over recall: the panels ``overall``, and in one called ``classes`` the five best
-    and the five worst classes, by their ``curves`` ``(R,)`` and average precision ``ap`` in
-    percent; its table has the ``lines``, by the values of their first columns ``head``."""
+    """Return the part of a report with curves of precision over recall: the panels ``overall``, and
+    a panel ``classes`` with the five best and the five worst classes.
+
+    ``curves`` are precisions ``(R,)`` by class, ``ap`` average precisions in percent. The table has
+    the ``lines``, named by the values of the first columns ``head``."""
     order = sorted(curves, key=lambda name: -ap[name])
     chosen = order if len(order) <= _LINES else [*order[: _LINES // 2], *order[-_LINES // 2 :]]
     panels = {**overall, classes: {f"{name}  ({ap[name]:.1f})": curves[name] for name in chosen}}
@@ -193,8 +198,9 @@ def worst_part(
     table: Sequence[Sequence[Any]],
     **sheet: Any,
 ) -> Part:
-    """The sheet of the worst images, if some are wrong and have files; ``right`` says that none is
-    wrong, ``sheet``: further arguments of :func:`mistake_sheet`."""
+    """Return the part of a report with a sheet of the worst images, if some are wrong and have
+    files. ``right`` is the text if none is wrong; ``sheet`` are further arguments of
+    :func:`mistake_sheet`."""
     if not mistakes:
         text = "The images have no files, so none is shown." if wrong else right
         return Part("Worst images", "mistakes", text, table=table, shown=False)

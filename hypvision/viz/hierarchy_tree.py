@@ -1,6 +1,6 @@
 """Drawings of the tree of visual parts that a Hi-Mapper finds in an image.
 
-Each node of the tree attends to the map of the backbone; the attention is a soft map of a part.
+Each node of the tree attends to the backbone's map; the attention is a soft map of a visual part.
 
 >>> model = timm.create_model("himapper_deit_tiny_patch16_224", pretrained=True)
 >>> explain_hierarchy(model, Image.open("cat.jpg"))["tree"].show()
@@ -32,29 +32,29 @@ from hypvision.viz.sheet import titled_sheet
 
 GAP = 4
 MARGIN = 12
-_FARTHEST = 3.0  # drawn from the centre, in the unit of curvature -1: 0.91 of the radius
+_FARTHEST = 3.0  # largest distance drawn, for curvature -1: 0.91 of the disk's radius
 _LEGEND = "below each part: in how many patches its attention is the largest of its level"
 
 
-# Maps
+# Maps of parts
 
 
 @torch.no_grad()
 def part_maps(
     model: nn.Module, x: Tensor, source: str = "attention"
 ) -> tuple[list[Tensor], dict[str, Any]]:
-    """Soft map of each node.
+    """Return the soft map of each node of the tree.
 
     Args:
-        model: a :class:`~hypvision.models.HiMapper`; evaluated without dropout and noise, and left
-            as it was.
+        model: a :class:`~hypvision.models.HiMapper`; it is evaluated without dropout and noise, and
+            its mode is left as it was.
         x: normalised images ``(B, 3, H, W)``.
-        source: ``"attention"`` of the nodes to the tokens of the map, or ``"cosine"``, their
-            positive similarities divided by the sum.
+        source: ``"attention"``: attention of the nodes to the tokens of the map; ``"cosine"``:
+            positive cosine similarities of nodes and tokens, divided by their sum.
 
     Returns:
-        For each level, the finest first, ``(B, n_l, h, w)`` with sum 1 over the map; and what
-        ``forward_with_hierarchy`` gives.
+        For each level, the finest first, maps ``(B, n_l, h, w)`` whose sum over the map is 1; and
+        the result of ``forward_with_hierarchy``.
     """
     himapper, mapper = _with_mapper(model)
     one_of(("attention", "cosine"), source=source)
@@ -68,7 +68,7 @@ def part_maps(
     tokens = out["tokens"]
     height, width = _grid(tokens.shape[1], x.shape[-2], x.shape[-1])
     if source == "attention":
-        # with kv="all" class tokens precede the pixels
+        # With kv="all" class tokens come before the pixels; leave them out.
         maps = [
             level[..., level.shape[-1] - tokens.shape[1] :].float() for level in out["attention"]
         ]
@@ -82,14 +82,15 @@ def part_maps(
 def _with_mapper(model: nn.Module) -> tuple[HiMapper, HierarchyMapper]:
     if not isinstance(model, HiMapper) or model.mapper is None:
         raise HypvisionError(
-            f"The model {type(model).__name__} has no hierarchy. Take a Hi-Mapper."
+            f"The model {type(model).__name__} has no hierarchy. Take a Hi-Mapper, such as "
+            "himapper_resnet50."
         )
     return model, model.mapper
 
 
 def _grid(count: int, height: int, width: int) -> tuple[int, int]:
-    """Rows and columns of a map of ``count`` tokens: the pair whose shape is most like that of the
-    image."""
+    """Return the rows and columns of a map of ``count`` tokens: the pair whose shape is nearest to
+    that of the image."""
 
     def stretch(rows: int) -> float:
         return abs(math.log(rows * rows / count * width / height))
@@ -98,16 +99,17 @@ def _grid(count: int, height: int, width: int) -> tuple[int, int]:
     return best, count // best
 
 
-# Colours
+# Colours and names of nodes
 
 
 def node_colours(nodes: Sequence[int]) -> list[list[tuple[int, int, int]]]:
-    """A colour for each node of each level, whose numbers of ``nodes`` go from the finest to the
-    coarsest: a hue for each of the coarsest, shades of it for what is below."""
+    """Return a colour for each node of each level; ``nodes`` are the numbers of nodes, from the
+    finest level to the coarsest. Each coarsest node has a hue, the nodes below it have shades of
+    this hue."""
 
     def colour(node: int, below: int) -> tuple[int, int, int]:
         hue = (node // below) / nodes[-1] + 0.03
-        # position among the nodes with the same coarsest ancestor
+        # Position among the nodes with the same coarsest ancestor.
         place = (node % below + 0.5) / below
         red, green, blue = colorsys.hls_to_rgb(hue % 1.0, 0.35 + 0.35 * place, 0.75)
         return round(255 * red), round(255 * green), round(255 * blue)
@@ -116,32 +118,33 @@ def node_colours(nodes: Sequence[int]) -> list[list[tuple[int, int, int]]]:
 
 
 def letter(node: int) -> str:
-    """The name of a coarsest node in all drawings of an image: A, B, ..."""
+    """Return the name of a coarsest node in all drawings of an image: A, B, ..."""
     return chr(ord("A") + node) if node < 26 else str(node + 1)
 
 
-# Images
+# Drawing images
 
 
 def _enlarge(level: Tensor, size: tuple[int, int]) -> np.ndarray:
-    """Maps ``(n, h, w)`` at the size ``(height, width)``, each with 1 in its strongest tenth."""
+    """Return maps ``(n, h, w)`` enlarged to ``(height, width)``, each scaled to 1 in its strongest
+    tenth."""
     large = F.interpolate(level[None].float(), size, mode="bilinear", align_corners=False)[0]
-    # dividing by the maximum would make maps with a single peak too dark
+    # Dividing by the maximum instead would make maps with a single peak too dark.
     strong = large.flatten(1).quantile(0.9, dim=1)[:, None, None]
     return (large / strong.clamp(min=1e-12)).clamp(max=1).numpy()
 
 
 def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96) -> Image.Image:
-    """The tree under the image, its coarsest nodes on top: each is the image, in colour where its
-    map is strong, pale elsewhere.
+    """Draw the tree under the image, with its coarsest nodes on top: each node is shown as the
+    image, in colour where its map is strong and pale elsewhere.
 
-    A node is shown if it, or one below it, is the strongest of its level in some patch; under it
-    stands in how many.
+    A node is shown if it, or a node below it, is the strongest of its level in some patch; the
+    number of these patches stands below the node.
 
     Args:
-        image: what the model saw.
-        maps: of one image, ``(n_l, h, w)`` for each level from the finest.
-        leaf: width in pixels of a leaf.
+        image: the image that the model saw.
+        maps: maps of one image, ``(n_l, h, w)`` for each level from the finest.
+        leaf: width of a leaf in pixels.
     """
     photo = to_rgb(image)
     colours = node_colours(list(map(len, maps)))
@@ -151,15 +154,15 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96) -> Ima
     step = leaf + 3 * GAP
     line = 30
     text = 20
-    # nodes grow towards the top, but no wider than the distance of neighbours allows
+    # Nodes grow towards the top, but no wider than the distance of neighbours allows.
     apart = [min(np.diff([*level.values(), np.inf])) for level in middles] + [np.inf]
     widths = [int(min(leaf * 1.25**l, step * gap - 3 * GAP)) for l, gap in enumerate(apart)]
     heights = np.maximum(1, np.rint(np.multiply(widths, aspect)).astype(int)).tolist()
-    # vertical positions: the image on top, then levels from the coarsest
+    # Vertical positions: the image on top, then the levels from the coarsest.
     below = np.add(heights, text + line)
     tops = (MARGIN + below.sum() - below.cumsum()).tolist()
     places = [*middles, {0: sum(middles[-1].values()) / len(middles[-1])}]
-    # a wide node over a single leaf at the edge stands out beyond that leaf
+    # A wide node over a single leaf at the edge extends beyond this leaf.
     left = max(0, *(w / 2 - step * (min(level.values()) + 0.5) for w, level in zip(widths, places)))
     right = max(
         len(middles[0]) * step,
@@ -200,12 +203,12 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96) -> Ima
 
 
 def _columns(won: Sequence[Tensor]) -> list[dict[int, float]]:
-    """For each level the nodes to show and the column of each: its own, or the middle of those
-    below it."""
+    """Return, for each level, the nodes to show with the column of each: a leaf's own column, or
+    the middle of the columns of the nodes below."""
     shown = [set(torch.nonzero(level).flatten().tolist()) for level in won]
     for below, level in zip(shown, shown[1:]):
         level |= {node // 2 for node in below}
-    # a node without children in the drawing gets an artificial one, for its position
+    # A node without a shown child gets an artificial one, so that it has a position.
     for level, below in zip(shown[::-1], shown[-2::-1]):
         below |= {2 * node for node in level if not {2 * node, 2 * node + 1} & below}
     places = [{node: float(column) for column, node in enumerate(sorted(shown[0]))}]
@@ -219,8 +222,9 @@ def _columns(won: Sequence[Tensor]) -> list[dict[int, float]]:
 
 
 def draw_levels(image: Image.Image, maps: Sequence[Tensor]) -> Image.Image:
-    """The image that the model saw and, for each level from the finest, its patches in the colours
-    of the nodes that win them: maps of one image, ``(n_l, h, w)`` for each level."""
+    """Draw the image that the model saw and, for each level from the finest, its patches in the
+    colours of the nodes that are the strongest there; ``maps`` of one image are ``(n_l, h, w)`` for
+    each level."""
     side = 224
     height = round(side * image.height / image.width)
     small = to_rgb(image).resize((side, height), Image.Resampling.BICUBIC)
@@ -233,13 +237,13 @@ def draw_levels(image: Image.Image, maps: Sequence[Tensor]) -> Image.Image:
 
 
 def draw_parts(image: Image.Image, maps: Sequence[Tensor], side: int = 480) -> Image.Image:
-    """The image that the model saw, large, with the outlines of the parts in which a node is the
-    strongest of its level: of the coarsest level, with its letters, and of the one below it.
+    """Draw the image that the model saw with outlines of its parts, the regions in which a node is
+    the strongest of its level: for the coarsest level, with its letters, and for the one below it.
 
     Args:
-        image: what the model saw.
-        maps: of one image, ``(n_l, h, w)`` for each level from the finest.
-        side: width in pixels.
+        image: the image that the model saw.
+        maps: maps of one image, ``(n_l, h, w)`` for each level from the finest.
+        side: width of each picture in pixels.
     """
     height = round(side * image.height / image.width)
     large = to_rgb(image).resize((side, height), Image.Resampling.BICUBIC)
@@ -257,7 +261,8 @@ def draw_parts(image: Image.Image, maps: Sequence[Tensor], side: int = 480) -> I
 def _outlined(
     image: Image.Image, labels: np.ndarray, colours: Sequence[tuple[int, int, int]], width: int = 5
 ) -> Image.Image:
-    """A copy of an image with the inner border of each region ``(H, W)`` in its colour."""
+    """Return a copy of an image in which the inner border of each region of ``labels`` ``(H, W)``
+    has the region's colour."""
     pixels = np.asarray(image).copy()
     for label in np.unique(labels):
         inside = Image.fromarray((255 * (labels == label)).astype(np.uint8))
@@ -267,7 +272,7 @@ def _outlined(
 
 
 def _name_parts(image: Image.Image, labels: np.ndarray) -> None:
-    """Write the letter of each part where most of its surroundings belong to it."""
+    """Write the letter of each part at the point whose surroundings belong to it most."""
     draw = ImageDraw.Draw(image)
     around = image.width // 12
     for label in np.unique(labels):
@@ -282,27 +287,27 @@ def _name_parts(image: Image.Image, labels: np.ndarray) -> None:
 
 
 def disk_positions(points: Sequence[Tensor], c: float, scale: float | None = 1.0) -> list[Tensor]:
-    """Positions ``(n_l, 2)`` in the Poincare disk of curvature -1 of the points ``(n_l, D + 1)`` of
-    each level on a hyperboloid of curvature ``-c``, see :func:`hypvision.viz.disk.to_disk`;
+    """Return positions ``(n_l, 2)`` in the Poincare disk of curvature -1 for each level's points
+    ``(n_l, D + 1)`` on a hyperboloid of curvature ``-c``, see :func:`hypvision.viz.disk.to_disk`;
     distances from the origin are exact, times ``scale``."""
     places = to_disk(torch.cat(list(points)), Lorentz(c), centre="origin", scale=scale)
     return list(torch.from_numpy(places).split([len(level) for level in points]))
 
 
 def draw_disk(points: Sequence[Tensor], c: float) -> Image.Image:
-    """The nodes in the Poincare disk, each joined to its parent by the geodesic; the coarser, the
-    larger the dot.
+    """Draw the nodes in the Poincare disk, each joined to its parent by a geodesic; coarser nodes
+    have larger dots.
 
-    Nodes near the origin are drawn enlarged: a grey circle then says at which hyperbolic radius it
-    lies. Where nodes are so far out that all would lie on the rim, distances are drawn shorter, and
-    the text says by how much. ``points``: of one image, ``(n_l, D + 1)`` for each level from the
-    finest, of curvature ``c``."""
+    Nodes near the origin are drawn enlarged: the circle is then grey, and a text says at which
+    hyperbolic radius it lies. If nodes are so far out that they would all lie on the rim, distances
+    are drawn shorter, and the text says by how much. ``points`` of one image are ``(n_l, D + 1)``
+    for each level from the finest, with curvature ``c``."""
     radii = lorentz.dist0(torch.cat(list(points)).double(), c)
-    # in the unit of curvature -1, as in the disk
+    # The largest distance in the unit of curvature -1, as in the disk.
     shorter = min(1.0, _FARTHEST / max(float(radii.max()) * c**0.5, 1e-6))
     places = disk_positions(points, c, shorter)
     colours = node_colours(list(map(len, points)))
-    # draw at a larger size and reduce it, for smooth lines
+    # Draw at a larger size and reduce the picture, for smooth lines.
     scale = 2
     size = 640
     side = size * scale
@@ -355,12 +360,12 @@ def explain_hierarchy(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
 ) -> dict[str, Image.Image]:
-    """All views of an image.
+    """Draw the tree, the parts, the levels and the disk of an image.
 
     Args:
         model: a :class:`~hypvision.models.HiMapper`; its mode and weights are left as they are.
-        image: any size and mode.
-        size: short side that the model sees, a multiple of 32.
+        image: an image of any size and mode.
+        size: short side of the image that the model sees, a multiple of 32.
         mean, std: normalisation; None: what timm resolves for the model.
 
     Returns:
@@ -394,9 +399,9 @@ def explain(
     std: Sequence[float] | None = None,
     **clusters: Any,
 ) -> dict[str, Image.Image]:
-    """The tree of parts of a Hi-Mapper (:func:`~hypvision.viz.explain_hierarchy`), or the clusters
-    of an HCFormer (:func:`~hypvision.viz.explain_image`), with their arguments and errors;
-    ``clusters``: of the latter alone, an error for the former."""
+    """Draw the tree of parts of a Hi-Mapper (:func:`~hypvision.viz.explain_hierarchy`), or the
+    clusters of an HCFormer (:func:`~hypvision.viz.explain_image`), and return the pictures by name.
+    ``clusters`` are further arguments for an HCFormer, and an error for a Hi-Mapper."""
     if hasattr(model, "forward_with_hierarchy"):
         if clusters:
             raise HypvisionError(

@@ -1,5 +1,5 @@
-"""An interactive figure of a hierarchy in the Poincare disk: the mouse zooms, moves it and shows
-names. Needs plotly."""
+"""An interactive figure of a hierarchy in the Poincare disk: the mouse zooms and moves it and shows
+names. It needs plotly."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hypvision.viz.disk import geodesic_arc, places_of_hierarchy, plain_name
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_STEPS = 16  # points per arc
-# size of a character, in units of the disk's radius
+_STEPS = 16  # number of points of an arc
+# Width of a character and height of a line, in units of the disk's radius.
 _LETTER = 0.022
 _LINE = 0.055
 
@@ -31,9 +31,9 @@ def interactive_hierarchy(
     labels: int = 30,
     title: str = "",
 ) -> Figure:
-    """The drawing of :func:`~hypvision.viz.disk.draw_hierarchy`, with its arguments, as a plotly
-    figure, in which the mouse shows names and parents, and at most so many ``labels`` are
-    written."""
+    """Return the drawing of :func:`~hypvision.viz.disk.draw_hierarchy` as a plotly figure, in which
+    the mouse shows names and parents. At most ``labels`` names are written; the other arguments are
+    those of ``draw_hierarchy``."""
     graphs = require("plotly.graph_objects", "app")
     xy, shades, sizes, order = places_of_hierarchy(x, manifold, len(names), edges)
     shown = list(map(html.escape, map(plain_name, names)))
@@ -81,8 +81,8 @@ def _css(shade: np.ndarray) -> str:
 
 
 def _written(xy: np.ndarray, names: Sequence[str], order: Sequence[int], count: int) -> set[int]:
-    """The first ``count`` rows in that order whose names, above their points, do not lie on an
-    earlier one."""
+    """Return the first ``count`` rows in ``order`` whose names, written above their points, do not
+    cover an earlier one."""
     half = np.array([[_LETTER * len(name) / 2, _LINE / 2] for name in names])
     found: list[int] = []
     for row in order:

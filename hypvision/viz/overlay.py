@@ -1,4 +1,5 @@
-"""Drawings over an image: colours of labels, boxes with their names, and a legend below it."""
+"""Draws over an image: the colours of labels, boxes with their names, and a legend below the
+image."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ from hypvision.viz.palette import label_colours
 def paint(
     image: Image.Image, labels: np.ndarray, colours: np.ndarray, opacity: float | np.ndarray
 ) -> Image.Image:
-    """The image, of any mode, with the colour of each pixel's label over it, by ``labels`` (H, W),
-    below 0 for pixels that stay as they are, RGB colours (L, 3), and an opacity from 0 to 1, for
-    all pixels or (H, W)."""
+    """Return the image, of any mode, with the colour of each pixel's label over it. ``labels``
+    ``(H, W)`` below 0 leave their pixels as they are; ``colours`` are RGB ``(L, 3)``; ``opacity``
+    is from 0 to 1, one number or ``(H, W)``."""
     image = to_rgb(image)
     if not len(colours):
         return image
@@ -36,11 +37,11 @@ def draw_boxes(
     colours: np.ndarray,
     strips: bool = True,
 ) -> Image.Image:
-    """The image with boxes (N, 4), ``x1, y1, x2, y2`` in pixels, of which the first lies on top,
-    and a text for each.
+    """Return the image with boxes ``(N, 4)`` as ``x1, y1, x2, y2`` in pixels, of which the first
+    lies on top, and with a text for each.
 
-    Texts that do not fit go above or below the image, which then grows; without ``strips`` the size
-    stays."""
+    Texts that do not fit into the image are written above or below it, so that the picture grows;
+    without ``strips`` the picture keeps the image's size."""
     texts = [printable(text) for text in texts]
     size = text_size(image)
     if not strips:
@@ -72,12 +73,12 @@ def draw_boxes(
 
 
 def _corners(box: Sequence[int], wide: int, high: int) -> list[tuple[int, int]]:
-    """Upper left corners that a label of a box may have, the best first."""
+    """Return upper left corners that a label of a box may have, the best first."""
     left, top, right, bottom = box
     starts = (left, right + 1 - wide, (left + right - wide) // 2)
     middles = (top, bottom + 1 - high, (top + bottom - high) // 2)
     corners = []
-    for gap in (0, high // 2, high + 1):  # move farther away if something is in the way
+    for gap in (0, high // 2, high + 1):  # later corners are farther away
         corners += [(x, y) for y in (top - high - gap, bottom + 1 + gap) for x in starts]
         corners += [(x, y) for x in (right + 1 + gap, left - wide - gap) for y in middles]
     return corners
@@ -89,13 +90,13 @@ def place_labels(
     extents: Sequence[tuple[int, int]],
     strips: bool = True,
 ) -> np.ndarray:
-    """Rectangles for the labels of boxes, int (N, 4), ``x2`` and ``y2`` exclusive.
+    """Return rectangles for the labels of boxes, int (N, 4), with ``x2`` and ``y2`` exclusive.
 
-    A label lies above its box, else below, else beside it, where it meets no box and no other
+    A label lies above its box, or else below or beside it, where it touches no box and no other
     label. A label without such a place goes into a strip above or below the image, with ``y`` below
     0 or from the height on; without ``strips`` it stays in the image, where it covers least (its
-    own box and other labels count for more than other boxes). ``boxes``: int (N, 4) within the
-    image, the last pixels included; ``extents``: width and height of labels."""
+    own box and other labels count for more than other boxes). ``boxes`` are int (N, 4) within the
+    image, including the last pixels; ``extents`` are the width and height of each label."""
     width, height = size
     labels = np.zeros((len(boxes), 4), dtype=int)
     taken = np.concatenate([boxes + (0, 0, 1, 1), labels])
@@ -121,10 +122,11 @@ def place_labels(
 def _strip(
     width: int, middles: Sequence[int], extents: Sequence[tuple[int, int]], start: int | None
 ) -> np.ndarray:
-    """Rectangles, int (N, 4), for labels in rows above an image of a width, or below it from its
-    height ``start`` on; ``middles``: twice where the middle of each should be, rising."""
+    """Return rectangles, int (N, 4), for labels in rows above an image of this width, or below it
+    from ``start`` (its height) on. ``middles`` are twice the wanted middle of each label,
+    ascending."""
     placed = np.zeros((len(extents), 4), dtype=int)
-    rows: list[int] = []  # right end of each row
+    rows: list[int] = []  # end of the last label of each row
     for i, (middle, (wide, high)) in enumerate(zip(middles, extents)):
         wanted = max(0, min((middle - wide) // 2, width - wide))
         row = next(
@@ -138,40 +140,42 @@ def _strip(
 
 
 def _common(some: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Areas (M, N) that rectangles (M, 4) and (N, 4) share."""
+    """Return the areas (M, N) that rectangles (M, 4) and (N, 4) share."""
     ends = np.minimum(some[:, None, 2:], others[None, :, 2:])
     sides = (ends - np.maximum(some[:, None, :2], others[None, :, :2])).clip(0)
     return sides[..., 0] * sides[..., 1]
 
 
 def text_size(image: Image.Image) -> int:
-    """Height of texts in pixels: it grows with the image and never falls below 11."""
+    """Return the height of texts in pixels: it grows with the image and is at least 11."""
     return max(11, round(0.022 * math.sqrt(image.width * image.height)))
 
 
 @cache
 def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """A font in a size in pixels: DejaVu Sans, which Matplotlib brings, or Pillow's own."""
+    """Return a font of a size in pixels: DejaVu Sans, if Matplotlib is installed, or Pillow's
+    default."""
     path = _dejavu()
     return ImageFont.load_default(size) if path is None else ImageFont.truetype(path, size)
 
 
 @cache
 def _dejavu() -> Path | None:
-    """The file of DejaVu Sans, which has Greek and Cyrillic letters; None without Matplotlib."""
+    """Return the file of DejaVu Sans, which has Greek and Cyrillic letters; None without
+    Matplotlib."""
     found = find_spec("matplotlib")
     path = Path(found.origin or "").parent / "mpl-data/fonts/ttf/DejaVuSans.ttf" if found else None
     return path if path and path.is_file() else None
 
 
 def _extent(text: str, size: int) -> tuple[int, int]:
-    """Width and height of a text with a margin."""
+    """Return the width and height of a text with a margin."""
     margin = 2 * max(2, size // 5)
     return math.ceil(font(size).getbbox(text)[2]) + margin, math.ceil(1.25 * size) + margin // 2
 
 
 def _widest(texts: Sequence[str], size: int) -> int:
-    """The width of the widest text with its margin; 1 without texts."""
+    """Return the width of the widest text with its margin; 1 if there are no texts."""
     return max((_extent(text, size)[0] for text in texts), default=1)
 
 
@@ -182,9 +186,10 @@ def add_legend(
     width: int | None = None,
     size: int | None = None,
 ) -> Image.Image:
-    """The image above a list of texts, each beside a field of its colour (None: no field), and with
-    white sides where the list is wider; in ``columns``, by default as many as fit. In a given
-    ``width`` wider texts become smaller."""
+    """Return the image above a list of texts, each beside a field of its colour (None: no field).
+
+    The texts stand in ``columns``, by default as many as fit; if the list is wider than the image,
+    the image gets white sides. With a given ``width`` texts that are too wide become smaller."""
     texts = [printable(text) for text, _ in entries]
     size = size or text_size(image)
     indent = round(1.5 * size)
@@ -220,8 +225,8 @@ def draw_segmentation(
     opacity: float = 0.55,
     legend: bool = True,
 ) -> Image.Image:
-    """An image, of any mode, with the classes painted in, by labels, integers (H, W) of its size,
-    and a legend of those that occur; ``opacity`` of the paint from 0 to 1."""
+    """Return an image, of any mode, with its classes painted over it and a legend of those that
+    occur; ``labels`` are integers (H, W) of the image's size, ``opacity`` is from 0 to 1."""
     colours = label_colours(len(classes))
     painted = paint(image, labels, colours, opacity)
     if not legend:
@@ -230,7 +235,8 @@ def draw_segmentation(
 
 
 def draw_name(image: Image.Image, name: str, at: tuple[float, float]) -> None:
-    """Write a name into the image, around a point within the edges, white with a dark border."""
+    """Write the name into the image around a point, but within the edges, in white with a dark
+    border."""
     text = printable(name)
     size = text_size(image)
     wide, high = _extent(text, size)
@@ -253,8 +259,8 @@ def draw_name(image: Image.Image, name: str, at: tuple[float, float]) -> None:
 
 
 def printable(text: str) -> str:
-    """The text with ``?`` in place of characters that :func:`font` cannot draw: letters other than
-    European ones, and emoji."""
-    # the last characters of the Latin-1 and Armenian blocks
+    """Return the text with ``?`` in place of characters that :func:`font` cannot draw, such as
+    emoji and letters of scripts outside Europe."""
+    # The last characters of the Latin-1 block and, for DejaVu Sans, of the Armenian block.
     last = "\xff" if _dejavu() is None else "\u058a"
     return "".join(letter if letter <= last else "?" for letter in text)

@@ -1,4 +1,4 @@
-"""Colours that stay apart, the same in every image."""
+"""Colours that are easy to tell apart, the same in every image."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 
 def palette(count: int) -> list[list[int]]:
-    """``count`` RGB colours (0-255); the first is dark grey, for background. Hues step by the
-    golden ratio."""
+    """Return ``count`` RGB colours (0-255); the first is dark grey, for the background. Hues step
+    by the golden ratio."""
     colours = [[64, 64, 64]]
     for i in range(1, count):
         # Lightness alternates as well, so that neighbours in the list differ in more than hue.
@@ -20,8 +20,8 @@ def palette(count: int) -> list[list[int]]:
 
 
 def line_colours(count: int) -> list[Any]:
-    """Colours for the lines of a figure of matplotlib: ten that differ most, or for more lines
-    those of a rainbow."""
+    """Return colours for the lines of a matplotlib figure: up to ten that differ most, or for more
+    lines those of a rainbow."""
     from matplotlib import colormaps
 
     return [
@@ -31,5 +31,6 @@ def line_colours(count: int) -> list[Any]:
 
 
 def label_colours(count: int) -> np.ndarray:
-    """The palette without its grey, uint8 ``(count, 3)``: a colour for each label from 0."""
+    """Return the palette without its grey, uint8 ``(count, 3)``: a colour for each label from
+    0."""
     return np.array(palette(count + 1)[1:], dtype=np.uint8).reshape(-1, 3)

@@ -17,7 +17,7 @@ from hypvision.viz.sheet import save_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_FEW = 10  # up to this many values, each is drawn as a line; more become a histogram
+_FEW = 10  # up to this number each value is drawn as a line; more values become a histogram
 
 
 def draw_radii(
@@ -26,9 +26,9 @@ def draw_radii(
     path: str | Path,
     label: str = "hyperbolic radius",
 ) -> None:
-    """Write histograms of the named radii of any shape (a few are lines), whose axis has the
-    ``label``, and, unless ``sweep`` is empty, the curve of its mean radii, one for each factor that
-    the adapter's map S was multiplied by.
+    """Write a figure of named radii of any shape as histograms, or as lines if they are few; their
+    axis has the ``label``. If ``sweep`` is not empty, a second panel shows its mean radii, one for
+    each factor that the adapter's map S was multiplied by.
     """
     figure = require("matplotlib.figure", "viz").Figure(
         (10 if sweep else 6, 4), layout="constrained"
@@ -54,7 +54,7 @@ def draw_radii(
 
 
 def draw_levels(radii: Mapping[str, Tensor], path: str | Path) -> None:
-    """Write histograms of the radii ``(n, L)`` of each model, a colour a level."""
+    """Write histograms of the radii ``(n, L)`` of each model, with a colour for each level."""
     figure = require("matplotlib.figure", "viz").Figure((5 * len(radii), 3), layout="constrained")
     axes = figure.subplots(1, len(radii), squeeze=False, sharex=True)
     for axis, (name, values) in zip(axes[0], radii.items()):
@@ -68,8 +68,8 @@ def draw_levels(radii: Mapping[str, Tensor], path: str | Path) -> None:
 def draw_walks(
     image: Image.Image | str, walks: Mapping[str, Sequence[tuple[str, float, float]]]
 ) -> Figure:
-    """An image, or words in its place, and beside it, for each model, the texts of its walk, as
-    (text, radius, similarity) from general to specific: higher up the more general.
+    """Return a figure of an image (or words in its place) and, for each model, the texts of its
+    walk beside it, as (text, radius, similarity) from general to specific, the most general on top.
     """
     most = max(len(walk) for walk in walks.values())
     size = (2.4 + 4.2 * len(walks), max(2.4, 0.34 * most + 0.8))
@@ -80,7 +80,7 @@ def draw_walks(
     else:
         axes[0].imshow(image)
     axes[0].axis("off")
-    # 1 if all radii are 0
+    # If all radii are 0, the axis ends at 1.
     largest = max(radius for walk in walks.values() for _, radius, _ in walk) or 1.0
     for axis, (name, walk) in zip(axes[1:], walks.items()):
         rows = range(len(walk))

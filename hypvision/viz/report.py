@@ -1,5 +1,5 @@
-"""A report as files, and as one HTML page that contains all of them and does not refer to other
-files or addresses."""
+"""A report as files, and as one HTML page that contains all of them and refers to no other file or
+address."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypvision.io.files import csv_text, write_text
 from hypvision.viz.sheet import save_image
 
 _ROWS = 100  # largest number of table rows on the page
-# The second line forbids a browser to load anything, whatever a class name contains.
+# The Content-Security-Policy forbids a browser to load anything, whatever a class name contains.
 _HEAD = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
@@ -33,23 +33,23 @@ td.number, th.number {{ text-align: right; font-variant-numeric: tabular-nums }}
 
 @dataclass(frozen=True)
 class Part:
-    """A section of a report."""
+    """A section of a report, with its text, picture and table."""
 
-    title: str  # its heading
-    name: str = ""  # of its files without their ending; "": it has none of its own
-    text: str = ""  # a paragraph below the heading
+    title: str  # heading of the section
+    name: str = ""  # name of its files without their ending; "": it has no files
+    text: str = ""  # paragraph below the heading
     picture: Image.Image | None = None  # written as NAME.png, or NAME.jpg if it is a ``photo``
-    # rows of values, the first has the names of the columns; written as NAME.csv
+    # Rows of values, of which the first has the names of the columns; written as NAME.csv.
     table: Sequence[Sequence[Any]] = ()
-    photo: bool = False  # whether the picture has photos in it
-    shown: bool = True  # whether the page shows the table; the file has it all the same
+    photo: bool = False  # whether the picture contains photos
+    shown: bool = True  # whether the page shows the table, too; the file always has it
 
 
 def write_report(
     folder: str | Path, title: str, facts: Mapping[str, Any], parts: Sequence[Part]
 ) -> Path:
-    """Write the pictures and tables of all parts into a folder, and ``report.html``, which shows
-    the ``facts``, what it is about, and the parts in their order. Returns its path.
+    """Write the pictures and tables of all parts into a folder, and ``report.html``, which shows a
+    table of ``facts`` and then the parts in their order. Returns the path of ``report.html``.
     """
     lines = [_HEAD.format(title=escape(title)), f"<h1>{escape(title)}</h1>"]
     lines.append(_html_table([("", ""), *facts.items()], head=False))
@@ -69,7 +69,8 @@ def write_report(
 
 
 def _write_table(part: Part, folder: str | Path) -> list[str]:
-    """Write the table of a part, if it has a name; returns the lines of the page that show it."""
+    """Write the table of a part, if the part has a name, and return the lines of HTML that show
+    it."""
     lines = [_html_table(part.table)] if part.shown else []
     if part.name:
         write_text(Path(folder, f"{part.name}.csv"), csv_text(part.table))

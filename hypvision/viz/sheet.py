@@ -1,4 +1,4 @@
-"""Several images on one, and writing images."""
+"""Sheets of several images, and the writing of images and figures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 def contact_sheet(
     images: Sequence[Image.Image], columns: int = 4, cell: int = 240, gap: int = 6
 ) -> Image.Image:
-    """Images in rows of ``columns``, each fitted into ``cell x cell`` pixels."""
+    """Return a sheet of images in rows of ``columns``, each fitted into ``cell x cell`` pixels."""
     if not images:
         raise ValueError("There are no images to put on the sheet.")
     return _rows([fitted(image, cell) for image in images], columns, cell, gap)
@@ -36,7 +36,7 @@ def search_sheet(
     columns: int = 5,
     cell: int = 160,
 ) -> Image.Image:
-    """An image of the query, framed in blue, and of its neighbours with a text below each."""
+    """Return a sheet with the query, framed in blue, and its neighbours with a text below each."""
     tiles = [
         (ImageOps.pad(fitted(image, cell), (cell, cell), color="white"), text)
         for image, text in [(query, "query"), *results]
@@ -50,9 +50,11 @@ def search_sheet(
 def titled_sheet(
     tiles: Sequence[tuple[Image.Image, str]], heading: str = "", columns: int = 4
 ) -> Image.Image:
-    """Images in rows of ``columns`` cells of equal size, each above its title; a heading above all.
+    """Return a sheet of images in rows of ``columns`` cells of equal size, each image above its
+    title, and a heading above all.
 
-    A title takes two lines at most, or one for each of its own lines; what does not fit is cut off.
+    A title takes at most two lines, or one for each of its own lines; text that does not fit is cut
+    off.
     """
     if not tiles:
         raise ValueError("There are no images to put on the sheet.")
@@ -75,14 +77,14 @@ def titled_sheet(
 
 
 def _lines_of(title: str, width: int, size: int) -> list[str]:
-    """A title in two lines at most, or in one for each of its own lines."""
+    """Return a title in at most two lines, or in one line for each of its own."""
     own = title.split("\n")
     most = 2 if len(own) == 1 else 1
     return [line for part in own for line in wrapped(part, width, size, most)]
 
 
 def _headed(sheet: Image.Image, heading: str, size: int, gap: int) -> Image.Image:
-    """The sheet below a line of letters of about this size."""
+    """Return the sheet below a heading of one line, with letters of about ``size`` pixels."""
     top = Image.new("RGB", (sheet.width, sheet.height + 2 * size + gap), "white")
     top.paste(sheet, (0, 2 * size + gap))
     (line,) = wrapped(heading, sheet.width - 2 * gap, size + 2, 1)
@@ -91,14 +93,16 @@ def _headed(sheet: Image.Image, heading: str, size: int, gap: int) -> Image.Imag
 
 
 def _fitting(letters: Any, text: str, width: int, mark: str = "") -> int:
-    """How many characters of a text, with a mark behind them, fit into a width: at least one."""
+    """Return how many characters of a text, followed by ``mark``, fit into a width: at least
+    one."""
     return next(
         n for n in range(len(text), 0, -1) if n == 1 or letters.getlength(text[:n] + mark) <= width
     )
 
 
 def wrapped(text: str, width: int, size: int, most: int = 2) -> list[str]:
-    """A text in lines of a width in pixels, broken at spaces; what does not fit is cut off."""
+    """Return a text as at most ``most`` lines of a width in pixels, broken at spaces; text that
+    does not fit is cut off."""
     letters = font(size)
     rest = " ".join(printable(text).split())
     found = list[str]()
@@ -114,7 +118,7 @@ def wrapped(text: str, width: int, size: int, most: int = 2) -> list[str]:
 
 
 def text_tile(text: str) -> Image.Image:
-    """A square with a text, in the place of an image."""
+    """Return a square picture of a text, to stand in the place of an image."""
     tile = Image.new("RGB", (160, 160), "white")
     lines = wrap(text, 22)[:11] or [" "]
     ImageDraw.Draw(tile).multiline_text(
@@ -124,7 +128,8 @@ def text_tile(text: str) -> Image.Image:
 
 
 def fitted(image: Image.Image, cell: int) -> Image.Image:
-    """The image with its long side ``cell``; the pixels of tiny ones stay visible."""
+    """Return the image resized so that its longer side is ``cell``; pixels of tiny images stay
+    visible."""
     scale = cell / max(image.size)
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
     return to_rgb(image).resize(
@@ -144,18 +149,18 @@ def _rows(tiles: Sequence[Image.Image], columns: int, width: int, gap: int) -> I
 
 
 def save_figure(figure: Figure, path: str | Path, dpi: int, **options: Any) -> None:
-    """Write a figure of matplotlib as an image, complete or not at all; ``options`` are those of
-    its ``savefig``."""
+    """Write a figure of matplotlib as an image file, complete or not at all; ``options`` go to its
+    ``savefig``."""
     show_names(figure)
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=dpi, **options)
 
 
 def show_names(figure: Figure) -> None:
-    """Have the texts of a figure drawn as they are: a ``$`` begins no formula, and what is not
-    UTF-8 is escaped.
+    """Make matplotlib draw the texts of a figure as they are: a ``$`` begins no formula, and what
+    is not UTF-8 is escaped.
 
-    Numbers that matplotlib writes at an axis, some by a formula of its own, stay.
+    Numbers that matplotlib writes at an axis, some as formulas, are left as they are.
     """
     from matplotlib.text import Text
     from matplotlib.ticker import LogFormatter, ScalarFormatter
@@ -179,12 +184,12 @@ def show_names(figure: Figure) -> None:
 
 
 def save_image(image: Image.Image, path: str | Path) -> Path:
-    """Write an image, complete or not at all, in the format of its ending: ``.png``, ``.jpg``,
-    ``.jpeg`` or ``.webp``; missing folders are made. Returns the path.
+    """Write an image, complete or not at all, in the format of its ending (``.png``, ``.jpg``,
+    ``.jpeg`` or ``.webp``), and return the path; missing folders are made.
 
     Raises:
-        HypvisionError: another ending; the place is not writable or the disk is full. An old file
-            then stays.
+        HypvisionError: the path has another ending, cannot be written, or the disk is full. An old
+            file then stays.
     """
     path = Path(path)
     format = image_format(path)
@@ -197,7 +202,7 @@ def save_image(image: Image.Image, path: str | Path) -> Path:
 
 
 def image_format(path: str | Path) -> str:
-    """Pillow's name of the format that the ending of a file means."""
+    """Return Pillow's name of the format that the ending of a file stands for."""
     ending = Path(path).suffix.lower()
     if ending not in _FORMATS:
         what = f"ends in '{ending}'" if ending else "has no ending"

@@ -1,5 +1,5 @@
-"""The way of a photo to the root of a CLIP's embeddings, or to another photo, with the texts and
-images on it."""
+"""A drawing of the way from a photo to the root of a CLIP's embeddings, or to another photo, with
+the texts and images on this way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypvision.viz.sheet import save_figure
 
 _LINE = 0.3  # height of a label in inches
 _LETTER = 0.072  # mean width of a letter of 9 points in inches
-_UNIT = 3.8  # inches
+_UNIT = 3.8  # length in inches of the unit of the horizontal axis
 _PICTURE = 0.85  # height of a small image in inches
 _BLUE = "#1f5fa8"
 _ORANGE = "#c25d10"
@@ -24,8 +24,9 @@ _GREY = "#b0b0b0"
 
 
 class Found(NamedTuple):
-    """A text or image that is the nearest one at some point of the path: the number of the first
-    such point, its name, its own distance from the root, and for an image its pixels."""
+    """A text or image that is the nearest one at some point of the way: ``step`` is the number of
+    the first such point, ``radius`` its own distance from the root, and ``image`` the pixels of an
+    image (None for a text)."""
 
     step: int
     name: str
@@ -40,15 +41,15 @@ def draw_traversal(
     path: str | Path,
     end: Image.Image | None = None,
 ) -> None:
-    """Write a photo and beside it its way, from top to bottom: at the left the images on it, at the
-    right the texts.
+    """Write a picture of a photo and, beside it, its way from top to bottom, with the images on the
+    way at the left and the texts at the right.
 
-    ``radii`` are the distances from the root of the points of the way, the photo's first; ``end``
-    is the photo where it ends, None if that is the root."""
+    ``radii`` are the distances from the root of the points of the way, beginning with the photo's;
+    ``end`` is the photo where the way ends, None if it ends at the root."""
     texts = [each for each in found if each.image is None]
     pictures = [each for each in found if each.image is not None]
     height = max(3.2, _LINE * (len(texts) + 1) + 0.9, _PICTURE * len(pictures) + 1.3)
-    # the horizontal axis is in multiples of _UNIT; what is beside the way gets the room it needs
+    # The horizontal axis is in multiples of _UNIT; labels beside the way get the room they need.
     left = -0.15 - (0.9 * _PICTURE + 0.6) / _UNIT if pictures else -0.16
     right = max(0.5, 0.2 + _LETTER * max((len(_label(each)) for each in texts), default=0) / _UNIT)
     ratios = [3.0, 0.7 + _UNIT * (right - left)]
@@ -60,7 +61,8 @@ def draw_traversal(
     if end is not None:
         images["end"] = end
         layout.append(["end", "way"])
-        # the distances may rise again: draw the remaining share of the way as height
+        # Distances from the root may rise again, so the height is the share of the way that is
+        # left.
         heights = np.linspace(1, 0, len(radii))
         last = "end"
         ylabel = "share of the way that is left"
@@ -109,8 +111,8 @@ def draw_traversal(
 def _draw_side(
     axis: Any, found: Sequence[Found], heights: np.ndarray, gap: float, side: int, colour: str
 ) -> list[float]:
-    """Draw the texts (``side`` 1) or the images (-1), at least ``gap`` apart, with lines from their
-    places on the way; returns the least and the largest height of all."""
+    """Draw the texts (``side`` 1) or the images (``side`` -1), at least ``gap`` apart, with lines
+    from their places on the way; return the lowest and the highest end of all."""
     if not found:
         return []
     places = heights[[one.step for one in found]]
@@ -132,7 +134,7 @@ def _label(found: Found) -> str:
 
 
 def _put(axis: Any, found: Found, place: tuple[float, float]) -> None:
-    """The image of what was found, whose right side is at a place, and its number left of it."""
+    """Draw the image of ``found`` with its right side at ``place``, and its distance left of it."""
     assert found.image is not None
     boxes = require("matplotlib.offsetbox", "viz")
     side = 72 * 0.9 * _PICTURE  # side in points
@@ -149,8 +151,8 @@ def _put(axis: Any, found: Found, place: tuple[float, float]) -> None:
 
 
 def _apart(places: np.ndarray, gap: float, top: float) -> np.ndarray:
-    """Places from high to low, moved by one pass down and one pass up so that neighbours are
-    ``gap`` apart."""
+    """Return places, from high to low, moved in one pass down and one pass up so that neighbours
+    are at least ``gap`` apart."""
     moved = places.astype(float).copy()
     moved[0] = min(moved[0], top)
     for number in range(1, len(moved)):

@@ -1,4 +1,4 @@
-"""Trees of an embedding: average linkage, cophenetic distances, and their image. Needs SciPy.
+"""Trees of an embedding: average linkage, cophenetic distances, and their drawing. Needs SciPy.
 
 A hierarchy is recovered if the distances of an embedding grow with the height at which the true
 tree joins two classes; the cophenetic correlation says how closely (Sokal and Rohlf, 1962).
@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 
 
 def _pairs(distances: np.ndarray) -> np.ndarray:
-    """The distances above the diagonal of a matrix, row by row."""
+    """Return the distances above the diagonal of a matrix, row by row."""
     return cast(np.ndarray, np.asarray(distances, dtype=float)[np.triu_indices(len(distances), 1)])
 
 
 def average_linkage(distances: np.ndarray) -> np.ndarray:
-    """Agglomerative clustering by mean distance (UPGMA) of a symmetric matrix ``(N, N)``, N >= 2,
-    as SciPy's linkage has it: ``(N - 1, 4)``, the two clusters that a step joins (clusters made in
-    step ``i`` have the number ``N + i``), their distance, and the number of leaves; sorted by
-    distance."""
+    """Cluster by average linkage (UPGMA) a symmetric matrix of distances ``(N, N)``, N >= 2.
+
+    Returns SciPy's linkage ``(N - 1, 4)``, sorted by distance: the two clusters that each step
+    joins (the cluster made in step ``i`` has the number ``N + i``), their distance, and the number
+    of leaves of the new cluster."""
     d = np.array(distances, dtype=float)
     square = d.ndim == 2 and d.shape[0] == d.shape[1] > 1
     if not square or not np.isfinite(d).all() or not np.allclose(d, d.T, atol=1e-6):
@@ -39,17 +40,19 @@ def average_linkage(distances: np.ndarray) -> np.ndarray:
 
 
 def cophenetic_distances(linkage: np.ndarray) -> np.ndarray:
-    """The height at which two leaves are joined, ``(N, N)``."""
+    """Return the heights at which each two leaves are joined, ``(N, N)``."""
     squareform = require("scipy.spatial.distance", "viz").squareform
     return cast(np.ndarray, squareform(require("scipy.cluster.hierarchy", "viz").cophenet(linkage)))
 
 
 def dendrogram_purity(linkage: np.ndarray, groups: Sequence[int]) -> float:
-    """How well groups of leaves keep together in a tree (Heller and Ghahramani, ICML 2005), by a
-    :func:`average_linkage` of N leaves and the group of each leaf, numbers from 0.
+    """Return how well groups of leaves keep together in a tree (Heller and Ghahramani, ICML 2005),
+    for a ``linkage`` of N leaves by :func:`average_linkage` and the group of each leaf, numbers
+    from 0.
 
-    Over all pairs of leaves of one group, the mean share of that group among the leaves below the
-    node that joins them: 1 if each group is a sub-tree; NaN if each leaf is a group of its own.
+    For each pair of leaves of one group, take the share of this group among the leaves below the
+    node that joins the pair; the purity is the mean over all pairs: 1 if each group is a sub-tree,
+    NaN if each leaf is its own group.
     """
     counts = list(np.eye(max(groups) + 1)[np.asarray(groups)])
     pure = pairs = 0.0
@@ -64,8 +67,8 @@ def dendrogram_purity(linkage: np.ndarray, groups: Sequence[int]) -> float:
 
 
 def cophenetic_correlation(first: np.ndarray, second: np.ndarray) -> float:
-    """Pearson's correlation of two distance matrices ``(N, N)`` over all pairs; NaN if one of them
-    is constant, as that of a single pair is."""
+    """Return Pearson's correlation of two distance matrices ``(N, N)`` over all pairs; NaN if one
+    of them is constant, as for a single pair."""
     if len(first) < 3:
         return float("nan")
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -79,8 +82,8 @@ def draw_tree(
     leaf_images: Sequence[Image.Image] | None = None,
     title: str = "",
 ) -> Figure:
-    """A dendrogram of :func:`average_linkage`, leaves at the right, with their names in ``colours``
-    ("" for none) and small images."""
+    """Return a figure of the dendrogram of an :func:`average_linkage`, with the leaves at the
+    right: their names in ``colours``, and small images beside them."""
     count = len(linkage) + 1
     if len(labels) != count:
         raise ValueError(f"A tree with {count} leaves needs {count} labels, got {len(labels)}.")

@@ -1,4 +1,4 @@
-"""Videos, frame by frame. Needs OpenCV."""
+"""Reading and writing videos frame by frame. Needs OpenCV."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from hypvision.io.files import replacing, why_no_file
 from hypvision.io.images import MAX_PIXELS
 
 VIDEO_SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".webm")
-# frames per second: OpenCV's writer hangs at infinity, and takes at most 65,535
+# Least and largest frames per second: OpenCV's writer hangs at infinity, and takes at most 65,535.
 _RATES = (0.01, 1000.0)
 
 
 def _is_video(path: Path) -> bool:
-    """Whether a file begins as those of :data:`VIDEO_SUFFIXES` do.
+    """Return whether a file begins like the formats of :data:`VIDEO_SUFFIXES`.
 
-    FFmpeg would also open files of other kinds, such as playlists, which can refer to any file or
-    address.
+    FFmpeg would also open other files, such as playlists, which can refer to any file or address.
     """
     with path.open("rb") as file:
         start = file.read(12)
@@ -38,7 +37,7 @@ def _is_video(path: Path) -> bool:
 
 
 def _name(path: Path) -> str:
-    """A path in a form that OpenCV accepts; it crashes with others."""
+    """Return a path as text that OpenCV accepts; OpenCV crashes with names that are not UTF-8."""
     try:
         str(path).encode()
     except UnicodeEncodeError as error:
@@ -56,10 +55,11 @@ def _reading(path: Path) -> Iterator[Any]:
         raise HypvisionError(f"{why_no_file(path, 'video')} Check the path.")
     if not _is_video(path):
         raise HypvisionError(
-            f"The video '{path}' cannot be read: it is none of {', '.join(VIDEO_SUFFIXES)}, "
-            "whatever its name says. Convert it to .mp4 (H.264) first."
+            f"The video '{path}' cannot be read: its content is none of "
+            f"{', '.join(VIDEO_SUFFIXES)}, whatever its name says. Convert it to .mp4 (H.264) "
+            "first."
         )
-    # OpenCV's other readers accept images and name patterns
+    # CAP_FFMPEG, because OpenCV's other readers also accept images and name patterns.
     reader = cv2.VideoCapture(_name(path), cv2.CAP_FFMPEG)
     try:
         if not reader.isOpened():
@@ -80,21 +80,22 @@ def _reading(path: Path) -> Iterator[Any]:
 
 
 def frame_count(path: Path) -> int:
-    """How many frames a video has, as its header says; 0 where it does not say."""
+    """Return the number of frames that a video's header gives; 0 if it gives none."""
     with _reading(path) as reader:
         return max(0, int(reader.get(require("cv2", "mm").CAP_PROP_FRAME_COUNT)))
 
 
 def frame_rate(path: Path) -> float:
-    """Frames a second; 25 if the header does not give a rate, or an impossible one."""
+    """Return the frames per second of a video; 25 if its header gives none, or an impossible
+    rate."""
     with _reading(path) as reader:
         rate = reader.get(require("cv2", "mm").CAP_PROP_FPS)
         return rate if _RATES[0] <= rate <= _RATES[1] else 25.0
 
 
 def read_frames(path: Path, every: int = 1) -> Iterator[tuple[int, np.ndarray]]:
-    """Number, from 0, and pixels, RGB uint8 (H, W, 3), of every so-many-th frame of a video. Warns
-    of one that ends before the frames that its header promises."""
+    """Yield the number, from 0, and the pixels, RGB uint8 (H, W, 3), of each ``every``-th frame of
+    a video; warn if the video ends before the frames that its header promises."""
     with _reading(path) as reader:
         number = 0
         while reader.grab():
@@ -110,17 +111,17 @@ def read_frames(path: Path, every: int = 1) -> Iterator[tuple[int, np.ndarray]]:
         if number < 0.95 * count:  # some headers hold an estimate
             warnings.warn(
                 f"The video '{path}' ends after {number} of the {count:.0f} frames that its header "
-                "promises: it may be cut off or damaged. If so, get the file again.",
+                "promises: it may be cut off or damaged. If so, take an intact copy.",
                 stacklevel=2,
             )
 
 
 @contextmanager
 def writing_video(target: Path, rate: float) -> Iterator[Callable[[Image.Image], None]]:
-    """A function that appends an image, RGB, to an MP4, which appears when it is complete.
+    """Yield a function that appends an RGB image to an MP4; the file appears when it is complete.
 
-    The video has the size of the first image. Frame rates outside of the usual range are clamped to
-    it.
+    The video has the size of the first image. Frame rates outside of the possible range are clamped
+    to it.
     """
     cv2 = require("cv2", "mm")
     writer = None
@@ -136,7 +137,7 @@ def writing_video(target: Path, rate: float) -> Iterator[Callable[[Image.Image],
             if not writer.isOpened():
                 raise HypvisionError(
                     f"'{target}' was not written: OpenCV has no encoder for MP4 here, or the disk "
-                    "is full."
+                    "is full. Install OpenCV with FFmpeg, or make room."
                 )
         writer.write(np.asarray(image.convert("RGB"))[..., ::-1])
         count += 1
@@ -148,7 +149,7 @@ def writing_video(target: Path, rate: float) -> Iterator[Callable[[Image.Image],
             if writer is not None:
                 writer.release()
         if count and not _has_frames(temporary, count):  # OpenCV reports no error for a full disk
-            raise OSError("OpenCV could not write all of it, as happens when the disk is full")
+            raise OSError("OpenCV could not write the whole video, as happens if the disk is full")
 
 
 def _has_frames(path: Path, count: int) -> bool:

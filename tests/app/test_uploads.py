@@ -256,7 +256,7 @@ def test_a_request_that_takes_too_long_is_ended():
             worker.fail()
         with pytest.raises(Exception) as broken:
             worker.end()
-        assert "started anew" in told(broken.value)
+        assert "started again" in told(broken.value)
         assert worker.wait(0) != first
     finally:
         worker.close()

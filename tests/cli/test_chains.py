@@ -137,7 +137,7 @@ def test_embeddings_of_a_file(folder, tmp_path, capsys):
         str(tmp_path / "twice.safetensors"),
     ]
     assert main([*named, "--out", out, "--show", str(tmp_path / "1.jpg")]) == 2
-    assert "may be http://x/val/1.jpg or http://x/train/1.jpg" in capsys.readouterr().err
+    assert "may mean http://x/val/1.jpg or http://x/train/1.jpg" in capsys.readouterr().err
     assert main([*words, "--out", str(tmp_path / "out"), "--images", str(folder)]) == 2
     assert "--images has no effect with --embeddings" in capsys.readouterr().err
     for name, key, message in (
@@ -244,11 +244,11 @@ def test_mistakes_are_told(folder, tmp_path, capsys):
         ([str(folder / "chains.csv"), *clip, "--candidates", "x.csv"], "only with --show"),
         (
             [str(folder / "chains.csv"), *clip, "--hyperlex", "x", "--template", "a photo"],
-            "must have one {}",
+            "must contain {} once",
         ),
         (
             [str(folder / "chains.csv"), *clip, "--hyperlex", "x", "--template", "{0} {}"],
-            "must have one {}",
+            "must contain {} once",
         ),
         (
             [str(folder / "chains.csv"), *clip, "--clip", f"emoji-s16:{tmp_path / 'large.pt'}"],

@@ -181,7 +181,7 @@ WITHOUT_EFFECT = [
                       "metric embed --texts a --clip emoji-t8.scenes",
                       "metric search in.png --gallery . --model hcformer_nano")),
     *((f"explain in.png {given} {HIMAPPER}",
-       "is for the clusters of an HCFormer, and 'himapper' has none")
+       "is for the clusters of an HCFormer, but 'himapper' has none")
       for given in ("--stage 0", "--block 0", "--head 0", "--level both", "--regions 0")),
 ]  # fmt: skip
 

@@ -201,7 +201,10 @@ def test_weights_of_the_zoo(tmp_path, monkeypatch, capsys, name, prefix, size):
             "no weights 'nope'. Did you mean hcformer_nano.",
         ),
         (["scene.png", "--model", "tf_efficientnet_lite0.imagenet", "--stage", "1"], "has none"),
-        (["scene.png", "--model", "semantic-fpn_tf_efficientnet_lite0.camvid"], "is no classifier"),
+        (
+            ["scene.png", "--model", "semantic-fpn_tf_efficientnet_lite0.camvid"],
+            "is not a classifier",
+        ),
         (["scene.png", "--model", "hcformer_nano", "--weights", "none.pth"], "none.pth"),
     ],
 )
@@ -274,7 +277,7 @@ def test_a_training_is_explained_by_its_config(tmp_path, capsys):
     )
     command = ["explain", str(tmp_path / "scene.png"), "--regions", "0", "--stage", "2", "--out"]
     assert main([*command, str(tmp_path / "a"), "--model", str(config)]) == 2
-    assert "A config needs --weights" in capsys.readouterr().err
+    assert "With a config give --weights" in capsys.readouterr().err
     assert (
         main([*command, str(tmp_path / "a"), "--model", str(config), "--weights", str(weights)])
         == 0

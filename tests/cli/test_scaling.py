@@ -47,7 +47,7 @@ def test_a_sweep_of_ones_own(tmp_path, capsys):
     assert len(before) == 20
 
     status, out, err = call(capsys, *words, "--decays", 0.1, 0.100001, "--widths", 4, 6)
-    assert status == 0 and "2 of 2 points" in out and "three widths or more" in out, err
+    assert status == 0 and "2 of 2 points" in out and "at least three widths" in out, err
     after = {path: path.stat().st_mtime_ns for path in (tmp_path / "points").iterdir()}
     assert len(after) == 24 and before.items() <= after.items()
     status, _, err = call(capsys, *words, "--features", 90)
@@ -112,7 +112,7 @@ def test_submitted_cells_carry_the_device_that_was_asked_for(tmp_path, capsys, m
         (["heads", "no_such"], "There is no checkpoint 'no_such'"),
         (["tokens", "a.txt"], "Add --tokenizer tokenizer.json"),
         (["tokens", "a.npy"], "is not a NumPy array"),
-        (["tokens", "real.npy"], "float64 numbers; token ids must be integers"),
+        (["tokens", "real.npy"], "float64 numbers, but token ids must be integers"),
         (["tokens", "few.npy"], "3 different tokens are too few"),
         (["fit", "a.txt"], "missing family, dataset, m, loss"),
         (["fit", "latin.csv"], "cannot be read as CSV"),

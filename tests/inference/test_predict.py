@@ -267,7 +267,7 @@ def test_a_clip_tuned_on_few_images_names_the_classes_of_its_training(tmp_path, 
             torch.tensor(np.stack([item.result.scores for item in found])), expected
         )
     torch.save(dict(state_dict=model.state_dict()), weights)
-    with pytest.raises(HypvisionError, match="does not say what its classes are.*--classes"):
+    with pytest.raises(HypvisionError, match="does not record its classes.*--classes"):
         hypvision.predict(files, path, weights)
 
 

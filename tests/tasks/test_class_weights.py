@@ -141,5 +141,5 @@ def test_few_shots_take_both():
 def test_mistakes(given, said):
     with pytest.raises(HypvisionError, match=said):
         fitted(given, np.array([0, 1, 2]))
-    with pytest.raises(HypvisionError, match="counts the training data"):
+    with pytest.raises(HypvisionError, match="balanced.*counts of the training data"):
         ClassWeights("balanced")()

@@ -45,7 +45,7 @@ def test_hierarchical_errors():
     assert found["jaccard"] == pytest.approx((1 + 1 + 2 / 4 + 1 / 4) / 4)
     assert found["precision"] == pytest.approx((1 + 1 + 2 / 3 + 1 / 2) / 4)
     assert found["recall"] == pytest.approx((1 + 1 + 2 / 3 + 1 / 3) / 4)
-    with pytest.raises(HypvisionError, match="'cat' are 'animal', which is no list"):
+    with pytest.raises(HypvisionError, match="'cat' are 'animal', which is not a list"):
         HierarchicalErrors({"cat": "animal"})
     assert all(math.isnan(value) for value in HierarchicalErrors(TREE).compute_metrics([]).values())
     with pytest.raises(HypvisionError, match="lacks 1 classes, e.g. 'cup'"):

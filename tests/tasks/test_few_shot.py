@@ -246,7 +246,7 @@ def test_the_average_is_weighed_over_epochs_and_resumed():
             torch.tensor(gaussian_weights(length, 9, 2))[:, None, None] * values[:length]
         ).sum(0)
         assert torch.allclose(model.weight, expected, atol=1e-6)
-    with pytest.raises(HypvisionError, match=r"mean and std \[9, 2\], that of the config \[8, 2\]"):
+    with pytest.raises(HypvisionError, match=r"mean and std \[9, 2\], the config has \[8, 2\]"):
         go_on(GaussianAverageHook(8, 2), range(11, 20), saved)
 
 
@@ -454,9 +454,7 @@ def test_learned_classes_keep_their_names(host):
 
     own = names(None)
     assert names(list(own[::-1])) == own
-    with pytest.raises(
-        HypvisionError, match="is a classifier, which counts nothing: leave out --things"
-    ):
+    with pytest.raises(HypvisionError, match="is a classifier, .*: leave out --things"):
         names(own, own[:1])
     with pytest.raises(
         HypvisionError, match="'horse'.* only here.*only the classes of its training"
@@ -678,7 +676,7 @@ def test_steps_are_kept():
     ):
         of("promptsrc", 101)
     with pytest.raises(
-        HypvisionError, match="10 steps cannot be divided into 20 epochs of one length.* 20"
+        HypvisionError, match="10 steps cannot be divided into 20 epochs of equal length.* 20"
     ):
         of("promptsrc", 10, epochs=20)
 

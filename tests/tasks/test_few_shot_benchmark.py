@@ -114,7 +114,7 @@ def test_base_to_new_and_its_table(tmp_path, capsys):
     )  # not all data sets
     command[command.index("--steps") + 1] = 3
     assert run(*command) == 2
-    assert "of other settings (steps: 2 there, 3 here)" in capsys.readouterr().err
+    assert "have other settings (steps: 2 there, 3 here)" in capsys.readouterr().err
 
 
 def test_options_go_to_the_methods_that_have_them(tmp_path, capsys):
@@ -405,11 +405,12 @@ def test_a_training_of_other_settings_is_not_resumed(tmp_path):
     first = Settings({}, 64, steps=1, root=str(tmp_path), adapter=dict(beta=0.1))
     found = run_cell(cell, first, tmp_path / "out")
     with pytest.raises(
-        HypvisionError, match="of other settings .adapter: {'beta': 0.1} there, {'beta': 5.0} here"
+        HypvisionError,
+        match="have other settings .adapter: {'beta': 0.1} there, {'beta': 5.0} here",
     ):
         run_cell(cell, replace(first, adapter=dict(beta=5.0)), tmp_path / "out")
     (tmp_path / "out/settings.json").unlink()  # the result says them, too
-    with pytest.raises(HypvisionError, match="of other settings"):
+    with pytest.raises(HypvisionError, match="have other settings"):
         run_cell(cell, replace(first, adapter=dict(beta=5.0)), tmp_path / "out")
     assert run_cell(cell, replace(first, workers=0, cache=str(tmp_path)), tmp_path / "out") == found
 
@@ -551,7 +552,7 @@ def test_cells_go_to_slurm(tmp_path, monkeypatch):
     elsewhere = Path(cell["path"]).parent
     elsewhere.rename(elsewhere.with_name("16shots-seed9"))
     with pytest.raises(
-        HypvisionError, match="result of .*/zeroshot/.*, but lies elsewhere. Move it"
+        HypvisionError, match="result of .*/zeroshot/.*, but its folder has another name"
     ):
         read_results(tmp_path / "out")
 

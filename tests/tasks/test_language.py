@@ -309,7 +309,9 @@ def test_tokens_of_another_tokenizer_are_found_before_they_reach_a_device(tmp_pa
 
     HelmForCausalLM(HelmConfig.of(model.decoder.config)).save_pretrained(tmp_path)
     transformers.ByT5Tokenizer(extra_ids=0).save_pretrained(tmp_path)
-    with pytest.raises(HypvisionError, match="has 259 tokens, but its model knows 100"):
+    with pytest.raises(
+        HypvisionError, match="has 259 tokens, but the model has a vocabulary of 100"
+    ):
         load_folder(tmp_path)
 
 

@@ -331,5 +331,5 @@ def test_the_metric_sorts_splits_and_writes(tmp_path):
         x[seen], labels[seen], x[10:], labels[10:], (1, 2), ancestors=ANCESTORS
     )
     assert found == pytest.approx(expected)
-    with pytest.raises(HypvisionError, match="no gallery is left"):
+    with pytest.raises(HypvisionError, match="30 of which are queries: both queries and a gallery"):
         metric_of(samples, queries=30).evaluate(30)

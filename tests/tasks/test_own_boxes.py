@@ -144,7 +144,7 @@ def test_faults_of_folders(drawn, tmp_path):
         config_of(root)
     (root / "annotations/instances_default.json").rename(root / "annotations/instances_val.json")
     (root / "pictures").rename(root / "val")
-    with pytest.raises(HypvisionError, match="no annotations to train with"):
+    with pytest.raises(HypvisionError, match="no annotations of training images"):
         config_of(root)
 
 

@@ -341,7 +341,7 @@ def test_a_file_of_another_model_is_no_metric_learner(learner, tmp_path):
     )
     model = MODELS.build(header["model"])
     write_weights(model.state_dict(), tmp_path / "w.safetensors", header=header)
-    with pytest.raises(HypvisionError, match="ImageClassifier, not the metric"):
+    with pytest.raises(HypvisionError, match="ImageClassifier, not a metric"):
         build_model(builtin_index().get("learner.tiny"), tmp_path / "w.safetensors", {})
 
 
@@ -450,7 +450,7 @@ def test_every_field_of_a_test_transform_is_recorded_or_said(tmp_path, monkeypat
             exporting.export_trained(tmp_path / "mine.py", "mine.pth", "onnx", "mine.onnx")
             assert (
                 written == {"classes": ["a"]}
-                and f"has {said[key]}, which the file cannot say" in caplog.text
+                and f"has {said[key]}, which the exported file cannot record" in caplog.text
             )
         else:
             Input(**image_input(config))

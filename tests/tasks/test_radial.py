@@ -142,7 +142,7 @@ def test_roots(prepared, kind):
 def test_all_losses_train_it(clip, loss, tmp_path):
     model = RadialTuning(clip, loss, pairs="all")
     if model.loss.prior:
-        with pytest.raises(HypvisionError, match="frozen embeddings of the texts are not there"):
+        with pytest.raises(HypvisionError, match="frozen embeddings of the texts are missing"):
             model(**batch(), mode="loss")
         texts = [text for chain in CHAINS for text in (*chain.texts, *chain.negatives)]
         model.reference = frozen_texts(model.clip, model.tokenizer, texts, tmp_path)

@@ -226,7 +226,7 @@ def test_a_set_that_fails_does_not_cost_the_others(root, tmp_path, capsys):
     told = capsys.readouterr()
     assert "flickr30k: 20 images" in told.out and "table.csv" in told.out
     assert "2 sets could not be measured" in told.err and "000000000007.jpg" in told.err
-    assert "food101: There are no test images in it" in told.err
+    assert "food101: The data set has no test images" in told.err
     assert main([*words, str(tmp_path), "--sets", "coko"]) == 2
     assert "coco" in capsys.readouterr().err
     assert not list(Path(tmp_path, "out").glob("mscoco*"))

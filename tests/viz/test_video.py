@@ -57,7 +57,7 @@ def test_what_is_no_video_is_not_decoded(tmp_path):
         message = (
             f"no video '.*{name}'"
             if name == "missing.mp4"
-            else f"{name}' cannot be read: it is none of"
+            else f"{name}' cannot be read: its content is none of"
         )
         with pytest.raises(HypvisionError, match=message):
             list(read_frames(tmp_path / name))
@@ -90,7 +90,7 @@ def test_one_frame_in_ten_million(tmp_path):
 def test_a_video_that_was_cut_short_is_not_kept(tmp_path, monkeypatch):
     """OpenCV says nothing of a full disk."""
     monkeypatch.setattr(video, "frame_count", lambda path: 1)
-    said = r"b\.mp4' was not written: OpenCV could not write all of it"
+    said = r"b\.mp4' was not written: OpenCV could not write the whole video"
     with pytest.raises(HypvisionError, match=said), writing_video(tmp_path / "b.mp4", 10) as append:
         append(Image.new("RGB", (64, 48)))
         append(Image.new("RGB", (64, 48)))

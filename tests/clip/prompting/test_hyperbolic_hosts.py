@@ -96,5 +96,5 @@ def test_what_has_no_meaning_there_is_refused(clip):
             match=f"'{name}' .*hyperboloid. .*: linear-probe, tip-adapter, zeroshot.",
         ):
             build_host(clip, name)
-    with pytest.raises(HypvisionError, match="LatHAdapter .* hyperboloid: leave it out"):
+    with pytest.raises(HypvisionError, match="LatHAdapter .* hyperboloid: leave out"):
         FewShotCLIP(clip, dict(name="zeroshot"), dict(type="lathadapter", classes=4))
