@@ -97,8 +97,8 @@ def read_captions(root: str | Path) -> list[Captioned]:
 
 
 def _checked(row: Captioned, folder: Path, there: Listing, table: Path) -> Captioned:
-    """Return a row, with the path of its image as the disk spells it, after a check of its caption
-    and boxes."""
+    """Check the image, caption and boxes of a row; return the row with the path of its image as the
+    disk spells it (names may differ in their form of Unicode)."""
     path = folder / row.image
     found = there.find(str(path))
     if found is None:

@@ -93,7 +93,7 @@ class Terms:
 
     def siblings(self, path: Sequence[str]) -> list[str]:
         """Return the siblings of the last node of a path from the top: the other children of the
-        nearest node above it that has other children; for a node at the top, the other nodes at the
+        nearest node above it that has other children; without such a node, the other nodes at the
         top."""
         for below, above in zip(path[::-1], path[-2::-1]):
             others = [child for child in self._children[above] if child != below]

@@ -51,7 +51,7 @@ class ReportMetric(BaseMetric):
 
     @property
     def names(self) -> list[str]:
-        """Return the names of the classes."""
+        """Return the class names of the data that is tested; empty if it has none."""
         return [str(name) for name in (self.dataset_meta or {}).get("classes") or ()]
 
 

@@ -43,9 +43,9 @@ class Layout:
 
 
 class RowLinear(nn.Linear):
-    """A linear map between rows, with zeros where a row has no coordinates. ``live_in`` and
-    ``live_out`` are the positions of the coordinates, in the published order. Zero rows and columns
-    of the weight get zero gradients, so they stay zero.
+    """A linear map between padded rows. ``live_in`` and ``live_out`` list the positions of a row
+    that contain coordinates, in the order of the published code. At all other positions the weight
+    is zero, and stays so because its gradient is zero there.
 
     Args:
         init: ``"xavier"``, uniform with gain sqrt(2) and zero bias, or ``"torch"``, as

@@ -213,7 +213,8 @@ def _of_the_zoo(request: Request) -> Predictor:
         return _clip(
             request, dict(name=record.model, pretrained=name if is_address(name) else f"zoo:{name}")
         )
-    if record.task in ("classification", "retrieval"):  # Segmenters and detectors may take words.
+    # Only segmenters and detectors can be open-vocabulary, so that a user may name the classes.
+    if record.task in ("classification", "retrieval"):
         _refuse_classes(request)
     if record.task == "classification":
         network = classifier_of(index, record, request.arguments)

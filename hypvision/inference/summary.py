@@ -239,7 +239,8 @@ def _counts(
 def _counted(
     network: nn.Module, run: Callable[[Tensor], Any], inputs: Tensor, formulas: dict[Any, Any]
 ) -> dict[str, dict[Any, int]]:
-    """Return the operations that PyTorch's counter finds in a call, by module and operation."""
+    """Return what PyTorch's FLOP counter counts in a call, by module and operation; ``formulas``
+    replace the counter's own count of an operation, for example by its number of elements."""
     counter = FlopCounterMode(display=False, custom_mapping=formulas)
     fast = mha.get_fastpath_enabled()
     trained = [value for value in network.parameters() if value.requires_grad]

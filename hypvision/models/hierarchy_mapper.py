@@ -229,7 +229,8 @@ class GaussianTree(nn.Module):
         return torch.cat(found)
 
     def _joined(self, noise: list[Tensor]) -> Tensor:
-        """Return the noise as one tensor ``(L N, C)``, draw after draw."""
+        """Return the noise, given by level or by draw, as one tensor ``(L N, C)`` of L levels and N
+        leaves: level after level, and in a level draw after draw."""
         dim = self.mean.shape[1]
         draws = [(n, dim) for n, m in zip(self.nodes, self.samples) for _ in range(m)]
         levels = [(m, n, dim) for n, m in zip(self.nodes, self.samples)]
@@ -507,7 +508,8 @@ class _Joined(NamedTuple):
         """Return what queries ``x`` ``(B, T, w)`` read by attention from ``memory`` ``(B, M, w)``,
         ``(B, T, w)``."""
         scale = (x.shape[-1] // self.heads) ** -0.5
-        query = F.linear(x, self.to_keys).view(x.shape[0], 1, -1, x.shape[-1])  # (B, 1, T heads, w)
+        # (B, 1, T * heads, w): each query once for each head
+        query = F.linear(x, self.to_keys).view(x.shape[0], 1, -1, x.shape[-1])
         seen = F.scaled_dot_product_attention(query, memory[:, None], memory[:, None], scale=scale)
         return F.linear(seen.view(*x.shape[:-1], -1), self.to_out.mT, self.bias)
 

@@ -225,8 +225,8 @@ class RiemannianOptimizer(Optimizer):
         """Raise an error for a parameter whose device the group's options do not allow."""
 
     def _begin(self, group: Group, tangent: Tensor, count: int) -> State:
-        """Return the states of points before their first step, made from zero tangent vectors
-        ``(..., n)`` and the number of factors of the manifold."""
+        """Return the optimiser's state for points before their first step, such as momenta.
+        ``tangent`` is zeros ``(..., n)``, ``count`` the number of factors of the manifold."""
         raise NotImplementedError
 
     def _first(

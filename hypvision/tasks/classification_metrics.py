@@ -172,7 +172,8 @@ class CalibrationError(ScoreMetric):
         self.bins = bins
 
     def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
-        """Yield ``(confidence, whether the class is right)`` of each image."""
+        """Yield the confidence of each image, and whether its class is right (None without a
+        label)."""
         if not ((scores >= 0) & (scores <= 1)).all() or ((scores.sum(1) - 1).abs() > 1e-2).any():
             raise HypvisionError(
                 "CalibrationError needs probabilities: numbers from 0 to 1 that sum to 1. Other "

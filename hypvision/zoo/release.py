@@ -104,7 +104,7 @@ def write_release(index: Index, records: Sequence[Record], folder: Path) -> None
     sums = []
     names = {record.name for record in records}
     for record in records:
-        # A release must not refer to records outside it.
+        # The index of a release cannot find records of another index, so such a parent is dropped.
         if record.parent not in names:
             record = replace(record, parent=None)
         copy_verified(

@@ -184,8 +184,8 @@ def learned_names(weights: Mapping[str, Tensor], clip: nn.Module) -> dict[str, T
         )
         if kept in own and not _about_equal(value, own[kept]):
             raise HypvisionError(
-                f"The checkpoint's '{name}' is not that of the CLIP model here, for which it was "
-                "not learned. Give the CLIP model that it was trained with."
+                f"The checkpoint contains CLIP's weight '{name}' with other values than the CLIP "
+                "model here, so it was trained with another one. Give that one."
             )
         if kept is not None and kept not in own and translated(name, _NAMES[method]) is None:
             raise HypvisionError(

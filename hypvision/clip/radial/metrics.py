@@ -100,7 +100,8 @@ def _ends_of_shells(similarity: Tensor, order: Tensor, ends: Tensor) -> Tensor:
     value = value[:, ends]
     found = order[place[:, ends]]
     equal = value[:, 1:] == value[:, :-1]
-    # A text of an earlier shell may be equally similar, and wins if its number is smaller.
+    # cummax prefers the later of equally similar texts, but the one with the smaller number wins,
+    # also if it is of an earlier shell.
     if (equal & (found[:, 1:] != found[:, :-1])).any():
         for step in range(1, len(ends)):
             first = torch.minimum(found[:, step - 1], found[:, step])

@@ -225,8 +225,9 @@ class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
         return self.text_logits(x, pool_masks(x.dense[number : number + 1], masks[None])[0])
 
     def fused_scores(self, trained: Tensor, clip: Tensor, seen: Tensor) -> Tensor:
-        """Return fused probabilities ``(Q, T + 1)`` from those of the trained head ``(Q, T + 1)``
-        and of CLIP ``(Q, T)``."""
+        """Return the probabilities ``(Q, T + 1)`` of Q masks: those of the T classes are fused from
+        the trained head's ``(Q, T + 1)`` and CLIP's ``(Q, T)``; the last, of no object, is the
+        trained head's."""
         nothing = trained[:, -1:]
         known = trained[:, :-1] / trained[:, :-1].sum(-1, keepdim=True).clamp(min=1e-12)
         fused = fuse_scores(known, clip, seen, self.alpha, self.beta)
