@@ -385,7 +385,7 @@ def test_checkpoints_of_another_architecture(tmp_path, source, target):
         ({"model_name": "resnet18", "no_such": 2}, "unexpected keyword argument 'no_such'"),
         (
             {"model_name": "hcformer_nano", "pretrained": True},
-            "no weights for .hcformer_nano.. There are: hcformer_nano.cifar10",
+            "no weights for .hcformer_nano.. The zoo has hcformer_nano.cifar10",
         ),
         ({"model_name": "resnet18", "checkpoint_path": "none.pth"}, "no checkpoint 'none.pth'"),
     ],
