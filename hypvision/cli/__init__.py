@@ -92,7 +92,7 @@ COMMANDS = {
     ),
     "clip segment": Command("segment images by any class names"),
     "clip chains": Command("measure how a CLIP orders texts from general to specific"),
-    "clip make-chains": Command("write chains of texts from shapes, emoji or captions"),
+    "clip make-chains": Command("write chains of texts from emoji or captions"),
     "clip radius": Command("measure hyperbolic radii of a CLIP, before and after tuning"),
     "metric embed": Command("write embeddings of images or texts into a file"),
     "metric search": Command("find the nearest images in a folder"),

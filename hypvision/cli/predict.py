@@ -116,7 +116,7 @@ def _predict(args: Namespace, files: list[str], called: dict[Path, str]) -> None
     from hypvision.inference.knowledge import doubts, warnings_of
     from hypvision.inference.predictors import load_predictor
     from hypvision.inference.progress import progress
-    from hypvision.inference.results import Boxes
+    from hypvision.inference.results import Boxes, Classes
     from hypvision.inference.running import results
     from hypvision.inference.sources import check_every, find_sources
     from hypvision.inference.writers import Writer
@@ -130,6 +130,7 @@ def _predict(args: Namespace, files: list[str], called: dict[Path, str]) -> None
         predictor = load_predictor(_request(args))
     known = predictor.known
     doubted = []
+    told: list[str] = []
     boxes = False
     model = without_secrets(str(args.clip or args.model))
     print(f"{model} {known}")
@@ -148,9 +149,13 @@ def _predict(args: Namespace, files: list[str], called: dict[Path, str]) -> None
             with leaving_out(frame.file, failed):
                 writer.add(frame, image, result)
                 boxes = boxes or isinstance(result, Boxes)
+                if isinstance(result, Classes) and len(told) < _TOLD:
+                    told.append(f"{Path(frame.file).name}: {result}")
                 doubted.append((Path(frame.file).name, doubts(result, image.size, known)))
         if not doubted:
             require_all(failed, 0)
+    for line in told:
+        print(line)
     count = len(doubted)
     seconds = time.perf_counter() - begin
     print(
@@ -163,6 +168,9 @@ def _predict(args: Namespace, files: list[str], called: dict[Path, str]) -> None
         print(f"warning: {sentence}", file=sys.stderr)
     _say_written(list(writer.written), args.out)
     require_all(failed, count)
+
+
+_TOLD = 10  # images whose classes are printed; those of all are in the files
 
 
 def _say_written(written: list[Path], folder: str) -> None:

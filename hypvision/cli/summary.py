@@ -31,7 +31,7 @@ COUNTED = (
 _EXAMPLES = """\
 examples:
   hypvision summary resnet50 --depth 2 --save resnet50.csv
-  hypvision summary mask-rcnn_hcformer-nano-clusters_300i_shapes --size 320"""
+  hypvision summary baselines/faster-rcnn_tf-efficientnet-lite0-s16_2e_emoji --size 320"""
 
 
 def add_summary_arguments(parser: Parser) -> None:

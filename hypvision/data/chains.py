@@ -182,6 +182,11 @@ def emoji_chains(root: StrPath, split: str, seed: int = 0) -> list[Chain]:
         texts = (item.group, item.classname, item.name, f"{item.name}: {', '.join(words)}")
         if words and len(set(texts)) == len(texts):
             chains.append(Chain(texts, image=item.id))
+    ensure(
+        chains,
+        f"No emoji of the split '{split}' in '{root}' has keywords beyond its name, of which the "
+        "last text of a chain is made. Give another split or folder.",
+    )
     return with_negatives(chains, seed)
 
 

@@ -112,7 +112,8 @@ def _classes(root: Path) -> list[_Class]:
 def _read(kind: Any, path: Path) -> Any:
     advice = (
         "A folder of emoji has emoji.json, images/STYLE/ID.png, splits/classes.json and "
-        "splits/emoji_split.json; give its place with --cfg-options data_root=FOLDER."
+        "splits/emoji_split.json; give its place: data_root=FOLDER of a config, --root FOLDER of a "
+        "command."
     )
     advice = "Replace it by an intact copy." if path.is_file() else advice
     return read_record(kind, path, advice, extra=True)

@@ -170,9 +170,6 @@ class _ImageDataset(Dataset):
         """Set the images to ``samples`` (path and label), or to those at the ``indices`` alone;
         ``kind`` is the word for them in ``usage``."""
         if indices is not None:
-            for number in sorted({*range(len(samples))}.difference(indices)):
-                name = Path(samples[number][0]).name
-                self.usage.leave_out(kind, "not among the indices", name)
             samples = [samples[number] for number in indices]
         self.paths = [path for path, _ in samples]
         self.labels = np.array([label for _, label in samples], dtype=np.int64)
@@ -455,9 +452,6 @@ class CIFARDataset(_ImageDataset):
         self.metainfo = dict(classes=tuple(data.classes))
         self.usage = Usage(self.place)
         self.usage.use("images", len(self.labels))
-        others = len(data) - len(self.labels)
-        if others:
-            self.usage.leave_out("images", "not among the indices", f"of {len(data)}", others)
 
     def read(self, index: int) -> Image.Image:
         return Image.fromarray(self.images[index])

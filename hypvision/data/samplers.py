@@ -79,7 +79,8 @@ class MPerClassBatchSampler:
             len(self.members) >= self.classes_per_batch,
             f"A batch of {batch_size} images in each of {self.world_size} processes, {m} of a "
             f"class, needs {self.classes_per_batch} classes; the training data has "
-            f"{len(self.members)}. Make the batch smaller, or m larger.",
+            f"{len(self.members)}. Make train_dataloader.batch_size smaller, or "
+            "train_dataloader.batch_sampler.m (images of a class in a batch) larger.",
         )
         self.images = sum(map(len, self.members))
 

@@ -76,6 +76,10 @@ class Classes(Result):
         """The number of the most probable class."""
         return int(self.scores.argmax())
 
+    def __str__(self) -> str:
+        """Return the most probable classes with their scores, the best first."""
+        return ", ".join(f"{item['name']} {item['score']:.2f}" for item in self.annotations())
+
     def annotations(self) -> list[dict[str, Any]]:
         """Return the most probable classes (five, unless a subclass shows others), the best
         first."""

@@ -208,8 +208,8 @@ class _ConeLoss(ChainLoss):
 
     @abstractmethod
     def outside(self, general: Tensor, others: Tensor, root: Tensor) -> Tensor:
-        """Angles ``(..., n)`` by which ``others`` ``(..., n, d)`` lie outside of the cones of the
-        general points ``(n, d)``; below 0 inside."""
+        """Return the angles ``(2, n)`` by which ``others`` ``(2, n, d)`` lie outside of the cones
+        of the general points ``(n, d)``; below 0 inside."""
 
     def order(
         self, general: Tensor, specific: Tensor, negative: Tensor, root: Tensor
@@ -279,7 +279,8 @@ class MERUEntailmentLoss(_ConeLoss):
         self.scale = scale
 
     def outside(self, general: Tensor, others: Tensor, root: Tensor) -> Tensor:
-        tips = lorentz.expmap0(self.scale * (general - root), self.c)
-        points = lorentz.expmap0(self.scale * (others - root), self.c)
+        ways = torch.cat([general.unsqueeze(0), others]) - root  # all points in one operation
+        points = lorentz.expmap0(self.scale * ways, self.c)
+        tips = points[0]
         aperture = self.aperture_scale * lorentz.half_aperture(tips, self.c, self.min_radius)
-        return lorentz.exterior_angle(tips.expand_as(points), points, self.c) - aperture
+        return lorentz.exterior_angle(tips.expand_as(points[1:]), points[1:], self.c) - aperture

@@ -200,7 +200,8 @@ def test_folders_and_files_that_were_not_asked_for(folder):
     (folder / "readme.txt").write_text("x")
     text = said(ImageFolderDataset(folder, EVAL))
     assert "an image beside the class folders: lost.png" in text and "readme" not in text
-    assert "not among the indices" in said(ImageFolderDataset(folder, EVAL, indices=[0]))
+    chosen = ImageFolderDataset(folder, EVAL, indices=[0])
+    assert "used 1 of 2 files" in said(chosen) and not chosen.usage.notes  # a split is no fault
     text = said(RetrievalFolder(folder, EVAL, per_class=2))
     assert "used 4 of 7 files" in text and "per_class=2: 1.png" in text
     data = RetrievalFolder(folder.parent / "test", EVAL, gallery=folder, classes=["cat"])
