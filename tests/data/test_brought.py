@@ -270,7 +270,7 @@ def test_numbers_as_labels_are_in_their_order(folder):
     (folder / "t.csv").write_text("id,label\na,10\nb,2\nc,0\nlost,2\n")
     data = ImageTableDataset(str(folder), str(folder / "t.csv"), VIEW, indices=[0, 1])
     assert data.metainfo["classes"] == ("0", "2", "10") and data.labels.tolist() == [2, 1]
-    assert data.usage.left_out("images") == 2
+    assert data.usage.left_out("images") == 1  # the one that is lost; not that of the other part
 
 
 # Sentences that say what a file is
