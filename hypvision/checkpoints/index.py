@@ -128,7 +128,13 @@ def parse_index(text: str, root: Path | None = None, address: str | None = None)
 def read_index(path: str | Path) -> Index:
     """Read an index file; paths of packaged files in it start from the folder of the index."""
     path = Path(path).expanduser()
-    path = path / "index.yml" if path.is_dir() else path
+    if path.is_dir():
+        ensure(
+            (path / "index.yml").is_file(),
+            f"The folder '{path}' has no weights with an index (index.yml). Give the folder of a "
+            "release, or a name of `hypvision zoo list`.",
+        )
+        path = path / "index.yml"
     try:
         text = read_text(path, 2**26)
     except (OSError, UnicodeDecodeError) as error:

@@ -272,8 +272,8 @@ def _read(source: str | Path) -> Run:
         if path.is_dir():
             hint = " That folder can be the `data_root` of a config (docs/own-data.md)."
         raise HypvisionError(
-            f"{why_no_file(source, 'config')}{hint} Give the path of a config file, or a name of "
-            "`hypvision configs`."
+            f"{why_no_file(source, 'config or folder')}{hint} Give the path of a config file, or a "
+            "name of `hypvision configs`."
         )
     _check_suffix(path)
     if recipe is None:

@@ -148,7 +148,8 @@ class ConsoleHook(Hook):
         say(f"data    {_described(loader)}, {size} at a time")
         by_epoch = isinstance(runner.train_loop, EpochBasedTrainLoop)
         epochs = f"{_count(runner.max_epochs, 'epoch')}, " if by_epoch else ""
-        say(f"length  {epochs}{_count(runner.max_iters, 'step')} of {optimizer} ({wrapper})")
+        if runner.max_iters:  # a probe alone takes no step
+            say(f"length  {epochs}{_count(runner.max_iters, 'step')} of {optimizer} ({wrapper})")
         self.train_bar = Progress("train", runner.max_iters, runner.iter)
 
     # Progress while the run goes on

@@ -531,7 +531,7 @@ def test_threads_keep_the_order_and_hand_errors_on():
     ("words", "said"),
     [
         (["--model", "hcformer_nanno"], "Did you mean hcformer_nano"),
-        (["--model", "none.py"], "There is no config 'none.py'"),
+        (["--model", "none.py"], "There is no config or folder 'none.py'"),
         (["--model", "hcformer_small"], "Train it (hypvision train)"),
         (["--model", CLASSIFIER, "--weights", "x.pth"], "leave out --weights"),
         (["--model", CLASSIFIER, "--score", "2"], "from 0 to 1"),
