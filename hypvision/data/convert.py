@@ -270,6 +270,11 @@ def _size(item: Annotated) -> tuple[int, int]:
 def _reader_of(file: Path) -> _Reader | None:
     """Return the function that reads an annotation file; None for a file of another kind."""
     if file.suffix.lower() == ".xml":
+        if read_xml(file).tag != "annotation":
+            raise HypvisionError(
+                f"'{file}' is XML, but no annotation of VOC (CVAT's <annotations>, for example). "
+                "Export the data as COCO or VOC."
+            )
         return _voc
     if file.suffix.lower() == ".csv":
         head = read_lines(file, "a table")[:1]
@@ -374,8 +379,9 @@ def _table(file: Path, usage: Usage) -> Iterator[Annotated]:
         raise HypvisionError(
             f"None of the {len(lines)} images of '{file}' is beside or below it. Put them there."
         )
+    missing = set(lost)
     for place, (name, rows) in enumerate(lines.items()):
-        if place in lost:
+        if place in missing:
             usage.leave_out("images", "missing on disk", name)
             continue
         path = Path(paths[place])

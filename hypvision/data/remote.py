@@ -239,9 +239,12 @@ class _HttpFile(io.RawIOBase):
             except WrongContentError as error:
                 raise HypvisionError(f"'{self.url}': {error}. Start the command again.") from error
             except (SourceError, HypvisionError) as error:
-                raise HypvisionError(
-                    f"'{self.url}' cannot be read: {error}. Check the address and the network."
-                ) from error
+                if not isinstance(error, StatusError) or error.status not in BUSY:
+                    raise HypvisionError(
+                        f"'{self.url}' cannot be read: {error}. Check the address and the network."
+                    ) from error
+                reason = str(error)
+                time.sleep(min(error.pause, max(0.0, left)))
             # The HTTP library raises errors of its own classes.
             except Exception as error:
                 reason = one_line(error)

@@ -224,7 +224,7 @@ class _Shards(IterableDataset):
             if self.shuffle:
                 order = np.random.default_rng([self.seed, epoch]).permutation(order)
             for number in order[own::readers]:
-                if skip >= self.counts[number]:
+                if skip and skip >= self.counts[number]:
                     skip -= self.counts[number]
                     continue
                 yield from self._shard(int(number), epoch, skip)

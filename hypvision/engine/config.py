@@ -125,9 +125,13 @@ class Run(Config):
         """Write the config to ``file``, or return its text without one, as mmengine does; here a
         killed process leaves the old file intact."""
         if file is None:
-            return super().dump()
+            return without_secrets(super().dump())
         with replacing(file) as temporary:
-            return super().dump(temporary)
+            super().dump(temporary)
+            # mmengine takes the text of a .py alone from pretty_text
+            text = Path(temporary).read_text(encoding="utf-8")
+            Path(temporary).write_text(without_secrets(text), encoding="utf-8")
+        return None
 
     @classmethod
     def of(cls, config: Config) -> Run:

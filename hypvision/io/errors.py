@@ -53,9 +53,7 @@ except (KeyError, OSError):
 # The patterns of a name and a password before the host, and of the query after the path, in which
 # signed addresses have their signature.
 _USER = re.compile(r"\b([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/?#'\"<>]*@")
-_QUERY = re.compile(
-    r"\b([a-zA-Z][a-zA-Z0-9+.-]*://[^\s?#'\"<>]*)\?[^\s#'\"<>]*?(?=[.:,;)\]]*(?:[\s#'\"<>]|$))"
-)
+_QUERY = re.compile(r"(?i)\b(https?://[^\s?#'\"<>]*)\?[^\s#'\"<>]*?(?=[.:,;)\]]*(?:[\s#'\"<>]|$))")
 
 
 def without_secrets(text: str) -> str:
@@ -307,8 +305,6 @@ def guard(function: Callable[..., Any], *args: Any) -> int:
         The exit status: 0; 2 after a :class:`HypvisionError` or an error that
             :func:`explain_machine` explains; 130 after an interruption; 141 if the reader of the
             output has ended. Any other error is a bug and propagates.
-        :func:`explain_machine` explains; 130 after an interruption; 141 if nobody reads the output
-        any longer. Any other error is a bug and propagates.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

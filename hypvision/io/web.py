@@ -121,7 +121,8 @@ def separated(address: str) -> tuple[str, dict[str, str]]:
     try:
         user, at, host = urlsplit(address).netloc.rpartition("@")
     except ValueError as error:
-        raise HypvisionError(f"'{address}' is not a web address ({error}). Correct it.") from error
+        # The text of the error may quote the password.
+        raise HypvisionError(f"'{address}' is not a web address. Correct it.") from error
     if not at:
         return address, {}
     name, _, password = user.partition(":")
@@ -173,7 +174,14 @@ def ask(
             method, url, headers={**fields, **secret, **(headers or {})},
             timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT,
         )  # fmt: skip
-        return client.send(request, stream=True)
+        # The client would read the bodies of redirects into memory, whatever their size.
+        for _ in range(_REDIRECTS):
+            answer = client.send(request, stream=True)
+            if answer.next_request is None:
+                return answer
+            answer.close()
+            request = answer.next_request
+        raise SourceError(f"redirects more than {_REDIRECTS} times")
 
     answer = in_time(partial(guarded, send, seen), seconds)
     if answer.status_code >= 400:
@@ -184,6 +192,8 @@ def ask(
         raise SourceError(f"answers {answer.status_code}, which is no file")
     return answer
 
+
+_REDIRECTS = 20
 
 # There is a client for each process, since a forked process must not use its parent's connections.
 _clients: dict[int, Any] = {}
@@ -197,7 +207,7 @@ def _client() -> Any:
     process = os.getpid()
     if process not in _clients:
         hooks: dict[str, list[Any]] = dict(request=[_check_request], response=[_check_answer])
-        _clients[process] = type(get_session())(event_hooks=hooks, follow_redirects=True)
+        _clients[process] = type(get_session())(event_hooks=hooks, follow_redirects=False)
     return _clients[process]
 
 

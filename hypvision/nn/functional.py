@@ -87,7 +87,7 @@ class _Time(Function):
     def forward(ctx: Any, space: Tensor, radius: Tensor, dim: int, negative: bool) -> Tensor:
         time = torch.hypot(torch.linalg.vector_norm(space, dim=dim, keepdim=True), radius)
         if negative:
-            time[0].neg_()
+            time[:1].neg_()
         ctx.save_for_backward(space, radius, time)
         return time
 
@@ -95,7 +95,9 @@ class _Time(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         space, radius, time = ctx.saved_tensors
         ratio = grad / time
-        by_radius = (ratio * radius).sum() if ctx.needs_input_grad[1] else None
+        by_radius = None
+        if ctx.needs_input_grad[1]:
+            by_radius = (ratio * radius).sum_to_size(radius.shape)
         return ratio * space, by_radius, None, None
 
 

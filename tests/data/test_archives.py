@@ -23,6 +23,15 @@ def no_sums(monkeypatch):
     monkeypatch.setattr(archives, "SUMS", {})
 
 
+def test_archives_may_be_large(tmp_path):
+    """ImageNet's training images are one file of 138 GB."""
+    with tarfile.open(tmp_path / "train.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("a.txt"))
+    with (tmp_path / "train.tar").open("r+b") as file:
+        file.truncate(9 * 2**30)  # sparse
+    assert archives.Files(tmp_path / "train.tar").names == ["a.txt"]
+
+
 def jpeg(value, size=(8, 6)):
     buffer = io.BytesIO()
     Image.new("RGB", size, (value, value, value)).save(buffer, "JPEG")

@@ -151,6 +151,13 @@ def test_faults_of_tables(text, said, tmp_path):
     assert not (tmp_path / "annotations").exists()
 
 
+def test_other_xml_is_named(tmp_path):
+    image(tmp_path / "a.png")
+    (tmp_path / "a.xml").write_text("<annotations><image name='a.png'/></annotations>")
+    with pytest.raises(HypvisionError, match="no annotation of VOC .*CVAT"):
+        convert(tmp_path, tmp_path / "out")
+
+
 def test_labelme(tmp_path):
     pixels = np.zeros((6, 8), dtype=bool)
     pixels[1:, :5] = True

@@ -84,6 +84,15 @@ def test_the_counts_of_a_server_are_lent_and_never_kept(server, home):
     assert data.counts == [4, 5] and len(list(data)) == 9
 
 
+def test_a_lent_count_of_0_hides_no_samples(server):
+    known = {"00.tar": dict(modified=1, left_out=[], samples=0, bytes=len(SHARDS["00.tar"]))}
+    server.files = {**SHARDS, "shards.json": json.dumps({"CaptionShards": known}).encode()}
+    data = shards.CaptionShards(f"{server.url}/good/{{00..01}}.tar", shuffle=0)
+    assert data.counts == [0, 5]
+    with pytest.raises(HypvisionError, match="has 4 samples, but 0"):
+        list(data)
+
+
 @each("content", [b"no JSON", b"[" * 10**5, b'{"CaptionShards": 3}', b"\xff"])
 def test_damaged_counts_of_a_server_are_not_used(content, server):
     server.files = {**SHARDS, "shards.json": content}

@@ -284,8 +284,13 @@ def test_a_text_of_the_data_is_no_code_of_the_config(tmp_path, monkeypatch):
     assert not mark.exists()
 
 
-def test_the_text_of_a_config_has_no_secrets():
+def test_the_text_of_a_config_has_no_secrets(tmp_path):
     """It goes into the work dir, into every checkpoint and into the log."""
     address = "https://me:hunter2@example.org/{000..009}.tar?sig=hunter2"
-    text = Run(dict(shards=[address], load_from=f"{address}#sha256=ab")).pretty_text
-    assert "hunter2" not in text and text.count("https://example.org/{000..009}.tar") == 2
+    run = Run(dict(shards=[address], load_from=f"{address}#sha256=ab"))
+    texts = [run.pretty_text]
+    for suffix in ("py", "json", "yml"):
+        run.dump(tmp_path / f"a.{suffix}")
+        texts.append((tmp_path / f"a.{suffix}").read_text())
+    for text in texts:
+        assert "hunter2" not in text and text.count("https://example.org/{000..009}.tar") == 2
