@@ -159,14 +159,15 @@ class Training:
 
 
 def test_three_steps_are_the_published():
-    """All twelve figures of them, and the weights that they lead to."""
+    """All twelve figures of them, and the weights that they lead to; in float64, as Adam's first
+    steps go by the sign of a gradient, even of one that is round-off."""
     pytest.importorskip("mmengine")
     official, ours = pair("helm_mice_tiny")
-    published, training = PublishedTraining(official, 4e-3), Training(ours, 4e-3)
+    published, training = PublishedTraining(official.double(), 4e-3), Training(ours.double(), 4e-3)
     idle = 0
     for step in range(3):
         ids = tokens(2, 12, seed=step)
-        torch.testing.assert_close(training.step(ids), published.step(ids), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(training.step(ids), published.step(ids), rtol=1e-7, atol=1e-7)
         idle += sum(
             expert.down.weight.grad is None
             for block in ours.layers[1:]
@@ -177,5 +178,4 @@ def test_three_steps_are_the_published():
     for name, value in ours.state_dict().items():
         if name.endswith("attn.bias"):  # which the softmax does not see: its gradient is round-off
             continue
-        # Adam's first steps go by the sign of a gradient, even of one that is round-off
-        assert (value - weights[name]).norm() < 3e-3 * (weights[name].norm() + 0.1), name
+        assert (value - weights[name]).norm() < 1e-5 * (weights[name].norm() + 0.1), name
