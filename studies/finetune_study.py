@@ -28,6 +28,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from hcformer_diagnosis import spread
 from himapper_containment import measure
@@ -41,6 +42,7 @@ from hypvision.clip.spaces import Sphere
 from hypvision.data.chains import emoji_chains
 from hypvision.engine import run as engine
 from hypvision.engine.config import load_config, parse_options
+from hypvision.geometry import lorentz
 from hypvision.io.errors import guard
 from hypvision.io.files import read_json, write_json, write_text
 from hypvision.tasks.class_hierarchy import (
@@ -50,6 +52,7 @@ from hypvision.tasks.class_hierarchy import (
     recovered_hierarchy,
 )
 from hypvision.tasks.contrastive_metrics import ImageTextRetrieval
+from hypvision.tasks.metric_learning_metrics import evaluate_retrieval
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 
@@ -102,13 +105,21 @@ def factors(*values: float) -> dict[str, dict[str, Any]]:
 
 
 def metric_learning(config: str, choices: bool) -> dict[str, Run]:
-    """Proxy-Anchor alone, HIER and LHIER, in two dimensions."""
+    """Proxy-Anchor alone, HIER and LHIER, in few and in many dimensions."""
+    names = {
+        f"{name}, {dim} dimensions": (key, dim) for dim in DIMS for name, key in METHODS.items()
+    }
     return {
-        f"{name}, {dim} dimensions": Run(
-            config.format(key), name if choices else "", {"model.neck.dim": dim}
-        )
-        for dim in (128, 16)
-        for name, key in METHODS.items()
+        name: Run(config.format(key), name if choices else "", {"model.neck.dim": dim})
+        for name, (key, dim) in names.items()
+    }
+
+
+def learning_rates(runs: dict[str, Run]) -> dict[str, Choice]:
+    """A choice of the rate for each run, on half of its training classes."""
+    return {
+        name: Choice(run.config, rates(1e-4, 3e-4, 1e-3), held_out(run.config) | run.changes)
+        for name, run in runs.items()
     }
 
 
@@ -135,9 +146,19 @@ def held_out(config: str) -> dict[str, Any]:
 
 LITE = "himapper/efficientnet-lite0_10e_grocery.py"
 MAPPER = "himapper/himapper-efficientnet-lite0_10e_grocery.py"
+PROTOTYPES = "himapper/prototypes-efficientnet-lite0_10e_grocery.py"
 RETRIEVAL = "lhier/{}_efficientnet-lite0_20e_grocery.py"
 CHARACTERS = "lhier/{}_resnet10t_40e_omniglot.py"
 METHODS = {"Proxy-Anchor": "euclid", "HIER": "hier", "LHIER": "lhier"}
+DIMS = (16, 128)
+OTHER_LOSSES = {
+    "Hyp-ViT's loss, 128 dimensions": Run(
+        RETRIEVAL.format("hypvit"), "Hyp-ViT's loss, 128 dimensions"
+    ),
+    "ideal prototypes, 128 dimensions": Run(
+        RETRIEVAL.format("prototypes"), "ideal prototypes, 128 dimensions"
+    ),
+}
 SCENES = "hyperbolic-clip/{}_500i_scenes.py"
 CLIPS = {
     "CLIP": "clip-emoji",
@@ -212,8 +233,9 @@ STUDIES: dict[str, dict[str, Run]] = {
         "flat geometry": Run(MAPPER.replace("mapper-", "mapper-euclidean-"), "Hi-Mapper"),
         "deterministic tree": Run(MAPPER.replace("mapper-", "mapper-deterministic-"), "Hi-Mapper"),
         "official preset": Run(MAPPER.replace("mapper-", "mapper-official-"), "Hi-Mapper"),
+        "ideal prototypes": Run(PROTOTYPES, "ideal prototypes"),
     },
-    "lhier": metric_learning(RETRIEVAL, choices=True),
+    "lhier": metric_learning(RETRIEVAL, choices=True) | OTHER_LOSSES,
     "omniglot": metric_learning(CHARACTERS, choices=False),
     "lorentz": {
         **{
@@ -257,6 +279,7 @@ STUDIES: dict[str, dict[str, Run]] = {
 CHOICES: dict[str, dict[str, Choice]] = {
     "himapper": {
         "fine-tuned": Choice(LITE, rates(3e-4, 1e-3, 3e-3), length(3)),
+        "ideal prototypes": Choice(PROTOTYPES, rates(3e-4, 1e-3, 3e-3), length(3)),
         "Hi-Mapper": Choice(
             MAPPER,
             {
@@ -272,12 +295,7 @@ CHOICES: dict[str, dict[str, Choice]] = {
             LITE, {"fine-tuned": {"model.frozen": ()}}, length(3), after="fine-tuned"
         ),
     },
-    "lhier": {
-        name: Choice(
-            RETRIEVAL.format(key), rates(1e-4, 3e-4, 1e-3), held_out(RETRIEVAL.format(key))
-        )
-        for name, key in METHODS.items()
-    },
+    "lhier": learning_rates(STUDIES["lhier"]),
     "omniglot": {},
     "camvid": {},
     "distillation": {},
@@ -315,7 +333,13 @@ COLUMNS: dict[str, dict[str, str]] = {
         "containment": "containment",
         "chance": "chance",
     },
-    "lhier": {**RETRIEVED, "purity_0": "purity, kinds", "purity_1": "purity, coarse classes"},
+    "lhier": {
+        **RETRIEVED,
+        "purity_0": "purity, kinds",
+        "purity_1": "purity, coarse classes",
+        "recall@1_projected": "Recall@1 in 16 of them",
+        "map@r_projected": "mAP@R in 16 of them",
+    },
     "omniglot": {**RETRIEVED, "purity_0": "purity, alphabets"},
     "camvid": {"mIoU": "mIoU", "mAcc": "mean accuracy", "aAcc": "pixel accuracy"},
     "distillation": {"top1": "top-1"},
@@ -378,6 +402,9 @@ def run(config: str, changes: dict[str, Any], folder: Path, test: bool) -> dict[
     """
     loaded = load_config(CONFIGS / config, changes)
     loaded.custom_hooks = [*loaded.get("custom_hooks", []), dict(type="CoreTimeHook")]
+    embeddings = folder / "embeddings.npz"
+    if loaded.model.type == "MetricLearner":
+        loaded.test_evaluator.out_file = str(embeddings)
     runner = engine.train(loaded, folder, resume="auto")
     row: dict[str, Any] = dict(
         config=config,
@@ -412,6 +439,7 @@ def run(config: str, changes: dict[str, Any], folder: Path, test: bool) -> dict[
                 runner.model.eval(), runner.cfg, "test", per_class=30, device=device
             )
             known = places(runner.model, data), data.labels, data.ancestors
+            row["metrics"] |= measure_projected(runner.model, runner.cfg, embeddings, device)
             row["metrics"] |= {
                 f"cophenetic_{key}": value for key, value in recovered_hierarchy(*known).items()
             }
@@ -428,6 +456,38 @@ def run(config: str, changes: dict[str, Any], folder: Path, test: bool) -> dict[
 def numbers(metrics: dict[str, Any]) -> dict[str, float]:
     """Metrics without what stands before their names, and as JSON takes them."""
     return {key.rpartition("/")[2]: float(value) for key, value in metrics.items()}
+
+
+def measure_projected(
+    model: Any, config: Any, embeddings: Path, device: str, dim: int = DIMS[0]
+) -> dict[str, float]:
+    """Retrieval of a model of more than ``dim`` dimensions by the ``dim`` largest of its training
+    photos; {} for one of fewer."""
+    test = np.load(embeddings)
+    space = str(test["space"])
+    points = torch.from_numpy(test["embeddings"])
+    if points.shape[-1] <= dim + 1:
+        return {}
+    train = embed_classes(model, config, "train", per_class=1000, device=device).points
+    points = projected(points, train, space, dim)
+    labels = torch.from_numpy(test["labels"])
+    queries = DATASETS.build(config.dataset("test").to_dict()).metainfo["queries"]
+    found = evaluate_retrieval(
+        points[:queries], labels[:queries], points[queries:], labels[queries:], space=space
+    )
+    return {f"{key}_projected": found[key] for key in ("recall@1", "map@r")}
+
+
+def projected(points: torch.Tensor, train: torch.Tensor, space: str, dim: int) -> torch.Tensor:
+    """``points`` in the ``dim`` directions in which ``train`` is largest: its singular vectors
+    around the origin, so that cosines and distances keep their meaning. Points of the hyperboloid
+    are projected in the tangent space of the origin."""
+    if space == "lorentz":
+        train = lorentz.logmap0(train, 1.0)
+        points = lorentz.logmap0(points, 1.0)
+    axes = torch.linalg.svd(train.double(), full_matrices=False).Vh[:dim]
+    points = (points.double() @ axes.mT).float()
+    return lorentz.expmap0(points, 1.0) if space == "lorentz" else points
 
 
 def measure_elsewhere(config: Any, folder: Path) -> dict[str, float]:

@@ -197,6 +197,36 @@ def test_runs_are_kept_and_not_repeated(tool, monkeypatch, tmp_path, capsys):
     assert "| fine-tuned, rate 1e-3 | 1.0 | 6 |" in lines
 
 
+@pytest.mark.parametrize("space", ["cosine", "lorentz"])
+def test_a_projection_keeps_what_lies_in_its_directions(tool, space):
+    """Vectors of 3 of 20 dimensions, turned, keep their cosines and their distances in 3; in 2 they
+    keep the part along the two directions in which the training vectors are longest."""
+    from hypvision.geometry import lorentz
+
+    generator = torch.Generator().manual_seed(0)
+    turn = torch.linalg.qr(torch.randn(20, 20, generator=generator)).Q[:3]
+    size = torch.tensor([3.0, 2.0, 0.5])
+    train, test = (torch.randn(n, 3, generator=generator) * size for n in (500, 40))
+
+    def compared(flat):
+        if space == "lorentz":
+            points = lorentz.expmap0(flat, 1.0)
+            return lorentz.dist(points[:, None], points[None], 1.0)
+        return torch.nn.functional.cosine_similarity(flat[:, None], flat[None], dim=-1)
+
+    def placed(flat):
+        return lorentz.expmap0(flat, 1.0) if space == "lorentz" else flat
+
+    def few(dim):
+        found = tool["projected"](placed(test @ turn), placed(train @ turn), space, dim)
+        return compared(lorentz.logmap0(found, 1.0) if space == "lorentz" else found)
+
+    torch.testing.assert_close(few(3), compared(test), atol=2e-3, rtol=1e-3)
+    axes = torch.linalg.svd(train, full_matrices=False).Vh[:2]
+    torch.testing.assert_close(few(2), compared(test @ axes.mT), atol=2e-3, rtol=1e-3)
+    assert (few(2) - compared(test)).abs().max() > 0.01
+
+
 def test_a_study_measures_elsewhere_too(tool, monkeypatch, tmp_path):
     """On the data that the config names, with the last checkpoint."""
     from hypvision.engine.config import load_config
