@@ -156,7 +156,6 @@ def train(
 
     Returns:
         The runner after the training. ``results.png`` in the work dir has the curves of the
-            training.
         training.
     """
     with quiet(verbose), reading_once():

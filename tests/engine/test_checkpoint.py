@@ -636,6 +636,32 @@ def test_a_resumed_training_deletes_what_a_killed_one_left(tmp_path, monkeypatch
     assert [path.name for path in tmp_path.glob("*.pth")] == ["epoch_3.pth"]
 
 
+def test_a_new_training_moves_the_checkpoints_of_an_earlier_one_aside(tmp_path, capsys):
+    toy_runner(tmp_path, 3).train()
+    kept = {path.name: path.read_bytes() for path in tmp_path.glob("*.pth")}
+    (tmp_path / "best_top1_epoch_2.pth").write_bytes(b"best")
+    (tmp_path / "mine.pth").write_bytes(b"mine")
+    toy_runner(tmp_path, 1, keep=1).train()
+    (aside,) = tmp_path.glob("earlier_*")
+    assert {path.name: path.read_bytes() for path in aside.glob("*.pth")} == kept | {
+        "best_top1_epoch_2.pth": b"best"
+    }
+    assert sorted(path.name for path in tmp_path.glob("*.pth")) == ["epoch_1.pth", "mine.pth"]
+    assert Path(find_resume_checkpoint(tmp_path)).name == "epoch_1.pth"
+    assert Path(find_resume_checkpoint(aside)) == aside / "epoch_3.pth"
+
+
+def test_the_weights_that_a_new_training_begins_with_stay(tmp_path):
+    toy_runner(tmp_path, 2).train()
+    start = tmp_path / "epoch_2.pth"
+    before = start.read_bytes()
+    toy_runner(tmp_path, 1, load_from=str(start)).train()
+    (aside,) = tmp_path.glob("earlier_*")
+    assert [path.name for path in aside.glob("*.pth")] == ["epoch_1.pth"]
+    assert start.read_bytes() == before
+    assert Path(find_resume_checkpoint(tmp_path)).name == "epoch_1.pth"
+
+
 @pytest.mark.parametrize(
     "address", ["s3://bucket/net.pth", "cluster:s3://b/net.pth", "petrel://net.pth", "pavi://net"]
 )

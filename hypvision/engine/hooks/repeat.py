@@ -23,6 +23,7 @@ from mmengine.dist import (
 from mmengine.hooks import CheckpointHook as _CheckpointHook
 from mmengine.hooks import EMAHook as _EMAHook
 from mmengine.hooks import Hook
+from mmengine.logging import MMLogger
 from mmengine.registry import FUNCTIONS, HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
@@ -155,7 +156,8 @@ class CheckpointHook(_CheckpointHook):
     new file is written, then ``last_checkpoint``, and then the old file is deleted. The new
     checkpoint names the files that are still to be deleted (``outdated_ckpts`` of the message hub),
     so a training that resumes from it deletes the files that a killed one has left. Only files in
-    the folder of the checkpoints are deleted.
+    the folder of the checkpoints are deleted. A training that does not resume moves the checkpoints
+    of an earlier one into a folder ``earlier_TIME``.
     """
 
     outdated: list[str]  # names of files that the next checkpoint replaces
@@ -186,6 +188,8 @@ class CheckpointHook(_CheckpointHook):
             if self.outdated and is_main_process():
                 point_to(runner.work_dir, self.last_ckpt)
             self._delete_outdated(runner)
+        elif not runner._resume and is_main_process():
+            _set_aside(runner, Path(self.out_dir))
         self.outdated.clear()
 
     def _here(self, path: str | None) -> str | None:
@@ -250,6 +254,29 @@ class CheckpointHook(_CheckpointHook):
                 backend.rmtree(path)
         self.outdated.clear()
         runner.message_hub.update_info("outdated_ckpts", [])
+
+
+def _set_aside(runner: Runner, folder: Path) -> None:
+    """Move the checkpoints of an earlier training out of the way of a new one, so that none is
+    replaced, deleted with the new ones or taken for one of them. The weights that the new training
+    begins with stay."""
+    start = Path(runner._load_from or "").absolute()
+    files = [
+        path
+        for path in folder.glob("*.pth")
+        if path.name.startswith(("epoch_", "iter_", "best_")) and path.absolute() != start
+    ]
+    if not files:
+        return
+    place = folder / f"earlier_{runner.timestamp}"
+    place.mkdir(exist_ok=True)
+    notes = [Path(runner.work_dir, name) for name in ("last_checkpoint", "last_validation")]
+    for path in (*filter(Path.is_file, notes), *files):
+        os.replace(path, place / path.name)
+    MMLogger.get_current_instance().warning(
+        f"The folder has checkpoints of an earlier training. They are in '{place}' now; to go on "
+        "from them, stop this training and give --resume with a checkpoint of that folder."
+    )
 
 
 def steps_done(runner: Runner) -> int:
