@@ -88,15 +88,17 @@ def test_two_numbers_hold_a_tree_as_intervals_on_a_line():
         assert inside[name, ancestor] == (ancestor in CLOSURE.ancestors()[name])
 
 
-@pytest.mark.parametrize("method", ["scalar", "order", "box", "hyperbolic_scalar", "distance"])
+@pytest.mark.parametrize(
+    "method", ["scalar", "flat-scalar", "order", "box", "hyperbolic-scalar", "distance"]
+)
 def test_a_small_hierarchy_is_learned(method, monkeypatch):
     monkeypatch.setattr(study, "BATCH", 8)
-    method = method.replace("_", "-")
-    found = study.train(CLOSURE, method, 4, 1.0, max(study.METHODS[method].rates), seed=0)
+    rate = 0.5 if method == "distance" else 0.1
+    found = study.train(CLOSURE, method, 4, 1.0, rate, seed=0)
     assert found["mean_rank"] < 1.3  # a constant or random distance has about 3
 
 
-def test_runs_are_kept_and_the_better_rate_is_taken(tmp_path, monkeypatch, capsys):
+def test_runs_are_kept_and_the_best_rate_is_taken(tmp_path, monkeypatch, capsys):
     path = tmp_path / "tree.csv"
     rows = [f"{CLOSURE.names[below]}\t{CLOSURE.names[above]}" for below, above in CLOSURE.pairs]
     path.write_text("\n".join(rows))
@@ -106,22 +108,21 @@ def test_runs_are_kept_and_the_better_rate_is_taken(tmp_path, monkeypatch, capsy
 
     def fake(closure, method, numbers, share, rate, seed):
         asked.append((len(closure.pairs), rate, seed))
-        return dict(mean_rank=1 + rate + seed, map=0.5, seconds=1.0)
+        return dict(mean_rank=1 + abs(rate - 0.03) + seed, map=0.5, seconds=1.0)
 
     monkeypatch.setattr(study, "train", fake)
     words = f"--methods scalar --numbers 2 --seeds 2 --results {tmp_path / 'found.json'}".split()
     study.main([str(path), str(other), *words])
     full = len(CLOSURE.pairs)
-    # both rates on the first file; the better one, 0.03, with the other seed and on the other file
-    assert asked == [(full, 0.03, 0), (full, 0.1, 0), (full, 0.03, 1), (full - 1, 0.03, 0)] + [
-        (full - 1, 0.03, 1)
-    ]
+    # all rates on the first file; the best one, 0.03, with the other seed and on the other file
+    tried = [(full, rate, 0) for rate in (0.01, 0.03, 0.1, 0.3)]
+    assert asked == [*tried, (full, 0.03, 1), (full - 1, 0.03, 0), (full - 1, 0.03, 1)]
     asked.clear()
     study.main([str(path), str(other), *words])
     assert asked == []
     printed = capsys.readouterr().out
-    assert "| squared flat distance less a number | 1.53 (1.03 to 2.03) / 0.500 |" in printed
-    assert len(json.loads((tmp_path / "found.json").read_text())) == 5
+    assert "| squared flat distance less a number | 1.50 (1.00 to 2.00) / 0.500 |" in printed
+    assert len(json.loads((tmp_path / "found.json").read_text())) == 7
 
 
 def test_a_file_that_is_none_is_told(tmp_path):
