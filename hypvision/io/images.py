@@ -270,8 +270,7 @@ def open_image(
 
     Returns:
         A PIL image of mode RGB, turned as the camera says (EXIF), with 16 bits scaled to 8 and
-            transparent parts on white.
-        parts on white.
+        transparent parts on white.
 
     Raises:
         HypvisionError: the file is missing, damaged, no image, or larger than ``most``; it has 32
