@@ -14,7 +14,7 @@ from hypvision.io.checks import between, one_of
 from hypvision.io.errors import ArgumentError
 
 from .checks import check_features, check_manifold, check_positive, check_sizes
-from .functional import precise, space_time, to_centroids, with_time
+from .functional import precise, timed, to_centroids, with_time
 from .linear import LorentzLinear, timed_linear
 
 
@@ -66,7 +66,7 @@ class HeadProjections(nn.Module):
         time_weight = torch.cat([layer.time_weight for layer in layers])
         biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
         bias = torch.cat(biases) if biases else None
-        time = space_time(x, self.manifold.c)
+        x, time = timed(x, self.manifold.c)
         out = timed_linear(x, time, weight, time_weight, bias)
         apart: Tensor = out.unflatten(-1, (len(layers), self.num_heads, -1))
         return apart.permute(2, 0, 3, 1, 4)
