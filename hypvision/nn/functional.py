@@ -131,6 +131,28 @@ def with_time(space: Tensor, c: float | Tensor, spare: int = 0, negative: bool =
     return torch.cat(columns, -1)
 
 
+def divided(x: Tensor, number: Tensor) -> Tensor:
+    """Return ``x / number`` for a tensor of one number."""
+    out: Tensor = x / number if plain(x) else _Divided.apply(x, number)
+    return out
+
+
+class _Divided(Function):
+    """Divide with a backward of four operations where PyTorch's has six."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, number: Tensor) -> Tensor:
+        out = x / number
+        ctx.save_for_backward(number, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        number, out = ctx.saved_tensors
+        by_x = grad / number
+        return by_x, -(by_x * out).sum().view_as(number)
+
+
 def minkowski_square(points: Tensor, slot: int = 0) -> Tensor:
     """Return ``t^2 - |s|^2`` ``(..., 1)`` of vectors ``(..., n)`` whose time comes first, or at the
     position ``slot``, behind which all numbers are 0."""
@@ -163,7 +185,8 @@ def sized(
         points: the vectors.
         c: curvature.
         least: the smallest absolute value of ``c (t^2 - |s|^2)``; where it is smaller it counts as
-            this number and has no gradient.
+            this number and has no gradient. 1 is for means of points, whose value is below
+            1 by round-off alone: there it is the smallest value.
         size: if given, a number or a tensor ``()`` by which the results are multiplied.
         slot: the position of the time.
         square: ``t^2 - |s|^2`` ``(..., 1)``, if the caller knows more digits of it.
@@ -185,8 +208,7 @@ def _sized(
     least: float,
 ) -> Tensor:
     own = minkowski_square(points, slot)
-    factor = torch.rsqrt(F.threshold(((own - own.detach() + square) * c).abs(), least, least))
-    return points * (factor if size is None else factor * size)
+    return points * _factor(own - own.detach() + square, c, size, least)[1]
 
 
 class _Sized(Function):
@@ -230,9 +252,12 @@ class _Sized(Function):
 def _factor(
     square: Tensor, c: float | Tensor, size: Tensor | float | None, least: float
 ) -> tuple[Tensor, Tensor]:
-    """Return ``|c (t^2 - |s|^2)|``, and the factor by which :func:`sized` multiplies a vector."""
+    """Return ``c (t^2 - |s|^2)`` or its absolute value, and the factor by which :func:`sized`
+    multiplies a vector."""
     flat = isinstance(c, float) and c == 1  # saves a kernel
-    norm = (square if flat else square * c).abs()
+    norm = square if flat else square * c
+    if least < 1:
+        norm = norm.abs()
     factor = torch.rsqrt(F.threshold(norm, least, least))
     return norm, factor if size is None else factor * size
 
