@@ -116,7 +116,7 @@ class LorentzResidual(nn.Module):
         return out.movedim(-1, self.dim).to(x.dtype)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Take a fixed scale also from files of earlier releases, which hold its logarithm."""
+        """Take a fixed scale from weights that hold its logarithm, as HyperCore's do."""
         if self.log_scale is None and f"{prefix}log_scale" in state_dict:
             self.scale = state_dict.pop(f"{prefix}log_scale").exp().item()
         super()._load_from_state_dict(state_dict, prefix, *args)

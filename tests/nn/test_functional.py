@@ -128,3 +128,11 @@ def test_averages_are_differentiated_as_differences_say():
         lambda x, y, w, c, size: averaged(x, y, w, c, 1e-4, size),
         [value.requires_grad_() for value in given],
     )
+
+
+def test_far_points_are_averages_of_themselves():
+    """In float32 their times and lengths are equal: the square counts as the least, not as what its
+    rounding leaves."""
+    x = torch.tensor([[3e7, -4e7]])
+    found = averaged(x, torch.zeros(1, 2), torch.tensor(0.0), 1.0, 1.0, 2.0)
+    torch.testing.assert_close(found, 2 * x)
