@@ -277,7 +277,7 @@ class PoincareBall(Hyperbolic):
 
     def expmap0(self, u: Tensor) -> Tensor:
         """Return the exponential map of ``u`` ``(..., n)`` at the origin, projected."""
-        eps = (1e-10 if u.dtype == torch.float64 else 1e-5) if self.eps is None else self.eps
+        eps = poincare._default_eps(u) if self.eps is None else self.eps
         return poincare.expmap0(u, self.c, eps)
 
     def from_tangent0(self, u: Tensor) -> Tensor:

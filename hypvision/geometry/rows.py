@@ -44,24 +44,16 @@ def in_blocks(
     if not _worth_it(list(rows.values()), list(shared.values())):
         return function(**rows, **shared)
     numbers = {name: value for name, value in shared.items() if not isinstance(value, Tensor)}
-    tensors = {
-        **rows,
-        **{name: value for name, value in shared.items() if isinstance(value, Tensor)},
-    }
+    tensors = {name: value for name, value in shared.items() if isinstance(value, Tensor)}
+    names = [*rows, *tensors]
 
     def call(*values: Tensor) -> Tensor:
-        return function(**dict(zip(tensors, values)), **numbers)
+        return function(**dict(zip(names, values)), **numbers)
 
-    if needs_grad(*tensors.values()):
-        out: Tensor = _InBlocks.apply(call, len(rows), *tensors.values())
+    if needs_grad(*rows.values(), *tensors.values()):
+        out: Tensor = _InBlocks.apply(call, len(rows), *rows.values(), *tensors.values())
         return out
-    return _one(_each_block(lambda *values: [call(*values)], list(tensors.values()), len(rows)))
-
-
-def _one(results: list[Tensor | None]) -> Tensor:
-    [out] = results
-    assert out is not None
-    return out
+    return _forward(call, list(rows.values()), list(tensors.values()))
 
 
 def _worth_it(rows: list[Tensor], shared: list[Any]) -> bool:
@@ -77,35 +69,36 @@ def _worth_it(rows: list[Tensor], shared: list[Any]) -> bool:
     return all(value.shape[:-1] == first.shape[:-1] for value in rows)
 
 
+def _forward(call: Callable[..., Tensor], rows: list[Tensor], shared: list[Tensor]) -> Tensor:
+    [out] = _each_block(lambda *parts: [call(*parts, *shared)], rows)
+    assert out is not None
+    return out
+
+
 def _each_block(
-    function: Callable[..., Sequence[Tensor | None]], tensors: list[Tensor], count: int
+    function: Callable[..., Sequence[Tensor | None]], rows: list[Tensor]
 ) -> list[Tensor | None]:
-    """Return the results of a function of ``count`` tensors of rows and of further tensors,
-    computed block by block: the blocks' rows one after the other, the sums of results without
-    dimensions, and None for None."""
-    lead = tensors[0].shape[:-1]
-    flat = [rows.reshape(-1, rows.shape[-1]) for rows in tensors[:count]]
+    """Return the results of a function of tensors of rows, computed block by block: the blocks'
+    rows one after the other, the sums of results without dimensions, and None for None."""
+    lead = rows[0].shape[:-1]
+    flat = [tensor.reshape(-1, tensor.shape[-1]) for tensor in rows]
+    count = len(flat[0])
+    columns = max(tensor.shape[1] for tensor in flat)
     found: list[Tensor | None] = []
-    for part in blocks(len(flat[0]), flat[0].shape[1], flat[0].device):
-        results = function(*(rows[part] for rows in flat), *tensors[count:])
-        found = found or [_room(result, len(flat[0])) for result in results]
+    for part in blocks(count, columns, flat[0].device):
+        results = function(*(tensor[part] for tensor in flat))
+        found = found or [_room(result, count) for result in results]
         for whole, result in zip(found, results):
-            _put(whole, part, result)
+            if whole is None or result is None:
+                continue
+            if result.dim():
+                whole[part] = result
+            else:
+                whole += result
     return [
         whole.reshape(*lead, *whole.shape[1:]) if whole is not None and whole.dim() else whole
         for whole in found
     ]
-
-
-def _put(whole: Tensor | None, part: slice, result: Tensor | None) -> None:
-    """Write the result of a block of rows into ``whole``, or add it to ``whole`` if it is a number
-    that all rows share."""
-    if whole is None or result is None:
-        return
-    if result.dim():
-        whole[part] = result
-    else:
-        whole += result
 
 
 def _room(result: Tensor | None, rows: int) -> Tensor | None:
@@ -125,18 +118,20 @@ class _InBlocks(Function):
         ctx.function = function
         ctx.count = count
         ctx.save_for_backward(*tensors)
-        return _one(_each_block(lambda *values: [function(*values)], list(tensors), count))
+        return _forward(function, list(tensors[:count]), list(tensors[count:]))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        tensors = list(ctx.saved_tensors)
         needed = ctx.needs_input_grad[2:]
         if torch.is_grad_enabled():
-            return None, None, *backward_of(ctx.function, tensors, needed, grad)
+            found = backward_of(ctx.function, ctx.saved_tensors, needed, grad)
+            return None, None, *found
+        rows = ctx.saved_tensors[: ctx.count]
+        shared = ctx.saved_tensors[ctx.count :]
 
-        def back(*values: Tensor) -> list[Tensor | None]:
-            *given, of_block = values
-            leaves = [value.detach().requires_grad_(need) for value, need in zip(given, needed)]
+        def back(of_block: Tensor, *parts: Tensor) -> list[Tensor | None]:
+            given = zip([*parts, *shared], needed)
+            leaves = [value.detach().requires_grad_(need) for value, need in given]
             with torch.enable_grad():
                 out = ctx.function(*leaves)
             wanted = [leaf for leaf in leaves if leaf.requires_grad]
@@ -144,11 +139,5 @@ class _InBlocks(Function):
             return [next(found) if need else None for need in needed]
 
         # The gradient of the result is divided into blocks as one more tensor of rows.
-        rows = tensors[: ctx.count]
-        rest = tensors[ctx.count :]
         columns = grad if grad.shape[:-1] == rows[0].shape[:-1] else grad.unsqueeze(-1)
-
-        def reordered(*values: Tensor) -> list[Tensor | None]:
-            return back(*values[: ctx.count], *values[ctx.count + 1 :], values[ctx.count])
-
-        return None, None, *_each_block(reordered, [*rows, columns, *rest], ctx.count + 1)
+        return None, None, *_each_block(back, [columns, *rows])

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.geometry import Lorentz
+from hypvision.geometry.lorentz.cones import space_logits
 from hypvision.io.checks import at_least, depths, more_than, one_of
 from hypvision.io.errors import ArgumentError
 from hypvision.nn import (
@@ -82,9 +83,11 @@ class LorentzClassifier(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         compute_dtype = torch.promote_types(self.weight.dtype, torch.float32)
-        points = self.manifold.from_space(x.to(compute_dtype))
-        logits: Tensor = self.manifold.hyperplane_logits(
-            points, *(p.to(compute_dtype) for p in (self.weight, self.bias))
+        logits = space_logits(
+            x.to(compute_dtype),
+            self.weight.to(compute_dtype),
+            self.bias.to(compute_dtype),
+            self.manifold.c,
         )
         return logits.to(self.weight.dtype)
 

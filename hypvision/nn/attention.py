@@ -14,7 +14,7 @@ from hypvision.io.checks import between, one_of
 from hypvision.io.errors import ArgumentError
 
 from .checks import check_features, check_manifold, check_positive, check_sizes
-from .functional import precise, space_time, to_centroids, with_time
+from .functional import divided, precise, timed, to_centroids, with_time
 from .linear import LorentzLinear, timed_linear
 
 
@@ -62,11 +62,18 @@ class HeadProjections(nn.Module):
         return [self._projected(x, self.query), self._projected(context, self.key, self.value)]
 
     def _projected(self, x: Tensor, *layers: LorentzLinear) -> Tensor:
-        weight = torch.cat([layer.weight for layer in layers])
-        time_weight = torch.cat([layer.time_weight for layer in layers])
+        sides = [layer.time_weight for layer in layers]
         biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
-        bias = torch.cat(biases) if biases else None
-        time = space_time(x, self.manifold.c)
+        # All numbers are joined at once, and parted again.
+        parts = [layer.weight.flatten() for layer in layers]
+        width = sum(len(side) for side in sides)
+        joined = torch.cat([*parts, *sides, *biases]).split(
+            [width * self.dim, width, *([width] if biases else [])]
+        )
+        weight = joined[0].view(width, self.dim)
+        time_weight = joined[1]
+        bias = joined[2] if biases else None
+        x, time = timed(x, self.manifold.c)
         out = timed_linear(x, time, weight, time_weight, bias)
         apart: Tensor = out.unflatten(-1, (len(layers), self.num_heads, -1))
         return apart.permute(2, 0, 3, 1, 4)
@@ -171,7 +178,7 @@ class LorentzAttention(HeadProjections):
         )
         # The temperature divides the queries, because only so every attention kernel gives it a
         # gradient.
-        query = query / self.scale.to(query.dtype)
+        query = divided(query, self.scale.to(query.dtype))
         if dropout:  # dropout changes the sums of the weights, so a column of ones computes them
             sums = value.new_zeros(value.shape[-1])
             sums[points:] = 1.0

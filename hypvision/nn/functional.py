@@ -70,59 +70,100 @@ def space_square(space: Tensor, dim: int = -1) -> Tensor:
 def space_time(space: Tensor, c: float | Tensor, dim: int = -1, negative: bool = False) -> Tensor:
     """Return the time coordinates of space parts along ``dim``, which is kept; at least float32.
     With ``negative`` the times of ``space[0]`` are negated."""
+    return timed(space, c, dim, negative)[1]
+
+
+def timed(
+    space: Tensor, c: float | Tensor, dim: int = -1, negative: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return space parts, at least float32, and their times (:func:`space_time`). What reads both
+    should read these space parts: the gradients of the two are joined in one operation."""
     space = precise(space)
     if plain(space):
         time = torch.sqrt(space_square(space, dim) + 1 / c)
-        return torch.cat([-time[:1], time[1:]]) if negative else time
+        return space, torch.cat([-time[:1], time[1:]]) if negative else time
     radius = torch.rsqrt(torch.as_tensor(c, dtype=space.dtype))
-    out: Tensor = _Time.apply(space, radius, dim, negative)
+    out: tuple[Tensor, Tensor] = _Timed.apply(space, radius, dim, negative)
     return out
 
 
-class _Time(Function):
-    """Compute the times of space parts for a ``radius`` of curvature ``()``, in two operations in
-    each direction."""
+class _Timed(Function):
+    """Compute :func:`timed` for a ``radius`` of curvature ``()``, in two operations in each
+    direction."""
 
     @staticmethod
-    def forward(ctx: Any, space: Tensor, radius: Tensor, dim: int, negative: bool) -> Tensor:
+    def forward(
+        ctx: Any, space: Tensor, radius: Tensor, dim: int, negative: bool
+    ) -> tuple[Tensor, Tensor]:
         time = torch.hypot(torch.linalg.vector_norm(space, dim=dim, keepdim=True), radius)
         if negative:
             time[:1].neg_()
         ctx.save_for_backward(space, radius, time)
-        return time
+        ctx.set_materialize_grads(False)
+        return space.view_as(space), time
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+    def backward(
+        ctx: Any, by_space: Tensor | None, by_time: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None, None, None]:
         space, radius, time = ctx.saved_tensors
-        ratio = grad / time
+        if by_time is None:
+            return by_space, None, None, None
+        ratio = by_time / time
         by_radius = None
         if ctx.needs_input_grad[1]:
             by_radius = (ratio * radius).sum_to_size(radius.shape)
-        return ratio * space, by_radius, None, None
+        if by_space is None:
+            return ratio * space, by_radius, None, None
+        # laid out as the space parts are, which saves a copy
+        out = None if torch.is_grad_enabled() else torch.empty_like(space)
+        return torch.addcmul(by_space, space, ratio, out=out), by_radius, None, None
 
 
 def with_time(space: Tensor, c: float | Tensor, spare: int = 0, negative: bool = False) -> Tensor:
     """Return the points ``(..., n + 1)`` with the space parts ``space`` ``(..., n)``, followed by
     ``spare`` columns of zeros; at least float32. With ``negative`` the times of ``space[0]`` are
     negated."""
-    space = precise(space)
-    columns = [space_time(space, c, negative=negative), space]
+    space, time = timed(space, c, negative=negative)
+    columns = [time, space]
     if spare:
         columns.append(space.new_zeros(*space.shape[:-1], spare))
     return torch.cat(columns, -1)
+
+
+def divided(x: Tensor, number: Tensor) -> Tensor:
+    """Return ``x / number`` for a tensor of one number."""
+    out: Tensor = x / number if plain(x) else _Divided.apply(x, number)
+    return out
+
+
+class _Divided(Function):
+    """Divide with a backward of four operations where PyTorch's has six."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, number: Tensor) -> Tensor:
+        out = x / number
+        ctx.save_for_backward(number, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        number, out = ctx.saved_tensors
+        by_x = grad / number
+        return by_x, -(by_x * out).sum().view_as(number)
 
 
 def minkowski_square(points: Tensor, slot: int = 0) -> Tensor:
     """Return ``t^2 - |s|^2`` ``(..., 1)`` of vectors ``(..., n)`` whose time comes first, or at the
     position ``slot``, behind which all numbers are 0.
 
-    It is computed as a product, which loses half as many digits for far points as the difference.
+    It is computed as a product, whose first factor is exact for far points; the squares would be
+    rounded by more than their difference.
     """
     time = points.narrow(-1, slot, 1)
-    length = torch.linalg.vector_norm(points[..., :slot] if slot else points[..., 1:], dim=-1)
-    length = length.unsqueeze(-1)
-    square: Tensor = (time - length) * (time + length)
-    return square
+    space = points[..., :slot] if slot else points[..., 1:]
+    length = torch.linalg.vector_norm(space, dim=-1, keepdim=True)
+    return (time - length) * (time + length)
 
 
 def to_centroids(means: Tensor, c: float | Tensor) -> Tensor:
@@ -148,7 +189,8 @@ def sized(
         points: the vectors.
         c: curvature.
         least: the smallest absolute value of ``c (t^2 - |s|^2)``; where it is smaller it counts as
-            this number and has no gradient.
+            this number and has no gradient. 1 is for means of points, whose value is below
+            1 by round-off alone: there it is the smallest value.
         size: if given, a number or a tensor ``()`` by which the results are multiplied.
         slot: the position of the time.
         square: ``t^2 - |s|^2`` ``(..., 1)``, if the caller knows more digits of it.
@@ -170,8 +212,7 @@ def _sized(
     least: float,
 ) -> Tensor:
     own = minkowski_square(points, slot)
-    factor = torch.rsqrt(F.threshold(((own - own.detach() + square) * c).abs(), least, least))
-    return points * (factor if size is None else factor * size)
+    return points * _factor(own - own.detach() + square, c, size, least)[1]
 
 
 class _Sized(Function):
@@ -187,11 +228,7 @@ class _Sized(Function):
         slot: int,
         least: float,
     ) -> Tensor:
-        flat = isinstance(c, float) and c == 1  # saves a kernel
-        norm = (square if flat else square * c).abs()
-        factor = torch.rsqrt(F.threshold(norm, least, least))
-        if size is not None:
-            factor = factor * size
+        norm, factor = _factor(square, c, size, least)
         out = points * factor
         ctx.save_for_backward(points, square, norm, factor, out)
         ctx.c = c
@@ -214,6 +251,102 @@ class _Sized(Function):
         by_c = (pull * square).sum() / (-2 * ctx.c) if ctx.needs_input_grad[1] else None
         by_size = along.sum() / ctx.size if ctx.needs_input_grad[2] else None
         return by_points, by_c, by_size, None, None, None
+
+
+def _factor(
+    square: Tensor, c: float | Tensor, size: Tensor | float | None, least: float
+) -> tuple[Tensor, Tensor]:
+    """Return ``c (t^2 - |s|^2)`` or its absolute value, and the factor by which :func:`sized`
+    multiplies a vector."""
+    flat = isinstance(c, float) and c == 1  # saves a kernel
+    norm = square if flat else square * c
+    if least < 1:
+        norm = norm.abs()
+    factor = torch.rsqrt(F.threshold(norm, least, least))
+    return norm, factor if size is None else factor * size
+
+
+def averaged(
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    c: float | Tensor,
+    least: float,
+    size: Tensor | float | None = None,
+) -> Tensor:
+    """Return the space parts of :func:`sized` of ``x + weight * y`` for points that are given by
+    their space parts ``x`` and ``y`` ``(..., n)``; at least float32."""
+    x = precise(x)
+    function = _averaged if plain(x) else _Averaged.apply
+    out: Tensor = function(x, precise(y), weight, c, least, size)
+    return out
+
+
+def _averaged(
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    c: float | Tensor,
+    least: float,
+    size: Tensor | float | None,
+) -> Tensor:
+    first, second = with_time(torch.stack([x, y]), c).unbind()
+    return sized(first + weight * second, c, least, size)[..., 1:]
+
+
+class _Averaged(Function):
+    """Compute :func:`_averaged` in half as many operations in each direction."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        c: float | Tensor,
+        least: float,
+        size: Tensor | float | None,
+    ) -> Tensor:
+        dtype = torch.promote_types(x.dtype, y.dtype)
+        points = x.new_empty(2, *x.shape[:-1], x.shape[-1] + 1, dtype=dtype)
+        space = points[..., 1:]
+        torch.stack([x, y], out=space)
+        length = torch.linalg.vector_norm(space, dim=-1, keepdim=True)
+        radius = torch.rsqrt(torch.as_tensor(c, dtype=dtype))
+        torch.hypot(length, radius, out=points[..., :1])
+        mean = torch.addcmul(points[0], weight, points[1])
+        time = mean[..., :1]
+        length = torch.linalg.vector_norm(mean[..., 1:], dim=-1, keepdim=True)
+        inner = (length - time) * (length + time)
+        norm, factor = _factor(inner, c, size, least)
+        ctx.save_for_backward(x, y, weight, points, mean, inner, norm, factor)
+        ctx.c = c
+        ctx.least = least
+        ctx.size = size
+        return mean[..., 1:] * factor
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, y, weight, points, mean, inner, norm, factor = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            given = [x, y, weight, ctx.c, ctx.least, ctx.size]
+            return tuple(backward_of(_averaged, given, ctx.needs_input_grad, grad))
+        by_mean = torch.empty_like(mean)
+        by_space = torch.mul(grad, factor, out=by_mean[..., 1:])
+        along = (by_space * mean[..., 1:]).sum(-1, keepdim=True)
+        push = torch.ops.aten.threshold_backward(along / inner, norm, ctx.least)
+        by_space.addcmul_(mean[..., 1:], push, value=-1)
+        torch.mul(mean[..., :1], push, out=by_mean[..., :1])
+        ratio = by_mean[..., :1] / points[..., :1]
+        by_x, by_y = torch.addcmul(by_space, points[..., 1:], ratio).unbind()
+        by_y.mul_(weight)
+        by_weight = (by_mean * points[1]).sum() if ctx.needs_input_grad[2] else None
+        by_c = None
+        if ctx.needs_input_grad[3]:
+            by_times = (ratio[0] + weight * ratio[1]).sum() / ctx.c
+            by_c = ((push * inner).sum() + by_times) / (-2 * ctx.c)
+        by_size = along.sum() / ctx.size if ctx.needs_input_grad[5] else None
+        return by_x, by_y, by_weight, by_c, None, by_size
 
 
 def on_gpu(x: Tensor) -> bool:

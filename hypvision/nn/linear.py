@@ -15,7 +15,7 @@ from hypvision.io.checks import between, more_than, one_of
 from hypvision.io.errors import ArgumentError
 
 from .checks import check_features, check_manifold, check_sizes
-from .functional import space_square, space_time
+from .functional import space_square, timed
 
 
 @torch.no_grad()
@@ -175,7 +175,7 @@ class LorentzLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.in_features)
-        time = space_time(x, self.manifold.c)
+        x, time = timed(x, self.manifold.c)
         out = timed_linear(x, time, self.weight, self.time_weight, self.bias)
         if self.normalize:
             out = self._normalized(x, time, out)

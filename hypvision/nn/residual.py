@@ -14,7 +14,7 @@ from hypvision.io.checks import one_of
 from hypvision.io.errors import ArgumentError
 
 from .checks import check_features, check_manifold, check_rescaling
-from .functional import radial_rescale, sized, with_time
+from .functional import averaged, radial_rescale
 
 
 class LorentzResidual(nn.Module):
@@ -46,7 +46,8 @@ class LorentzResidual(nn.Module):
         two tensors of space parts of equal shape to one of that shape.
     """
 
-    log_scale: Tensor | None
+    log_scale: nn.Parameter | None
+    scale: float | None
 
     def __init__(
         self,
@@ -83,11 +84,11 @@ class LorentzResidual(nn.Module):
         self.limit = limit
         if mode == "average":
             self.weight = nn.Parameter(torch.ones((), **factory))
-        log_scale = None if start is None else torch.tensor(math.log(start), **factory)
-        if log_scale is not None and scale == "learned":
-            self.log_scale = nn.Parameter(log_scale)
-        else:
-            self.register_buffer("log_scale", log_scale)
+        learned = isinstance(scale, str)
+        self.scale = None if learned else start
+        self.log_scale = None
+        if learned:
+            self.log_scale = nn.Parameter(torch.tensor(math.log(scale_init), **factory))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         check_features(self, x, dim=self.dim)
@@ -108,12 +109,17 @@ class LorentzResidual(nn.Module):
         return radial_rescale(out, c, self.slope, self.limit, self.dim)
 
     def _average(self, x: Tensor, y: Tensor, c: float | Tensor) -> Tensor:
-        both = torch.stack([x.movedim(self.dim, -1), y.movedim(self.dim, -1)])
-        first, second = with_time(both, c).unbind()
-        mean = first + self.weight * second
-        size = None if self.log_scale is None else self.log_scale.exp()
-        out = sized(mean, c, 1e-4, size)[..., 1:]  # 1e-4 is the published clamp
+        first = x.movedim(self.dim, -1)
+        second = y.movedim(self.dim, -1)
+        size = self.scale if self.log_scale is None else self.log_scale.exp()
+        out = averaged(first, second, self.weight, c, 1e-4, size)  # 1e-4 is the published clamp
         return out.movedim(-1, self.dim).to(x.dtype)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Take a fixed scale from weights that hold its logarithm, as HyperCore's do."""
+        if self.log_scale is None and f"{prefix}log_scale" in state_dict:
+            self.scale = state_dict.pop(f"{prefix}log_scale").exp().item()
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
         return f"mode={self.mode!r}, slope={self.slope}, dim={self.dim}"

@@ -6,6 +6,7 @@ import torch
 from hypvision.geometry import lorentz
 from hypvision.nn import functional
 from hypvision.nn.functional import (
+    averaged,
     minkowski_square,
     sized,
     space_time,
@@ -93,3 +94,45 @@ def test_centroids_are_never_longer_than_the_means():
         assert (found.norm(dim=-1) <= mean.norm(dim=-1) * 1.000001).all()
         [grad] = torch.autograd.grad(found.sum(), mean)
         assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("size", [None, 1.9, torch.tensor(1.9, dtype=torch.float64)])
+@pytest.mark.parametrize("weight", [0.8, -1.5])
+def test_averages_by_hand_are_those_of_plain_operations(weight, size, monkeypatch):
+    """Near and far points; with a negative weight the square falls below the least, or 0."""
+    radii = torch.logspace(-3, 3, 40, dtype=torch.float64).unsqueeze(1)
+    x = (radii * torch.randn(40, 6, dtype=torch.float64)).requires_grad_()
+    y = (x.detach() + radii * torch.randn(40, 6, dtype=torch.float64)).requires_grad_()
+    w, c = (torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (weight, 0.7))
+    given = [x, y, w, c]
+    if isinstance(size, torch.Tensor):
+        given.append(size.requires_grad_())
+    found = []
+    for plain in (False, True):
+        monkeypatch.setattr(functional, "plain", lambda x, plain=plain: plain)
+        out = averaged(x, y, w, c, 1e-4, size)
+        cotangent = torch.linspace(-1, 2, out.numel(), dtype=x.dtype).view_as(out)
+        found.append([out, *torch.autograd.grad(out, given, cotangent, retain_graph=True)])
+        [first] = torch.autograd.grad(out, x, cotangent, create_graph=True)
+        found[-1] += torch.autograd.grad(first.sum(), given)
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+    means = with_time(x, c) + w * with_time(y, c)
+    assert (minkowski_square(means) < 0).any() == (weight < 0)
+
+
+def test_averages_are_differentiated_as_differences_say():
+    given = [torch.randn(3, 4, dtype=torch.float64) for _ in range(2)]
+    given += [torch.tensor(v, dtype=torch.float64) for v in (0.6, 1.3, 2.0)]
+    assert torch.autograd.gradcheck(
+        lambda x, y, w, c, size: averaged(x, y, w, c, 1e-4, size),
+        [value.requires_grad_() for value in given],
+    )
+
+
+def test_far_points_are_averages_of_themselves():
+    """In float32 their times and lengths are equal: the square counts as the least, not as what its
+    rounding leaves."""
+    x = torch.tensor([[3e7, -4e7]])
+    found = averaged(x, torch.zeros(1, 2), torch.tensor(0.0), 1.0, 1.0, 2.0)
+    torch.testing.assert_close(found, 2 * x)

@@ -1109,3 +1109,10 @@ def test_embedding(manifold):
 def test_wrong_arguments_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make(Lorentz())
+
+
+def test_a_fixed_scale_is_read_from_weights_that_hold_its_logarithm():
+    layer = hnn.LorentzResidual(Lorentz(C), "average", scale=2.0)
+    assert "log_scale" not in layer.state_dict()
+    layer.load_state_dict({**layer.state_dict(), "log_scale": torch.tensor(math.log(3.0))})
+    assert layer.scale == pytest.approx(3.0)

@@ -255,8 +255,9 @@ def residual(layer, x, y, c):
     elif layer.mode == "average":
         m = a + layer.weight * b
         out = m / (c**0.5 * minkowski_norm(m))
-        if layer.log_scale is not None:
-            out = points(layer.log_scale.exp() * out[..., 1:], c)
+        scale = layer.scale if layer.log_scale is None else layer.log_scale.exp()
+        if scale is not None:
+            out = points(scale * out[..., 1:], c)
     else:
         out = points(boost(x, y, c), c)
     return out[..., 1:] if layer.slope is None else rescaled(out[..., 1:], c, layer.slope, c)

@@ -419,7 +419,7 @@ LAYERS = {
         attention,
     ),
     "LorentzResidual by averages, 4096 x 64": Case(
-        residual, lambda: differentiated(torch.add, leaf(4096, 64), leaf(4096, 64))
+        residual, lambda: differentiated(torch.add, leaf(4096, 64), leaf(4096, 64)), most=40
     ),
     "LorentzLayerNorm, 4096 x 64": Case(
         lambda: layer(lambda: LorentzLayerNorm(64), 4096, 64),

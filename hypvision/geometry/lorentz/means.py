@@ -83,23 +83,13 @@ def weighted_centroids(weights: Tensor, x: Tensor, c: Curvature) -> Tensor:
     return narrow(_from_space(centroid_space(mean[..., :1], mean[..., 1:], c), c), x.dtype)
 
 
-def lorentz_square(time: Tensor, space: Tensor, dim: int = -1) -> Tensor:
-    """Return ``t^2 - |s|^2`` of means of points, along ``dim``, which is kept: the square of the
-    number by which a centroid divides.
-
-    It is computed as a product, which loses half as many digits for far points as the difference of
-    squares. In units of the radius of curvature it is at least 1 for a mean of points.
-    """
-    length = safe_sqrt((space * space).sum(dim, keepdim=True))
-    return (time - length) * (time + length)
-
-
 def centroid_space(time: Tensor, space: Tensor, c: Curvature, dim: int = -1) -> Tensor:
     """Return the space parts, along ``dim``, of the centroids whose points have the mean ``time``
     and the mean space part ``space``."""
-    # For distant points rounding may bring the square below 1, its least value for a mean of
-    # points.
-    return space / torch.sqrt((lorentz_square(time, space, dim) * c).clamp_min(1.0))
+    length = safe_sqrt((space * space).sum(dim, keepdim=True))
+    # The product loses fewer digits of far points than the difference of squares. Rounding may
+    # bring it below 1, its least value for a mean of points.
+    return space / torch.sqrt(((time - length) * (time + length) * c).clamp_min(1.0))
 
 
 @stable("x", sets=("x",))
