@@ -81,6 +81,30 @@ class _GeluLinear(Function):
         )
 
 
+class _AddScaled(Function):
+    """Compute ``x + branch * scale`` in one operation; ``torch.addcmul`` would take two more in its
+    backward."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, branch: Tensor, scale: Tensor) -> Tensor:
+        return torch.addcmul(x, branch, scale)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        x, branch, scale = inputs
+        ctx.save_for_backward(branch, scale)
+        ctx.dtype = x.dtype
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        branch, scale = ctx.saved_tensors
+        of_branch = grad.to(branch.dtype)
+        of_scale = (of_branch * branch).sum_to_size(scale.shape)
+        return grad.to(ctx.dtype), of_branch * scale, of_scale
+
+
 class StageAssignments(NamedTuple):
     """The clusters of one block: the numbers of its stage and of the block, and its
     :class:`~hypvision.nn.ClusterAssignment`."""
@@ -191,14 +215,18 @@ class HCFormerBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.local(x)
-        x = x + self.drop_path1(_scaled(self.mixer(self.norm1(x)), self.layer_scale1))
-        out: Tensor = x + self.drop_path2(_scaled(self.mlp(self.norm2(x)), self.layer_scale2))
-        return out
+        x = _added(x, self.drop_path1(self.mixer(self.norm1(x))), self.layer_scale1)
+        return _added(x, self.drop_path2(self.mlp(self.norm2(x))), self.layer_scale2)
 
 
-def _scaled(x: Tensor, scale: Tensor) -> Tensor:
-    """Return a map times one factor per channel, in the dtype of the map."""
-    return x * scale.to(x.dtype)
+def _added(x: Tensor, branch: Tensor, scale: Tensor) -> Tensor:
+    """Return a map plus ``branch``, another one, times one factor per channel, in the dtype of the
+    branch."""
+    scale = scale.to(branch.dtype)
+    if torch.compiler.is_compiling():  # a compiler fuses the product by itself
+        return x + branch * scale
+    out: Tensor = _AddScaled.apply(x, branch, scale)
+    return out
 
 
 class HCFormerStage(nn.Module):

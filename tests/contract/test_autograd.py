@@ -113,6 +113,11 @@ CASES = {
     ),
     hcformer._GeluLinear: lambda: of(hcformer._GeluLinear.apply, leaf(3, 4), leaf(5, 4), leaf(5)),
     functional.Attached: lambda: of(functional.Attached.apply, leaf(3, 4), leaf(5)),
+    hcformer._AddScaled: lambda: of(
+        hcformer._AddScaled.apply, leaf(2, 3, 4), leaf(2, 3, 4), leaf(4)
+    ),
+    cluster_mixer._Cropped: lambda: of(cluster_mixer._Cropped.apply, leaf(2, 5, 6, 3), 1, 0, 3, 4),
+    cluster_mixer._Lifted: lambda: of(cluster_mixer._Lifted.apply, leaf(3, 4), 0.7, True),
     cluster_mixer._Shared: lambda: of(
         cluster_mixer._Shared.apply, leaf(2, 3, 5), leaf(2, 5, 4), leaf(2, 3, 4)
     ),
