@@ -85,6 +85,27 @@ def test_centroids_of_means(c):
     torch.testing.assert_close(to_centroids(points.mean(1), c), lorentz.centroid(points, None, c))
 
 
+@pytest.mark.parametrize("size", [1e1, 1e2, 1e3, 1e4, 1e5])
+@pytest.mark.parametrize("spread", [1e-5, 1e-3, 1.0])
+def test_the_error_of_centroids_is_that_of_rounding_the_means(size, spread):
+    """Of float32 means nothing better is possible."""
+    generator = torch.Generator().manual_seed(0)
+    middle, moves = (
+        torch.randn(30, 1, 8, generator=generator),
+        torch.randn(30, 6, 8, generator=generator),
+    )
+    space = size * (middle / middle.norm(dim=-1, keepdim=True) + spread * moves)
+    mean = with_time(space.double(), 1.0).mean(1)
+    exact = lorentz.centroid(with_time(space.double(), 1.0), None, 1.0)[:, 1:]
+
+    def error(means):
+        found = to_centroids(means, 1.0)[:, 1:].double()
+        return ((found - exact).norm(dim=-1) / exact.norm(dim=-1)).max()
+
+    rounding = error(mean.float().double())
+    assert error(with_time(space, 1.0).mean(1)) < 6 * rounding + 1e-6
+
+
 def test_centroids_are_never_longer_than_the_means():
     """Of far points in float32 the square under the root is round-off, also below 0."""
     for size in (1e3, 1e6, 1e9):
