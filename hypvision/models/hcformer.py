@@ -37,6 +37,7 @@ from hypvision.geometry.numerics import Function
 from hypvision.io.checks import at_least, depths, more_than, one_of
 from hypvision.io.errors import ArgumentError
 from hypvision.nn import ClusterAssignment, ClusterMixer
+from hypvision.nn.functional import add_scaled
 from hypvision.nn.linear import SharedLinear
 
 from .base import COMMON_CFG, FeatureMaps, StagedModel, build_model, check_pool, with_zoo
@@ -79,30 +80,6 @@ class _GeluLinear(Function):
             grad_weight,
             rows.sum(0).to(ctx.bias_dtype),
         )
-
-
-class _AddScaled(Function):
-    """Compute ``x + branch * scale`` in one operation; ``torch.addcmul`` would take two more in its
-    backward."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor, branch: Tensor, scale: Tensor) -> Tensor:
-        return torch.addcmul(x, branch, scale)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        x, branch, scale = inputs
-        ctx.save_for_backward(branch, scale)
-        ctx.dtype = x.dtype
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        branch, scale = ctx.saved_tensors
-        of_branch = grad.to(branch.dtype)
-        of_scale = (of_branch * branch).sum_to_size(scale.shape)
-        return grad.to(ctx.dtype), of_branch * scale, of_scale
 
 
 class StageAssignments(NamedTuple):
@@ -215,18 +192,8 @@ class HCFormerBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.local(x)
-        x = _added(x, self.drop_path1(self.mixer(self.norm1(x))), self.layer_scale1)
-        return _added(x, self.drop_path2(self.mlp(self.norm2(x))), self.layer_scale2)
-
-
-def _added(x: Tensor, branch: Tensor, scale: Tensor) -> Tensor:
-    """Return a map plus ``branch``, another one, times one factor per channel, in the dtype of the
-    branch."""
-    scale = scale.to(branch.dtype)
-    if torch.compiler.is_compiling():  # a compiler fuses the product by itself
-        return x + branch * scale
-    out: Tensor = _AddScaled.apply(x, branch, scale)
-    return out
+        x = add_scaled(x, self.drop_path1(self.mixer(self.norm1(x))), self.layer_scale1)
+        return add_scaled(x, self.drop_path2(self.mlp(self.norm2(x))), self.layer_scale2)
 
 
 class HCFormerStage(nn.Module):

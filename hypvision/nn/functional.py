@@ -56,6 +56,39 @@ class Attached(Function):
         )
 
 
+def add_scaled(x: Tensor, branch: Tensor, scale: Tensor) -> Tensor:
+    """Return ``x + branch * scale``; ``scale`` broadcasts and gets the dtype of ``branch``."""
+    scale = scale.to(branch.dtype)
+    if torch.compiler.is_compiling():  # a compiler fuses the product by itself
+        return x + branch * scale
+    out: Tensor = _AddScaled.apply(x, branch, scale)
+    return out
+
+
+class _AddScaled(Function):
+    """Compute :func:`add_scaled` in one operation; ``torch.addcmul`` takes two more in its
+    backward."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, branch: Tensor, scale: Tensor) -> Tensor:
+        return torch.addcmul(x, branch, scale)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        x, branch, scale = inputs
+        ctx.save_for_backward(branch, scale)
+        ctx.dtype = x.dtype
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        branch, scale = ctx.saved_tensors
+        of_branch = grad.to(branch.dtype)
+        of_scale = (of_branch * branch).sum_to_size(scale.shape)
+        return grad.to(ctx.dtype), of_branch * scale, of_scale
+
+
 def precise(x: Tensor) -> Tensor:
     """Return ``x`` in float32 if it has half precision, else unchanged."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

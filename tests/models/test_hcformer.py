@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from references.hcformer import ReferenceHCFormer
 
 import hypvision  # noqa: F401 - registers the models
-from hypvision.models.hcformer import Mlp, _AddScaled, checkpoint_filter_fn
+from hypvision.models.hcformer import Mlp, checkpoint_filter_fn
 from hypvision.models.hcformer_checkpoint import hcformer_from_official, hcformer_to_official
 
 MICRO = dict(
@@ -198,21 +198,6 @@ def test_locality_learns_without_decay_also_under_autocast(dtype):
         mixer = stage.blocks[0].mixer
         grad = mixer.locality.grad
         assert grad.isfinite().all() and (grad.abs().max() > 0) == (mixer.prop > 1), i
-
-
-def test_a_scaled_branch_is_added():
-    x, branch = torch.randn(2, 2, 3, 3, 4, dtype=torch.float64, requires_grad=True)
-    scale = torch.randn(4, dtype=torch.float64, requires_grad=True)
-    torch.testing.assert_close(_AddScaled.apply(x, branch, scale), x + branch * scale)
-    assert torch.autograd.gradcheck(_AddScaled.apply, (x, branch, scale))
-    assert torch.autograd.gradgradcheck(_AddScaled.apply, (x, branch, scale))
-    # a residual stream in float32, a branch in half precision
-    x = torch.ones(2, 4, requires_grad=True)
-    branch = torch.full((2, 4), 0.5, dtype=torch.bfloat16, requires_grad=True)
-    out = _AddScaled.apply(x, branch, torch.full((4,), 3.0, dtype=torch.bfloat16))
-    out.sum().backward()
-    assert out.eq(2.5).all() and x.grad.eq(1).all() and branch.grad.eq(3).all()
-    assert (out.dtype, x.grad.dtype, branch.grad.dtype) == (x.dtype, x.dtype, branch.dtype)
 
 
 def test_layer_scales_of_mixers_and_mlps():

@@ -6,6 +6,7 @@ import torch
 from hypvision.geometry import lorentz
 from hypvision.nn import functional
 from hypvision.nn.functional import (
+    add_scaled,
     minkowski_square,
     sized,
     space_time,
@@ -45,6 +46,21 @@ def test_times_by_hand_are_those_of_plain_operations(c, negative, monkeypatch):
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other)
     assert (found[0][0][0] < 0).all() == negative and (found[0][0][1:] > 0).all()
+
+
+def test_a_scaled_branch_is_added():
+    x, branch = torch.randn(2, 2, 3, 3, 4, dtype=torch.float64, requires_grad=True)
+    scale = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(add_scaled(x, branch, scale), x + branch * scale)
+    assert torch.autograd.gradcheck(add_scaled, (x, branch, scale))
+    assert torch.autograd.gradgradcheck(add_scaled, (x, branch, scale))
+    # a residual stream in float32, a branch in half precision
+    x = torch.ones(2, 4, requires_grad=True)
+    branch = torch.full((2, 4), 0.5, dtype=torch.bfloat16, requires_grad=True)
+    out = add_scaled(x, branch, torch.full((4,), 3.0, dtype=torch.bfloat16))
+    out.sum().backward()
+    assert out.eq(2.5).all() and x.grad.eq(1).all() and branch.grad.eq(3).all()
+    assert (out.dtype, x.grad.dtype, branch.grad.dtype) == (x.dtype, x.dtype, branch.dtype)
 
 
 @pytest.mark.parametrize("slot", [0, 6])
