@@ -15,7 +15,7 @@ from hypvision.geometry.numerics import exact, without_autocast
 
 from . import rows
 from .config import Architecture
-from .layers import FeedForward, Layout, RowLinear, compute_dtype
+from .layers import FeedForward, Layout, RowLinear, compute_dtype, curvature
 
 # Up to this number of multiplications with weights of experts that a token did not choose are
 # cheaper for a GPU than a wait: an estimate, about a millisecond of float32.
@@ -160,17 +160,14 @@ class MixtureOfCurvatures(nn.Module):
         load = counts * (config.n_routed_experts / (k * max(count, 1)))
         return out, Routing(counts, (load * share.sum(0)).sum() / max(count, 1))
 
-    def _routed(self, x: Tensor, chosen: Tensor, counts: Tensor) -> list[Tensor]:
-        """Return the outputs of the k experts ``chosen`` ``(N, k)`` for each token ``(N, width)``,
-        as k tensors ``(N, width)``."""
+    def _routed(self, x: Tensor, chosen: Tensor, counts: Tensor) -> Tensor:
+        """Return the outputs ``(k, N, width)`` of the k experts ``chosen`` ``(N, k)`` for each
+        token ``(N, width)``."""
         own = [e for e in self.experts if isinstance(e, FeedForward) and e.is_plain]
         whole = len(own) == len(self.experts)
         if whole and not torch.compiler.is_compiling() and _is_small(x, own, chosen.shape[1]):
             done = _all_experts(own, x)
-            return [
-                done.gather(0, number.view(1, -1, 1).expand(1, *done.shape[1:]))[0]
-                for number in chosen.unbind(1)
-            ]
+            return done.gather(0, chosen.T[..., None].expand(-1, -1, done.shape[-1]))
         every = chosen.flatten()
         order = every.argsort(stable=True)
         gathered = x.index_select(0, order // chosen.shape[1])
@@ -180,7 +177,8 @@ class MixtureOfCurvatures(nn.Module):
             done = self._one_by_one(gathered, counts)
         places = torch.arange(len(order), device=order.device)
         back = torch.empty_like(order).scatter_(0, order, places).view(chosen.shape)
-        return [rows.upcast(done).index_select(0, place) for place in back.unbind(1)]
+        picked = rows.upcast(done).index_select(0, back.T.flatten())
+        return picked.unflatten(0, (chosen.shape[1], -1))
 
     def _one_by_one(self, x: Tensor, counts: Tensor) -> Tensor:
         """Return the outputs ``(N, width)`` of the experts for points ``(N, width)`` that are
@@ -194,15 +192,16 @@ class MixtureOfCurvatures(nn.Module):
         )
         return torch.cat([expert(part) for expert, part in parts if everyone or len(part)])
 
-    def _combine(self, shared: list[Tensor], routed: list[Tensor], weights: Tensor) -> Tensor:
+    def _combine(self, shared: list[Tensor], routed: Tensor, weights: Tensor) -> Tensor:
         config = self.config
         if not config.lorentz:
             return functools.reduce(
                 torch.add, [*shared, *(y * w for y, w in zip(routed, weights.split(1, -1)))]
             )
         w_y, scale = (None if x is None else rows.upcast(x) for x in (self.w_y, self.scale))
+        every = torch.cat([routed, *(row[None] for row in shared)]) if shared else routed
         return rows.combine(
-            shared, routed, weights, w_y, scale, config.moe_combine == "released", config.safe_clamp
+            every, weights, w_y, scale, config.moe_combine == "released", config.safe_clamp
         )
 
 
@@ -217,13 +216,15 @@ def _all_experts(experts: list[FeedForward], x: Tensor) -> Tensor:
     """Return the outputs ``(E, N, width)`` of all experts for the same points ``(N, width)``."""
     first = experts[0]
     c: float | Tensor = 1.0
+    root: Tensor | None = None
     h = x.expand(len(experts), -1, -1)
     if first.initial_c is not None:
-        c = torch.cat([expert.curvature() for expert in experts])[:, None, None]
-        h = h * torch.sqrt(c)
+        c = curvature([expert.c for expert in experts])[:, None, None]
+        root = torch.sqrt(c)
+        h = h * root
     h = rows.swiglu(_each(h, [e.gate_up for e in experts]), first.inner.n, c, first.fused)
     out = rows.upcast(_each(h, [e.down for e in experts]))
-    return out / torch.sqrt(c) if isinstance(c, Tensor) else out
+    return out if root is None else out / root
 
 
 def _each(x: Tensor, layers: list[RowLinear]) -> Tensor:
@@ -231,10 +232,10 @@ def _each(x: Tensor, layers: list[RowLinear]) -> Tensor:
     each group."""
     dtype = compute_dtype(x, layers[0].weight)
     weights = torch.stack([layer.weight for layer in layers]).to(dtype)
-    out = torch.matmul(x.to(dtype), weights.mT)
     if layers[0].bias is None:
-        return out
-    return out + torch.stack([layer.bias for layer in layers]).to(dtype)[:, None]
+        return torch.matmul(x.to(dtype), weights.mT)
+    biases = torch.stack([layer.bias for layer in layers]).to(dtype)
+    return torch.baddbmm(biases[:, None], x.to(dtype), weights.mT)
 
 
 def _sizes(counts: Tensor, total: int) -> list[int]:
@@ -252,7 +253,7 @@ def _in_one_graph(experts: list[FeedForward], x: Tensor, counts: Tensor, own: Te
     first = experts[0]
     c: float | Tensor = 1.0
     if first.initial_c is not None:
-        c = torch.cat([expert.curvature() for expert in experts])[own, None]
+        c = curvature([expert.c for expert in experts])[own, None]
         x = x * torch.sqrt(c)
     h = rows.swiglu(
         _grouped(x, counts, [e.gate_up for e in experts]), first.inner.n, c, first.fused

@@ -184,6 +184,12 @@ class PointEmbedding(nn.Embedding):
         self.weight[:, :1] = torch.sqrt(space.square().sum(-1, keepdim=True) + 1)
 
 
+def curvature(stored: list[nn.Parameter]) -> Tensor:
+    """Return ``c`` of experts, ``(E,)``, at least 1e-3: weight decay may make the stored numbers,
+    which have the published form, negative."""
+    return F.threshold(rows.upcast(torch.cat(stored)), 1e-3, 1e-3)
+
+
 class FeedForward(nn.Module):
     """Feed-forward layer SwiGLU, ``down(silu(gate(x)) * up(x))``, with the inner width ``ambient``.
     With ``c`` = ``-1/K`` it is an expert on a hyperboloid of its own, whose curvature may be
@@ -220,17 +226,12 @@ class FeedForward(nn.Module):
         """Whether the linear maps are plain, with no adapter in their places."""
         return isinstance(self.gate_up, RowLinear) and isinstance(self.down, RowLinear)
 
-    def curvature(self) -> Tensor:
-        """Return ``c`` of an expert, ``(1,)``, at least 1e-3: weight decay may make the stored
-        number, which has the published form, negative."""
-        return rows.upcast(self.c).clamp(min=1e-3)
-
     def forward(self, x: Tensor) -> Tensor:
         """Return rows without time for points ``x``."""
         if self.initial_c is None:
             h = rows.swiglu(apply_linear(self.gate_up, x), self.inner.n, 1.0, self.fused)
             return apply_linear(self.down, h)
-        c = self.curvature()
+        c = curvature([self.c])
         root = torch.sqrt(c)
         h = rows.swiglu(apply_linear(self.gate_up, x * root), self.inner.n, c, self.fused)
         return rows.upcast(apply_linear(self.down, h)) / root

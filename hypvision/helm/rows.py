@@ -20,11 +20,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hypvision.geometry.numerics import Function, plain
-from hypvision.nn.functional import sized
+from hypvision.geometry.numerics import Function, exact, plain
+from hypvision.nn.functional import add_scaled, sized
 
 HALF = (torch.float16, torch.bfloat16)
 _ONE = torch.tensor(1.0)
+# a number of float32 below 1: a square that is the least one, as without any weight, has a gradient
+ALMOST = 1 - 2.0**-24
 
 
 def upcast(x: Tensor) -> Tensor:
@@ -121,7 +123,7 @@ def residual_norm(
         weight = weight.to(u.dtype)
         y = lift(u, n, fresh=fused)
         square = _sum_square(x, y, weight, n, safe)
-        moved = sized(x + weight * y, 1.0, 1e-4, scale, n, square)
+        moved = sized(add_scaled(x, y, weight), 1.0, 1e-4, scale, n, square)
         # The norm reads the space part as it is in ``moved``, so the time is written into a copy.
         out = lift(moved.clone(), n, fresh=fused)
     return out, None if gain is None else norm(moved, gain, n, size, eps, fused)
@@ -193,8 +195,7 @@ def join(heads: Tensor, width: int) -> Tensor:
 
 
 def combine(
-    shared: list[Tensor],
-    experts: list[Tensor],
+    rows: Tensor,
     weights: Tensor,
     w_y: Tensor | None,
     scale: Tensor | None,
@@ -207,8 +208,9 @@ def combine(
     combination, whose factors follow from inner products.
 
     Args:
-        shared: rows of the shared experts, at most one tensor if ``released``.
-        experts: rows of each of the k experts of a token, in ascending order of the expert.
+        rows: rows without time ``(K, N, width)``: those of each of the k experts of a token, in
+            ascending order of the expert, then those of shared experts, at most one if
+            ``released``.
         weights: weights ``(N, k)`` of the experts, none below 0.
         w_y, scale: weight and scale of the released connection with the shared expert, scalars;
             None where there is none.
@@ -217,25 +219,15 @@ def combine(
             paper's centroid of all, in which shared experts have the weight 1.
         safe: see ``safe_clamp`` of :class:`hypvision.helm.config.Architecture`.
     """
-    rows = [*experts, *shared]
-    dots = [[_dot(x, y) for y in rows[: i + 1]] for i, x in enumerate(rows)]
-    places = range(len(rows))
-    gram = torch.stack([dots[max(i, j)][min(i, j)] for i in places for j in places])
-    gram = gram.unflatten(0, (len(rows), -1))
-    times = torch.sqrt(torch.diagonal(gram).T + 1)
-    if released:
-        factors = _one_by_one(gram, times, weights.T, w_y, scale, safe)
-    else:
-        factors = _at_once(gram, times, weights.T, safe)
-    out = rows[0] * factors[0, :, None]
-    for row, factor in zip(rows[1:], factors[1:, :, None]):
-        out = torch.addcmul(out, row, factor)
-    return out
-
-
-def _dot(x: Tensor, y: Tensor) -> Tensor:
-    # square() has a cheaper backward than the product of a row with itself
-    return (x.square() if x is y else x * y).sum(-1)
+    with exact(rows.device):
+        own = rows.transpose(0, 1)
+        gram = torch.bmm(own, own.mT).permute(1, 2, 0)
+        times = torch.sqrt(torch.diagonal(gram).T + 1)
+        if released:
+            factors = _one_by_one(gram, times, weights.T, w_y, scale, safe)
+        else:
+            factors = _at_once(gram, times, weights.T, safe)
+        return torch.bmm(factors.T[:, None], own)[:, 0]
 
 
 def _one_by_one(
@@ -248,29 +240,29 @@ def _one_by_one(
 ) -> Tensor:
     """Return the factors ``(rows, N)`` of the released sum, which connects one row after the
     other."""
+    least = 1.0 if safe else 1e-4
     # The sum begins with the origin, whose space part is 0.
     factors = weights[:0]
-    time = torch.ones_like(times[0])
+    time: Tensor | float = 1.0
     for i, w in enumerate(weights):
-        inner = time * times[i]
-        if i:
-            inner = inner - (factors * gram[i, :i]).sum(0)
+        inner = time * times[i] - (factors * gram[i, :i]).sum(0) if i else times[i]
         # m is minus the Minkowski square of y + w e, with <y, y> = <e, e> = -1
-        m = torch.addcmul(1 + w * w, w, inner, value=2).clamp(min=1.0 if safe else 1e-4)
-        step = 2 * torch.rsqrt(m)
-        factors = torch.cat([factors * step, (w * step)[None]])
+        m = 1 + w * torch.add(w, inner, alpha=2)
+        step = 2 * torch.rsqrt(F.threshold(m, least * ALMOST, least))
+        own = (w * step)[None]
+        factors = torch.cat([factors * step, own]) if i else own
         # The space part of the result is twice as long as that of a point with <y, y> = -1, which
         # the time accounts for.
-        time = torch.sqrt((step * torch.addcmul(time, w, times[i])).square() - 3)
+        time = torch.sqrt((step * (time + w * times[i])).square() - 3)
     if w_y is None or scale is None:
         return factors
     k = len(weights)
     inner = times[k] * time - (factors * gram[k, :k]).sum(0)
-    m = 1 + w_y * w_y + 2 * w_y * inner
+    m = 1 + w_y * torch.add(w_y, inner, alpha=2)
     # For points and weights of at least 0 the square is at least 1; for negative weights the clamp
     # is as published.
-    least = torch.where(w_y >= 0, 1.0, 1e-4) if safe else 1e-4
-    step = torch.exp(scale) * torch.rsqrt(torch.where(w_y >= 0, m, m.abs()).clamp(min=least))
+    least_m = torch.where(w_y >= 0, 1.0, 1e-4) if safe else 1e-4
+    step = torch.exp(scale) * torch.rsqrt(torch.where(w_y >= 0, m, m.abs()).clamp(min=least_m))
     return torch.cat([factors * (w_y * step), step[None]])
 
 

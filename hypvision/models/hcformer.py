@@ -37,6 +37,7 @@ from hypvision.geometry.numerics import Function
 from hypvision.io.checks import at_least, depths, more_than, one_of
 from hypvision.io.errors import ArgumentError
 from hypvision.nn import ClusterAssignment, ClusterMixer
+from hypvision.nn.functional import add_scaled
 from hypvision.nn.linear import SharedLinear
 
 from .base import COMMON_CFG, FeatureMaps, StagedModel, build_model, check_pool, with_zoo
@@ -191,14 +192,8 @@ class HCFormerBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.local(x)
-        x = x + self.drop_path1(_scaled(self.mixer(self.norm1(x)), self.layer_scale1))
-        out: Tensor = x + self.drop_path2(_scaled(self.mlp(self.norm2(x)), self.layer_scale2))
-        return out
-
-
-def _scaled(x: Tensor, scale: Tensor) -> Tensor:
-    """Return a map times one factor per channel, in the dtype of the map."""
-    return x * scale.to(x.dtype)
+        x = add_scaled(x, self.drop_path1(self.mixer(self.norm1(x))), self.layer_scale1)
+        return add_scaled(x, self.drop_path2(self.mlp(self.norm2(x))), self.layer_scale2)
 
 
 class HCFormerStage(nn.Module):

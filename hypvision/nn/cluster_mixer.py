@@ -24,12 +24,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.types import Device
 
-from hypvision.geometry.numerics import Function, exact, has_float64, length
+from hypvision.geometry.numerics import (
+    Function,
+    backward_of,
+    dot,
+    exact,
+    has_float64,
+    length,
+    plain,
+    square_norm,
+)
 from hypvision.io.checks import at_least, more_than, one_of
 from hypvision.io.errors import ArgumentError
 
 from .checks import check_sizes
-from .functional import Attached, precise, space_time
+from .functional import Attached, precise
 from .linear import SharedLinear
 
 
@@ -59,6 +68,79 @@ def as_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 # the least cosh of a distance: below, the distance counts as 0
 NEAREST = 1 + 2.0**-52
+# the least squared norm of a lifted feature: this is the clamp of the official code, active for
+# norms below 1e-4
+SHORTEST = 1e-8
+_ONE = torch.tensor(1.0)
+
+
+def _lifted(u: Tensor, c: float, ambient: bool) -> Tensor:
+    """Return the points ``[t, s]``, scaled to curvature -1, to which features ``(..., d)``, clipped
+    to the unit ball, are lifted; in float64 where the device has it.
+
+    Args:
+        u: features.
+        c: curvature of the points before the scaling.
+        ambient: whether the first feature is read as a time, so that ``s`` has d - 1 numbers.
+    """
+    u = _wide(u)
+    u = u / F.threshold(length(u), 1.0, 1.0)
+    norm = square_norm(u)
+    if ambient:
+        norm = torch.sub(norm, u[..., :1].square(), alpha=2)
+        u = u[..., 1:]
+    root = torch.sqrt(F.threshold(norm, SHORTEST, SHORTEST))
+    space = u * (torch.sinh(root * c**0.5) / root)
+    return torch.cat([torch.sqrt(square_norm(space) + 1), space], -1)
+
+
+def _wide(u: Tensor) -> Tensor:
+    return as_dtype(u, torch.float64 if has_float64(u) else torch.float32)
+
+
+class _Lifted(Function):
+    """Compute :func:`_lifted` with a hand-written backward of half as many operations."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, c: float, ambient: bool) -> Tensor:
+        wide = _wide(u)
+        size = length(wide)
+        longest = F.threshold(size, 1.0, 1.0)
+        ball = wide / longest
+        norm = square_norm(ball)
+        space = ball
+        if ambient:
+            norm = torch.sub(norm, ball[..., :1].square(), alpha=2)
+            space = ball[..., 1:]
+        square = F.threshold(norm, SHORTEST, SHORTEST)
+        root = torch.sqrt(square)
+        angle = root * c**0.5
+        factor = torch.sinh(angle) / root
+        space = space * factor
+        points = torch.cat([torch.hypot(length(space), _ONE), space], -1)
+        ctx.save_for_backward(u, size, longest, ball, norm, square, angle, factor, points)
+        ctx.c = c
+        ctx.ambient = ambient
+        return points
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None]:
+        u, size, longest, ball, norm, square, angle, factor, points = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            [by_u, *_] = backward_of(_lifted, [u, ctx.c, ctx.ambient], ctx.needs_input_grad, grad)
+            return by_u, None, None
+        threshold_backward = torch.ops.aten.threshold_backward
+        start = int(ctx.ambient)
+        of_space = torch.addcmul(grad[..., 1:], points[..., 1:], grad[..., :1] / points[..., :1])
+        # minus the gradient of the squared norm, times 2
+        bend = torch.sub(factor, torch.cosh(angle), alpha=ctx.c**0.5)
+        pull = dot(of_space, ball[..., start:]) * bend / square
+        of_ball = ball * threshold_backward(pull, norm, SHORTEST)
+        of_ball[..., start:].neg_().addcmul_(of_space, factor)
+        # Clipped features do not change with their length.
+        along = threshold_backward(dot(of_ball, ball), size, 1.0)
+        by_u = of_ball.addcmul_(ball, along, value=-1) / longest
+        return as_dtype(by_u, u.dtype), None, None
 
 
 class _Shared(Function):
@@ -104,6 +186,28 @@ class _Shared(Function):
         of_weights = torch.baddbmm(total, gathered, values.transpose(1, 2), beta=-1)
         of_weights = torch.baddbmm(of_weights, means, grad.transpose(1, 2))
         return of_weights, torch.bmm(weights.transpose(1, 2), gathered), gathered
+
+
+class _Cropped(Function):
+    """Return the rows and columns of a map ``(B, H, W, C)`` from ``top`` and ``left`` on; the
+    backward fills the gradient's border in one operation, not in two."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, top: int, left: int, height: int, width: int) -> Tensor:
+        return x[:, top : top + height, left : left + width]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, top, left, height, width = inputs
+        bottom = x.shape[1] - top - height
+        right = x.shape[2] - left - width
+        ctx.border = (0, 0, left, right, top, bottom)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+        return F.pad(grad, ctx.border), None, None, None, None
 
 
 def _surely_zero(size: int) -> bool:
@@ -196,6 +300,7 @@ class ClusterMixer(nn.Module):
             they treat the border.
     """
 
+    share: Tensor
     bias: nn.Parameter | None
     window_alpha: nn.Parameter | None
     window_bias: nn.Parameter | None
@@ -282,6 +387,8 @@ class ClusterMixer(nn.Module):
         width = inner * (1 + window_level)
         self.norm = nn.GroupNorm(1, width, **factory) if norm else None
         self.proj = SharedLinear(width, dim, **factory)
+        share = torch.full((head_dim,), 1 / head_dim, **factory)
+        self.register_buffer("share", share, persistent=False)
 
     def _check_lift(self) -> None:
         lifted = self.hyperbolic_patches or (self.window_level and self.hyperbolic_windows)
@@ -308,7 +415,7 @@ class ClusterMixer(nn.Module):
             out = torch.cat([out, window.expand_as(out)], 5)
         out = self._moved(out.reshape(*padded.shape[:3], -1), back=True)
         if padded.shape[1:3] != x.shape[1:3]:
-            out = out[:, top : top + x.shape[1], left : left + x.shape[2]]
+            out = _Cropped.apply(out, top, left, x.shape[1], x.shape[2])
         if self.norm is not None:
             out = self._project(self.norm(out.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
         return out
@@ -483,10 +590,9 @@ class ClusterMixer(nn.Module):
         shape = (self.head_dim,)
         eps = self.eps**2 / self.head_dim
         gain = as_dtype(scale.expand(shape), centers.dtype)
-        share = feature.new_full(shape, 1 / self.head_dim)
         # The features get the length 1 / sqrt(d), but for those shorter than eps, and the centres
         # sqrt(d) times the scale.
-        unit = F.rms_norm(feature, shape, share, eps=eps)
+        unit = F.rms_norm(feature, shape, as_dtype(self.share, feature.dtype), eps=eps)
         return torch.bmm(F.rms_norm(centers, shape, gain, eps=eps), unit.transpose(1, 2))
 
     def _patch_bias(self, padded: Tensor, like: Tensor) -> Tensor | None:
@@ -523,27 +629,11 @@ class ClusterMixer(nn.Module):
         the bracket is at most ``1e-15 cosh(sqrt c)^2``, and that of a distance at most its root.
         """
         with exact(feature.device):
-            space = self._lift(precise(torch.cat([feature, centers], 1)))
-            wide = as_dtype(space, torch.float64 if has_float64(space) else torch.float32)
-            time = space_time(wide, 1.0)
-            sizes = [feature.shape[1], centers.shape[1]]
-            own, centers = wide.split(sizes, 1)
-            time, time_ = time.split(sizes, 1)
-            rows = torch.cat([time_, -centers], 2)
-            columns = torch.cat([time, own], 2)
-            cosh = F.threshold(torch.bmm(rows, columns.transpose(1, 2)), NEAREST, NEAREST)
+            # The point of -u has the opposite space part; the product of rows is then the bracket.
+            u = precise(torch.cat([feature, -centers], 1))
+            lift = _lifted if plain(u) else _Lifted.apply
+            points = lift(u, self.curvature, self.ambient_lift)
+            own, centers = points.split([feature.shape[1], centers.shape[1]], 1)
+            cosh = F.threshold(torch.bmm(centers, own.transpose(1, 2)), NEAREST, NEAREST)
             distance = as_dtype(torch.acosh(cosh), feature.dtype)
             return distance * as_dtype(scale * -(self.curvature**-0.5), feature.dtype)
-
-    def _lift(self, u: Tensor) -> Tensor:
-        """Return the space parts, times ``sqrt(c)``, of the points to which features ``(..., d)``,
-        clipped to the unit ball, are lifted."""
-        u = u / F.threshold(length(u), 1.0, 1.0)
-        square = u * u
-        norm = square.sum(-1, keepdim=True)
-        if self.ambient_lift:
-            norm = torch.sub(norm, square[..., :1], alpha=2)
-            u = u[..., 1:]
-        # This is the clamp of the official code, active for norms below 1e-4.
-        root = torch.sqrt(F.threshold(norm, 1e-8, 1e-8))
-        return u * (torch.sinh(root * self.curvature**0.5) / root)

@@ -97,6 +97,7 @@ def triplets() -> tuple:
 
 
 CASES = {
+    functional._AddScaled: lambda: of(functional.add_scaled, leaf(3, 4), leaf(3, 4), leaf(4)),
     functional._Time: lambda: of(functional.space_time, leaf(3, 4), curvature()),
     functional._Sized: lambda: of(functional.sized, point(3, 4), curvature(), 1.0),
     norm._BatchNorm: batch_norm,
@@ -113,6 +114,8 @@ CASES = {
     ),
     hcformer._GeluLinear: lambda: of(hcformer._GeluLinear.apply, leaf(3, 4), leaf(5, 4), leaf(5)),
     functional.Attached: lambda: of(functional.Attached.apply, leaf(3, 4), leaf(5)),
+    cluster_mixer._Cropped: lambda: of(cluster_mixer._Cropped.apply, leaf(2, 5, 6, 3), 1, 0, 3, 4),
+    cluster_mixer._Lifted: lambda: of(cluster_mixer._Lifted.apply, leaf(3, 4), 0.7, True),
     cluster_mixer._Shared: lambda: of(
         cluster_mixer._Shared.apply, leaf(2, 3, 5), leaf(2, 5, 4), leaf(2, 3, 4)
     ),

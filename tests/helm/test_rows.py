@@ -117,8 +117,7 @@ def test_combination(released, k, shared):
     parts = [made(6, WIDTH, seed=i) for i in range(k + shared)]
 
     found = rows.combine(
-        parts[:shared],
-        parts[shared:],
+        torch.stack(parts[shared:] + parts[:shared]),
         weights,
         *((w_y, scale) if shared else (None, None)),
         released,
@@ -154,7 +153,7 @@ def test_combination_of_far_points_keeps_its_digits(released):
     def combined(dtype):
         given = [p.to(dtype).requires_grad_() for p in (*parts, weights)]
         one = torch.ones(1, dtype=dtype)
-        out = rows.combine(given[:1], given[1:3], given[3], one, 0.7 * one, released)
+        out = rows.combine(torch.stack(given[1:3] + given[:1]), given[3], one, 0.7 * one, released)
         out.square().sum().sqrt().backward()
         return [out.detach(), *(p.grad for p in given)]
 
@@ -176,7 +175,7 @@ def test_centroids_of_near_points_are_no_farther_than_these():
     ).float()
     weights = torch.rand(64, 2, generator=torch.Generator().manual_seed(1))
     parts = [space * (1 + 1e-4 * i) for i in range(3)]
-    ratio = rows.combine(parts[:1], parts[1:], weights, None, None, False).norm(
+    ratio = rows.combine(torch.stack(parts[1:] + parts[:1]), weights, None, None, False).norm(
         dim=-1
     ) / space.norm(dim=-1)
     assert (ratio > 0.3).all() and (ratio < 3).all()

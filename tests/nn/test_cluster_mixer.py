@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from references.hcformer import ClusterMixer as ReferenceMixer
 
-from hypvision.nn import ClusterMixer
+from hypvision.nn import ClusterMixer, cluster_mixer
 
 SMALL = dict(dim=12, heads=2, head_dim=6, fold=3, prop=2, win=2, nominal_size=9)
 
@@ -147,6 +147,38 @@ def test_gradients_of_distances_are_those_of_geoopt_in_float64(curvature):
     distances = manifold.dist(lifted[:, 4:, None], lifted[:, None, :4])
     (-distances * weights).sum().backward()
     torch.testing.assert_close(features.grad.double(), wide.grad, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("ambient", [False, True])
+@pytest.mark.parametrize("c", [0.1, 1.0, 10.0])
+def test_lifts_by_hand_are_those_of_plain_operations(c, ambient):
+    """Below the least norm, in the ball, clipped to it, and where the first feature is longest."""
+    u = torch.randn(4, 5, 6, dtype=torch.float64)
+    u = u * (torch.tensor([1e-5, 0.3, 3, 0.3]) / u.norm(dim=-1).max(1).values)[:, None, None]
+    u[3, :, 0] = 0.7
+    assert not ambient or (u[3, :, 1:].norm(dim=-1) < 0.7).all()
+    u.requires_grad_()
+
+    def lifted(u):
+        return cluster_mixer._Lifted.apply(u, c, ambient)
+
+    expected = cluster_mixer._lifted(u, c, ambient)
+    torch.testing.assert_close(lifted(u), expected)
+    cotangent = torch.randn_like(expected)
+    [wanted] = torch.autograd.grad(expected, u, cotangent)
+    torch.testing.assert_close(torch.autograd.grad(lifted(u), u, cotangent)[0], wanted)
+    assert torch.autograd.gradcheck(lifted, u[1:])
+    assert torch.autograd.gradgradcheck(lifted, u[1:])
+
+
+def test_the_gradient_of_a_crop_has_a_border_of_zeros():
+    x = torch.randn(2, 5, 6, 3, dtype=torch.float64, requires_grad=True)
+
+    def cropped(x):
+        return cluster_mixer._Cropped.apply(x, 1, 0, 3, 4)
+
+    assert torch.equal(cropped(x), x[:, 1:4, :4])
+    assert torch.autograd.gradcheck(cropped, x) and torch.autograd.gradgradcheck(cropped, x)
 
 
 def reference(mixer, x, lift, norm):

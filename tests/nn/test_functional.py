@@ -6,6 +6,7 @@ import torch
 from hypvision.geometry import lorentz
 from hypvision.nn import functional
 from hypvision.nn.functional import (
+    add_scaled,
     averaged,
     minkowski_square,
     sized,
@@ -48,6 +49,21 @@ def test_times_by_hand_are_those_of_plain_operations(c, negative, monkeypatch):
     assert (found[0][0][0] < 0).all() == negative and (found[0][0][1:] > 0).all()
 
 
+def test_a_scaled_branch_is_added():
+    x, branch = torch.randn(2, 2, 3, 3, 4, dtype=torch.float64, requires_grad=True)
+    scale = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(add_scaled(x, branch, scale), x + branch * scale)
+    assert torch.autograd.gradcheck(add_scaled, (x, branch, scale))
+    assert torch.autograd.gradgradcheck(add_scaled, (x, branch, scale))
+    # a residual stream in float32, a branch in half precision
+    x = torch.ones(2, 4, requires_grad=True)
+    branch = torch.full((2, 4), 0.5, dtype=torch.bfloat16, requires_grad=True)
+    out = add_scaled(x, branch, torch.full((4,), 3.0, dtype=torch.bfloat16))
+    out.sum().backward()
+    assert out.eq(2.5).all() and x.grad.eq(1).all() and branch.grad.eq(3).all()
+    assert (out.dtype, x.grad.dtype, branch.grad.dtype) == (x.dtype, x.dtype, branch.dtype)
+
+
 @pytest.mark.parametrize("slot", [0, 6])
 def test_the_square_is_that_of_the_inner_product(slot):
     x = torch.randn(7, 9 if slot else 7, dtype=torch.float64)
@@ -86,6 +102,27 @@ def test_centroids_of_means(c):
     torch.testing.assert_close(to_centroids(points.mean(1), c), lorentz.centroid(points, None, c))
 
 
+@pytest.mark.parametrize("size", [1e1, 1e2, 1e3, 1e4, 1e5])
+@pytest.mark.parametrize("spread", [1e-5, 1e-3, 1.0])
+def test_the_error_of_centroids_is_that_of_rounding_the_means(size, spread):
+    """Of float32 means nothing better is possible."""
+    generator = torch.Generator().manual_seed(0)
+    middle, moves = (
+        torch.randn(30, 1, 8, generator=generator),
+        torch.randn(30, 6, 8, generator=generator),
+    )
+    space = size * (middle / middle.norm(dim=-1, keepdim=True) + spread * moves)
+    mean = with_time(space.double(), 1.0).mean(1)
+    exact = lorentz.centroid(with_time(space.double(), 1.0), None, 1.0)[:, 1:]
+
+    def error(means):
+        found = to_centroids(means, 1.0)[:, 1:].double()
+        return ((found - exact).norm(dim=-1) / exact.norm(dim=-1)).max()
+
+    rounding = error(mean.float().double())
+    assert error(with_time(space, 1.0).mean(1)) < 6 * rounding + 1e-6
+
+
 def test_centroids_are_never_longer_than_the_means():
     """Of far points in float32 the square under the root is round-off, also below 0."""
     for size in (1e3, 1e6, 1e9):
@@ -119,6 +156,14 @@ def test_averages_by_hand_are_those_of_plain_operations(weight, size, monkeypatc
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
     means = with_time(x, c) + w * with_time(y, c)
     assert (minkowski_square(means) < 0).any() == (weight < 0)
+
+
+def test_averages_of_positive_weights_are_means():
+    x, y = torch.randn(2, 30, 4, dtype=torch.float64)
+    w, c = torch.tensor(0.6, dtype=torch.float64), 1.3
+    means = (with_time(x, c) + w * with_time(y, c)) / 1.6
+    found = averaged(x, y, w, c, 1.0, 1.0)
+    torch.testing.assert_close(found, sized(1.6 * means, c, 1e-4)[..., 1:])
 
 
 def test_averages_are_differentiated_as_differences_say():

@@ -30,7 +30,15 @@ from bench.common import write_section
 from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, lorentz, poincare
 from hypvision.helm import head as helm_head
 from hypvision.helm import rows as helm_rows
-from hypvision.nn import LorentzBatchNorm2d, LorentzConv2d, LorentzMLR, conv, functional, norm
+from hypvision.nn import (
+    LorentzBatchNorm2d,
+    LorentzConv2d,
+    LorentzMLR,
+    cluster_mixer,
+    conv,
+    functional,
+    norm,
+)
 from hypvision.optim import RiemannianAdam, RiemannianSGD, fused
 
 try:
@@ -172,10 +180,11 @@ def count(step: Callable[[], object], triton: bool = True) -> Count:
 
 @contextmanager
 def _as_on_a_gpu() -> Iterator[None]:
-    """Forms that a GPU takes: that of HELM for eager devices, which has one for compilers, too; and
+    """Forms that a GPU takes: backward functions written by hand, which compilers do without; and
     PyTorch's fused dropout, attention and root-mean-square norm."""
     with (
         patch.object(functional, "plain", lambda _: False),
+        patch.object(cluster_mixer, "plain", lambda _: False),
         patch.object(helm_rows, "plain", lambda _: False),
         patch.object(helm_head, "plain", lambda _: False),
         patch.object(F, "dropout", _dropout),
@@ -307,7 +316,7 @@ LAYERS: dict[str, tuple[Callable[[], Callable[[], None]], Callable[[], Callable[
 NETWORKS: dict[str, tuple[int, str, int | None]] = {
     "hcnn_resnet18": (32, "resnet18", 911),
     "hecnn_resnet18": (32, "resnet18", 1474),
-    "hcformer_nano": (224, "swin_tiny_patch4_window7_224", 1530),
+    "hcformer_nano": (224, "swin_tiny_patch4_window7_224", 1390),
     "lvit_tiny": (224, "vit_tiny_patch16_224", 1667),
 }
 
