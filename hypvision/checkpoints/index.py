@@ -43,7 +43,20 @@ _HEADER = """\
 # Parsing the text of an index
 
 
-class _Loader(yaml.SafeLoader):
+class NoAliases(yaml.composer.Composer):
+    """A part of a YAML loader that raises an error for an alias: a few lines of aliases can expand
+    to a structure that fills the memory."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.composer.ComposerError(
+                None, None, f"the alias '*{event.anchor}'; write it out", event.start_mark
+            )
+        return super().compose_node(parent, index)
+
+
+class _Loader(NoAliases, yaml.SafeLoader):
     """A YAML loader for plain values only, which raises an error if a key occurs twice; PyYAML
     would silently take the last value."""
 
@@ -59,18 +72,6 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict:
     return found
 
 
-def _compose(loader: _Loader, parent: Any, index: Any) -> yaml.Node:
-    """Compose a YAML node, but raise an error for an alias: a few lines of aliases can expand to a
-    structure that fills the memory."""
-    if loader.check_event(yaml.AliasEvent):
-        event = loader.peek_event()
-        raise yaml.composer.ComposerError(
-            None, None, f"the alias '*{event.anchor}'; write it out", event.start_mark
-        )
-    return yaml.SafeLoader.compose_node(loader, parent, index)
-
-
-_Loader.compose_node = _compose
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 

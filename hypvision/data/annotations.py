@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from hypvision.data.usage import Usage
 from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import HypvisionError, some
 from hypvision.io.images import MAX_PIXELS
 
 MAX_POINTS = 100_000  # largest number of polygon points that one object may have
@@ -316,9 +316,3 @@ def name_difference(names: Sequence[str], place: str, others: Sequence[str], sou
         f"The class names differ. {place}: {len(names)} classes, {some(mine, 20)} only here; "
         f"{source}: {len(others)} classes, {some(theirs, 20)} only there.{''.join(renamed)}"
     )
-
-
-def some(names: Sequence[str], limit: int = 8) -> str:
-    """Return the first ``limit`` names in quotes, for a message; "nothing" if there are none."""
-    more = ", ..." if len(names) > limit else ""
-    return ", ".join(f"'{name}'" for name in names[:limit]) + more or "nothing"

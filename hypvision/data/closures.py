@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -135,12 +135,12 @@ def _rows(path: StrPath, limit: int) -> list[tuple[str, str]]:
         raise HypvisionError(
             f"'{path}' cannot be read: {error}. Expected: UTF-8, {_FORMS}."
         ) from error
-    pairs = [tuple(cell.strip() for cell in row[:2]) for row in rows]
-    if [cell.lower() for cell in chain(*pairs[:1])] == ["id1", "id2"]:
-        del pairs[0], rows[0]
+    pairs: list[Any] = [tuple(cell.strip() for cell in row[:2]) for row in rows]
+    if pairs and tuple(map(str.lower, pairs[0])) == ("id1", "id2"):
+        del pairs[0]
     else:
         ensure("\t" in first, f"'{path}' begins with '{first:.80}'. Expected: {_FORMS}.")
-    for number, (row, pair) in enumerate(zip(rows, pairs), 1):
-        lacking = f"lacks a name: '{','.join(row):.80}'. Expected: {_FORMS}."
+    for number, pair in enumerate(pairs, 1):
+        lacking = f"lacks a name: '{','.join(pair):.80}'. Expected: {_FORMS}."
         ensure(len(pair) == 2 and all(pair), f"Pair {number} of '{path}' {lacking}")
-    return [(below, above) for below, above in pairs]
+    return pairs

@@ -279,12 +279,11 @@ def _reader_of(file: Path) -> _Reader | None:
     if file.suffix.lower() == ".csv":
         head = read_lines(file, "a table")[:1]
         return _table if head and box_columns(re.split(r"[,;\t]", head[0])) else None
-    content = read_json(file)
-    if isinstance(content, dict) and isinstance(content.get("shapes"), list):
-        return _labelme
-    first = content[0] if isinstance(content, list) and content else None
-    if isinstance(first, dict) and first.keys() & {"annotations", "annotation"}:
-        return _createml
+    match read_json(file):
+        case {"shapes": [*_]}:
+            return _labelme
+        case [{"annotations": _}, *_] | [{"annotation": _}, *_]:
+            return _createml
     return None
 
 

@@ -20,13 +20,12 @@ from torch.utils.data import Dataset
 from torchvision import datasets as tv_datasets
 from torchvision import transforms as tv_transforms
 
-from hypvision.data.annotations import some
 from hypvision.data.classes import MAX_CLASSES, check_classes
 from hypvision.data.depth import find_white
 from hypvision.data.folders import Listing, check_depth, class_images, class_names, natural
 from hypvision.data.usage import Usage
 from hypvision.io.checks import ensure, one_of, refuse, whole_number
-from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.errors import HypvisionError, did_you_mean, some
 from hypvision.io.files import inside, on_disk, read_lines, why_no_file
 from hypvision.io.images import WHITE, check_normalisation, open_channels, open_image
 from hypvision.io.shipped import where_data_come_from
@@ -303,7 +302,8 @@ class ImageFolderDataset(_ImageDataset):
     ) -> tuple[list[tuple[str, int]], list[str]]:
         found = class_names(self.root, self.usage, None if partial else classes, classes or ())
         wanted = self._sorted(found) if classes is None else list(classes)
-        unknown = sorted(set(found) - set(wanted)) if partial else []
+        # Without ``partial`` all that was found is wanted.
+        unknown = sorted(set(found) - set(wanted))
         missing = [] if partial else sorted(set(wanted) - set(found))
         lacks = f"no folder for the classes {some(missing, 5)}" if missing else "no sub-folders"
         refuse(
@@ -314,7 +314,7 @@ class ImageFolderDataset(_ImageDataset):
                 "model is trained on.",
             ),
             (
-                missing or not found or not wanted,
+                missing or not found,
                 f"The data folder '{self.root}' has {lacks}. Expected: one folder a class with its "
                 f"images, e.g. '{self.root}/cat/0001.jpg'. {self._found()}",
             ),
@@ -322,15 +322,7 @@ class ImageFolderDataset(_ImageDataset):
         if classes is None:
             check_depth(self.root, wanted)
         images = class_images(self.root, sorted(found), self.usage)
-        empty = [name for name, paths in images.items() if not paths]
-        ensure(
-            not empty,
-            f"The data folder '{self.root}' has a class without images: {some(empty, 5)}. "
-            f"Expected: files such as '{self.root}/{''.join(empty[:1])}/0001.jpg'. Remove empty "
-            "folders, or check that unpacking has finished. "
-            f"{self.usage if self.usage.left_out() else ''}",
-        )
-        labels = {name: label for label, name in enumerate(wanted)}
+        labels = dict(zip(wanted, range(len(wanted))))
         return [(path, labels[name]) for name, paths in images.items() for path in paths], wanted
 
     def _scan_named(

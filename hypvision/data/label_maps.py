@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from hypvision.data.annotations import some
 from hypvision.data.folders import composed
 from hypvision.data.usage import Usage
 from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import HypvisionError, some
 from hypvision.io.images import (
     SUFFIXES,
     image_kind,

@@ -119,12 +119,19 @@ def documents(
     or several (a ``*.txt`` file is one document, or several with a ``separator``; ``*.jsonl`` has
     one a line and ``*.parquet`` one a row, whose text is in ``field``), or
     ``hf:NAME[:CONFIG[:SPLIT]]``, a data set of the hub, which is streamed."""
-    for entry in [source] if isinstance(source, (str, Path)) else source:
-        if str(entry).startswith("hf:"):
-            yield from _hub(str(entry)[3:], field)
+    for entry in _entries(source):
+        if entry.startswith(_HUB):
+            yield from _hub(entry.removeprefix(_HUB), field)
             continue
-        for path in _files(str(entry)):
+        for path in _files(entry):
             yield from _file(path, field, separator)
+
+
+_HUB = "hf:"
+
+
+def _entries(source: StrPath | Sequence[StrPath]) -> list[str]:
+    return [str(source)] if isinstance(source, (str, Path)) else list(map(str, source))
 
 
 def _files(entry: str) -> list[Path]:
@@ -304,8 +311,7 @@ def _tokenized(
     In a distributed training the first process of each machine tokenizes, while the others wait for
     it.
     """
-    entries = [source] if isinstance(source, (str, Path)) else list(source)
-    local = [str(entry) for entry in entries if not str(entry).startswith("hf:")]
+    local = [entry for entry in _entries(source) if not entry.startswith(_HUB)]
     files = [path for entry in local for path in _files(entry)]
     # The name of the cache file is a hash of all that the tokens depend on: the texts' files with
     # their sizes and times of modification, and the tokenizer.
@@ -315,15 +321,10 @@ def _tokenized(
     flat = base.with_suffix(".bin")
     facts = base.with_suffix(".json")
     dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
-    several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-    try:
-        first = not several or os.environ.get("LOCAL_RANK", str(dist.get_rank())) == "0"
+    with _before_others() as first:
         if first and _stored(flat, facts, dtype) is None:
             texts = documents(source, field, separator)
             _write_tokens(flat, facts, source, texts, tokenizer, dtype)
-    finally:
-        if several:
-            dist.barrier()
     found = _stored(flat, facts, dtype)
     if found is None:
         raise HypvisionError(
@@ -333,6 +334,18 @@ def _tokenized(
     with flat.open("rb") as file:
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return np.frombuffer(content, dtype=dtype), np.asarray(found.sizes), found.bytes
+
+
+@contextmanager
+def _before_others() -> Iterator[bool]:
+    """Context at whose end the processes of a training wait for each other; it says whether this
+    one is the first of its machine."""
+    several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    try:
+        yield not several or os.environ.get("LOCAL_RANK", str(dist.get_rank())) == "0"
+    finally:
+        if several:
+            dist.barrier()
 
 
 class _Facts(NamedTuple):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import tarfile
 import zlib
 from collections import Counter
@@ -36,7 +37,6 @@ from PIL import Image
 from torch.utils.data import IterableDataset, get_worker_info
 from torchvision.transforms.v2 import functional
 
-from hypvision.data.annotations import some
 from hypvision.data.caption_folder import box_fields
 from hypvision.data.image_folder import build_transform
 from hypvision.data.remote import RemoteFile, is_remote
@@ -44,7 +44,7 @@ from hypvision.data.shard_index import INDEX, correct, count_shards
 from hypvision.data.usage import Usage
 from hypvision.data.words import split_words
 from hypvision.io.checks import at_least, between, ensure, whole_number
-from hypvision.io.errors import HypvisionError, require
+from hypvision.io.errors import HypvisionError, require, some
 from hypvision.io.files import parse_json, read_lines, why_no_file
 from hypvision.io.images import FORMATS, MAX_PIXELS, to_rgb
 from hypvision.io.types import Plain, StrPath
@@ -433,23 +433,25 @@ def _files(path: Path, ended: list[list[str]], images: bool) -> Iterator[Plain]:
     is added to ``ended``."""
     packed = not path.name.endswith(".tar")
     opened: Any = tarfile.open
-    size = float("inf") if packed else path.stat().st_size
     name = "the first"
-    unpacked: Any = gzip.open if packed else nullcontext
+    # A compressed file is read whole, and its own size says nothing about that of its content.
+    unpacked: Any = nullcontext
+    size = largest = path.stat().st_size
+    if packed:
+        unpacked = gzip.open
+        size = math.inf
+        largest = _LARGEST
     try:
         with (
             path.open("rb") as raw,
             unpacked(raw) as file,
             opened(mode="r:", fileobj=_Watched(file)) as tar,
         ):
-            for member in tar:
-                if not member.isreg():
-                    continue
+            for member in filter(tarfile.TarInfo.isreg, tar):
                 name = member.name
-                if packed and member.size > _LARGEST:
-                    raise tarfile.ReadError("a file too large for a sample")
-                if member.offset_data + member.size > size:
-                    raise tarfile.ReadError("unexpected end of data")
+                end = member.offset_data + member.size
+                if end > size or member.size > largest:
+                    raise tarfile.ReadError("cut off, or too large for a sample")
                 wanted = images or packed or not name.lower().endswith(_IMAGES)
                 content: Any = tar.extractfile(member)
                 data = content.read() if wanted else b"x"[: member.size]

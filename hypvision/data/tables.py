@@ -16,13 +16,12 @@ from typing import Any, NamedTuple
 
 from mmengine.registry import DATASETS
 
-from hypvision.data.annotations import some
 from hypvision.data.classes import check_classes
 from hypvision.data.folders import composed, natural
 from hypvision.data.image_folder import _ImageDataset
 from hypvision.data.usage import Usage
 from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.errors import HypvisionError, did_you_mean, some
 from hypvision.io.files import inside, parse_json, read_lines
 from hypvision.io.images import images_in, is_image
 from hypvision.io.types import Plain, StrPath
@@ -347,8 +346,13 @@ def is_marked(cells: Cells, names: Sequence[str]) -> bool:
     )
 
 
+def marked(row: Mapping[str, str], names: Sequence[str]) -> list[str]:
+    """Return the columns of a row that hold a one."""
+    return [name for name in names if row[name].lower() in ONES]
+
+
 def _marked(row: Mapping[str, str], names: Sequence[str], where: str) -> str:
-    found = [name for name in names if row[name].lower() in ONES]
+    found = marked(row, names)
     advice = "One label per image is needed here; for several use MultiLabelDataset."
     ensure(len(found) == 1, f"{where}: {len(found)} classes are marked. {advice}")
     return found[0]

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from hypvision.checkpoints.index import NoAliases
 from hypvision.data.usage import Usage
 from hypvision.io.checks import whole_number
 from hypvision.io.errors import HypvisionError, one_line
@@ -40,17 +41,8 @@ class YoloData(NamedTuple):
     points: tuple[int, ...] = ()
 
 
-class _Loader(yaml.BaseLoader):
-    """A YAML loader without aliases, since a few lines of aliases can expand to a structure that
-    fills the memory."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
-            raise yaml.composer.ComposerError(
-                None, None, f"the alias '*{event.anchor}'; write it out", event.start_mark
-            )
-        return super().compose_node(parent, index)
+class _Loader(NoAliases, yaml.BaseLoader):
+    """A YAML loader that gives all values as text, since a class may be called "no"."""
 
 
 def find_yaml(folder: Path) -> Path | None:
@@ -69,7 +61,7 @@ def _is_yolo(path: Path) -> bool:
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
-    """Return the content of the file with all values as text, since a class may be called "no"."""
+    """Return the content of the file, with all values as text."""
     try:
         content = yaml.load(read_text(path, _LARGEST), _Loader)
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:

@@ -72,7 +72,10 @@ class Benchmark(NamedTuple):
 
     def read(self, root: Path) -> Any:
         """Return the images and labels or texts that the data set's reader finds in ``root``."""
-        return READERS[self.reader](root / self.place, root / (self.also or self.place))
+        found = READERS[self.reader](root / self.place, root / (self.also or self.place))
+        # The name of an image is the first field of each item.
+        inside([item[0] for item in (found.items if isinstance(found, Labelled) else found)], root)
+        return found
 
     def sentences(self, suite: str, root: Path) -> tuple[list[str], str]:
         """Return the data set's prompts in a suite, and a note on where they come from if they are
@@ -203,7 +206,6 @@ def _listed(place: Path, images: Path) -> Labelled:
         name = line.partition("/")[0]
         path = images / (line if Path(line).suffix else f"{line}.jpg")
         items.append(Item(str(path), label[name], name.replace("_", " ")))
-    inside([item.path for item in items], images)
     return Labelled(items, [name.replace("_", " ") for name in names])
 
 
@@ -223,7 +225,6 @@ def _cub(place: Path, images: Path) -> Labelled:
             if trained.get(key) == "0":
                 label = number[labels[key]]
                 items.append(Item(str(images / file), label, spoken[label]))
-    inside([item.path for item in items], images)
     return Labelled(items, spoken)
 
 
@@ -257,7 +258,6 @@ def _flickr30k(place: Path, images: Path) -> list[Captions]:
             if row["split"] == "test":
                 texts = [_text(sentence["raw"]) for sentence in row["sentences"]]
                 found.append(Captions(str(images / row["filename"]), texts))
-    inside([row.image for row in found], images)
     return found
 
 
@@ -268,7 +268,6 @@ def _sugar_crepe(place: Path, images: Path) -> list[Choice]:
         for row in content.values():
             path = str(images / row["filename"])
             found.append(Choice(path, _text(row["caption"]), _text(row["negative_caption"])))
-    inside([row.image for row in found], images)
     return found
 
 
@@ -290,7 +289,6 @@ def _vl_checklist(place: Path, root: Path) -> list[Choice]:
                 found.append(Choice(str(path), _text(texts["POS"][0]), _text(texts["NEG"][0])))
     if not found:
         raise HypvisionError(f"No image that '{table}' names is in '{images}'. Add the images.")
-    inside([row.image for row in found], root)
     return found
 
 

@@ -28,7 +28,7 @@ from hypvision.data.preprocessing import set_preprocessing
 from hypvision.engine.checking import Report, classes_of, open_parts, read_config
 from hypvision.engine.config import PHASES
 from hypvision.engine.hooks import seed_everything
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import HypvisionError, few
 from hypvision.io.images import leaving_out, require_all
 from hypvision.viz.overlay import add_legend, draw_boxes, paint
 from hypvision.viz.palette import label_colours
@@ -181,8 +181,7 @@ def _about(fed: Sequence[_Fed], how: _Normalisation, names: Sequence[str]) -> li
         f"{high:.3g}, {how}"
     ]
     if names:
-        listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-        about.append(f"{len(names)} classes: {listed}")
+        about.append(f"{len(names)} classes: {few(names, 20)}")
     return about
 
 

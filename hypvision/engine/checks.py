@@ -13,10 +13,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from hypvision.data.annotations import some
 from hypvision.data.image_folder import check_root
 from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError, did_you_mean, explain_machine
+from hypvision.io.errors import HypvisionError, did_you_mean, explain_machine, some
 from hypvision.io.shipped import shipped_configs, where_data_come_from
 
 LAYOUT = {

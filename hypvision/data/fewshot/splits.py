@@ -188,11 +188,6 @@ def class_folders(
     usage = usage or Usage(folder)
     names = [name for name in folders.class_names(folder, usage) if name not in ignored]
     found = folders.class_images(folder, names, usage)
-    empty = [name for name in names if not found[name]]
-    if empty:
-        raise HypvisionError(
-            f"The class folder '{folder / empty[0]}' has no images. Add some, or remove the folder."
-        )
     ensure(found, f"The folder '{folder}' has no class folders. Expected: one folder a class.")
     folders.check_depth(folder, names, "Move what is in '{}' up by one folder.")
     return found

@@ -14,12 +14,12 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from hypvision.data.annotations import name_difference, some
+from hypvision.data.annotations import name_difference
 from hypvision.data.usage import usages
 from hypvision.engine.hooks.repeat import network_of
 from hypvision.engine.metrics import worst
 from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import HypvisionError, some
 
 
 class DatasetHook(Hook, ABC):

@@ -28,7 +28,7 @@ from hypvision.engine.hooks.repeat import (
     validates_here,
 )
 from hypvision.io.checks import at_least, ensure, one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import HypvisionError, few
 
 
 class TrainingInterrupted(KeyboardInterrupt):
@@ -59,11 +59,11 @@ class UnusedParametersHook(Hook):
             name for name, p in model.named_parameters() if p.requires_grad and p.grad is None
         ]
         if unused:
-            names = ", ".join(unused[:5]) + (", ..." if len(unused) > 5 else "")
             raise HypvisionError(
-                f"{len(unused)} parameters get no gradient ({names}), but training in several "
-                "processes needs one for each. Freeze them, leave their part out of the model, or "
-                "set --cfg-options find_unused_parameters=True (which takes time in each step)."
+                f"{len(unused)} parameters get no gradient ({few(unused, 5)}), but training in "
+                "several processes needs one for each. Freeze them, leave their part out of the "
+                "model, or set --cfg-options find_unused_parameters=True (which takes time in each "
+                "step)."
             )
 
 
