@@ -19,13 +19,14 @@ from timm.data import ImageNetInfo, auto_augment, create_transform
 from torch.utils.data import Dataset
 from torchvision import datasets as tv_datasets
 from torchvision import transforms as tv_transforms
+from torchvision.transforms.v2 import functional
 
 from hypvision.data.classes import MAX_CLASSES, check_classes
 from hypvision.data.depth import find_white
 from hypvision.data.folders import Listing, check_depth, class_images, class_names, natural
 from hypvision.data.usage import Usage
 from hypvision.io.checks import ensure, one_of, refuse, whole_number
-from hypvision.io.errors import HypvisionError, did_you_mean, some
+from hypvision.io.errors import HypvisionError, did_you_mean, explaining, some
 from hypvision.io.files import inside, on_disk, read_lines, why_no_file
 from hypvision.io.images import WHITE, check_normalisation, open_channels, open_image
 from hypvision.io.shipped import where_data_come_from
@@ -37,7 +38,7 @@ CIFAR_LAYOUT = {
 }
 
 
-def build_transform(config: Plain | Callable) -> Callable:
+def build_transform(config: Plain | Callable | None) -> Callable:
     """Build timm's image transform from its keyword arguments.
 
     Args:
@@ -48,15 +49,24 @@ def build_transform(config: Plain | Callable) -> Callable:
             are), the image is padded by so many pixels, cropped at random and flipped; arguments
             that shape timm's crop (``scale``, ``ratio``, ``train_crop_mode``) are then an error.
             ``pad_mode`` says what is padded with: "reflect", the default, or "constant", which is
-            black. A callable is returned as it is.
+            black. A callable is returned as it is. None: the pixels, uint8 (3, H, W).
     """
+    if config is None:
+        return functional.pil_to_tensor
     if callable(config):
         return config
     config = {
         key: tuple(value) if isinstance(value, list) else value for key, value in config.items()
     }
     pad_crop = config.pop("pad_crop", None)
-    try:
+    with explaining(
+        lambda error: (
+            "The config has a 'transform' that timm.data.create_transform does not accept: "
+            f"{error}. Its arguments are listed in timm's documentation; ours adds 'pad_crop' and "
+            "'pad_mode'."
+        ),
+        TypeError,
+    ):
         if pad_crop is None:
             return _with_safe_posterize(create_transform(**config))
         training = "'pad_crop' is an augmentation: use it in a transform that has is_training=True."
@@ -71,12 +81,6 @@ def build_transform(config: Plain | Callable) -> Callable:
         pad_mode = config.pop("pad_mode", "reflect")
         one_of(("reflect", "constant"), pad_mode=pad_mode)
         _, secondary, final = create_transform(**config, separate=True)
-    except TypeError as error:
-        raise HypvisionError(
-            "The config has a 'transform' that timm.data.create_transform does not accept: "
-            f"{error}. Its arguments are listed in timm's documentation; ours adds 'pad_crop' and "
-            "'pad_mode'."
-        ) from error
     size = config.get("input_size", 224)
     primary = [
         tv_transforms.Resize(size),  # else the crop would show only a scrap of a larger image
@@ -257,7 +261,7 @@ class ImageFolderDataset(_ImageDataset):
             samples, found = self._scan_named(folders, names)
         elif ann_file is None:
             # If the classes are those of another folder, this one may lack some of them.
-            partial = isinstance(classes, str | Path) and classes != "imagenet"
+            partial = isinstance(classes, StrPath) and classes != "imagenet"
             samples, found = self._scan_folders(names, partial)
         else:
             samples, found = self._scan_list(Path(ann_file), names)
@@ -273,7 +277,7 @@ class ImageFolderDataset(_ImageDataset):
             return None
         if classes == "imagenet":
             return imagenet_classes()
-        names = list(map(str, classes)) if not isinstance(classes, str | Path) else None
+        names = list(map(str, classes)) if not isinstance(classes, StrPath) else None
         if names is None:
             check_root(str(classes))
             names = self._sorted(class_names(Path(str(classes)).expanduser(), Usage(str(classes))))
@@ -294,9 +298,6 @@ class ImageFolderDataset(_ImageDataset):
             )
         return names
 
-    def _found(self) -> str:
-        return f"Found: {some(sorted(path.name for path in self.root.iterdir()), 5) or 'nothing'}."
-
     def _scan_folders(
         self, classes: Sequence[str] | None, partial: bool
     ) -> tuple[list[tuple[str, int]], list[str]]:
@@ -316,7 +317,8 @@ class ImageFolderDataset(_ImageDataset):
             (
                 missing or not found,
                 f"The data folder '{self.root}' has {lacks}. Expected: one folder a class with its "
-                f"images, e.g. '{self.root}/cat/0001.jpg'. {self._found()}",
+                f"images, e.g. '{self.root}/cat/0001.jpg'. Found: "
+                f"{some(sorted(os.listdir(self.root)), 5)}.",
             ),
         )
         if classes is None:

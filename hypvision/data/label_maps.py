@@ -53,8 +53,7 @@ def files_below(root: StrPath, usage: Usage, kind: str) -> list[Path]:
             path = folder / entry.name
             if is_hidden(entry.name):
                 hidden = [file for file in (path, *path.rglob("*")) if is_image(file)]
-                if hidden:
-                    usage.leave_out(kind, "hidden", path, len(hidden))
+                usage.leave_out(kind, "hidden", path, len(hidden))
             elif entry.is_dir():
                 folders.insert(0 if entry.is_symlink() else len(folders), path)
             elif entry.is_file():

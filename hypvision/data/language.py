@@ -29,7 +29,7 @@ from hypvision.checkpoints.sources import offline
 from hypvision.checkpoints.types import StateDict
 from hypvision.data.usage import Usage
 from hypvision.io.checks import at_least, ensure, one_of
-from hypvision.io.errors import HypvisionError, one_line, require
+from hypvision.io.errors import HypvisionError, explaining, one_line, require
 from hypvision.io.files import check_regular, parse_json, read_text, replacing, write_json
 from hypvision.io.records import positive, read_record
 from hypvision.io.types import StrPath
@@ -73,18 +73,19 @@ class _Pretrained:
 
     def __init__(self, name: str):
         transformers = require("transformers", "lm")
-        try:
-            self.inner = transformers.AutoTokenizer.from_pretrained(
-                name, trust_remote_code=False, local_files_only=offline()
-            )
-        except Exception as error:  # transformers raises errors of many classes for damaged files
-            raise HypvisionError(
+        # transformers raises errors of many classes for damaged files
+        with explaining(
+            lambda error: (
                 f"The tokenizer '{name}' cannot be loaded ({one_line(error)}). Give 'byte', a "
                 "folder with a tokenizer of transformers, or a name on the hub that you have "
                 "access to. Llama's tokenizers are gated: ask for access on their page, or take a "
                 "free one, such as 'HuggingFaceTB/SmolLM2-135M' with vocab_size=49152 "
                 "(configs/helm/README.md has the config)."
-            ) from error
+            )
+        ):
+            self.inner = transformers.AutoTokenizer.from_pretrained(
+                name, trust_remote_code=False, local_files_only=offline()
+            )
         self.name = name
         self.vocab_size = len(self.inner)
         first = [self.inner.bos_token_id, self.inner.eos_token_id, self.inner.cls_token_id, 0]
@@ -192,12 +193,12 @@ def _texts(rows: Iterable[Any], field: str) -> Iterator[str]:
 def _hub(name: str, field: str) -> Iterator[str]:
     datasets = require("datasets", "eval")
     path, config, split = (name.split(":") + ["", ""])[:3]
-    try:
+    with explaining(
+        lambda error: f"The data set '{path}' cannot be loaded: {str(error).splitlines()[0]}",
+        OSError,
+        ValueError,
+    ):
         rows = datasets.load_dataset(path, config or None, split=split or "train", streaming=True)
-    except (OSError, ValueError) as error:
-        raise HypvisionError(
-            f"The data set '{path}' cannot be loaded: {str(error).splitlines()[0]}"
-        ) from error
     with _reading(f"The data set '{path}'", field):
         yield from _texts(rows, field)
 
@@ -263,15 +264,12 @@ class PackedText(Dataset):
         self.rows = rows[:limit]
         self.usage = Usage(str(source))
         kept = sum(size for _, size in pieces)
-        for kind, used, left, reason, what in (
-            ("documents", len(sizes), 0, "", ""),
-            ("tokens", kept, int(sizes.sum()) - kept, f"tail='{tail}'",
-             "ends of documents longer than a row"),
-            ("rows", len(self.rows), len(rows) - len(self.rows), f"limit={limit}", "the last"),
-        ):  # fmt: skip
-            self.usage.use(kind, used)
-            if left:
-                self.usage.leave_out(kind, reason, what, left)
+        ends = "ends of documents longer than a row"
+        self.usage.use("documents", len(sizes))
+        self.usage.use("tokens", kept)
+        self.usage.leave_out("tokens", f"tail='{tail}'", ends, int(sizes.sum()) - kept)
+        self.usage.use("rows", len(self.rows))
+        self.usage.leave_out("rows", f"limit={limit}", "the last", len(rows) - len(self.rows))
         ensure(self.rows, f"The text at '{source}' has fewer than two tokens. Give more text.")
         self.metainfo = dict(tokens_per_byte=float((sizes.sum() - len(sizes)) / max(self.bytes, 1)))
 

@@ -82,7 +82,7 @@ class MultiLabelDataset(_ImageDataset):
         rows, names, columns, notes = read_table(ann_file, separator)
         self._columns = names if columns else None
         source = ""
-        if isinstance(classes, str | Path):
+        if isinstance(classes, StrPath):
             names = read_table(classes, separator).names
             source = f"the table '{classes}'"
         elif classes is not None:

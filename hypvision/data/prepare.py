@@ -56,7 +56,7 @@ from hypvision.io.files import (
     write_same,
 )
 from hypvision.io.images import image_kind, open_image, read_labels, shown_size, write_image
-from hypvision.io.types import StrPath
+from hypvision.io.types import Plain, StrPath
 
 # name of an image, its path, the path of the file with its labels, a function that reads these
 Item = tuple[str, Path, Path, Callable[[], np.ndarray]]
@@ -216,15 +216,11 @@ PREPARED: dict[str, tuple[Callable[[Path], Iterator[Item]], str, int | None]] = 
 
 def _cifar(name: str, source: Path) -> Iterator[Picture]:
     for part in ("train", "test"):
-        data = CIFARDataset(str(source), _as_it_is, train=part == "train", name=name)
+        data = CIFARDataset(str(source), lambda image: image, train=part == "train", name=name)
         for number, label in enumerate(data.labels):
             image = data.read(number)
             class_name = data.metainfo["classes"][label]
             yield f"{part}/{class_name}/{number:05d}.png", partial(write_image, image, format="PNG")
-
-
-def _as_it_is(image: Image.Image) -> Image.Image:
-    return image
 
 
 def _tiny_imagenet(source: Path) -> Iterator[Picture]:
@@ -263,13 +259,8 @@ ARCHIVES: dict[str, Callable[[Path], Iterator[Picture]]] = {
 NAMES = (*PREPARED, *FOLDERS, *ARCHIVES, "ade-panoptic")
 
 
-def _prepare_folders(name: str, source: Path, out: Path) -> int:
-    with archives.unpacked(name, source) as folder:
-        return _write_all(name, FOLDERS[name](folder), source, out)
-
-
 def _prepare_ade_panoptic(source: Path, out: Path) -> int:
-    segments: list[dict[str, Any]] = []
+    segments: list[Plain] = []
     pictures = archives.ade_panoptic(source, segments)
     written = _write_all("ade-panoptic", pictures, source, out) // 2
     content = archives.panoptic_json(segments)
@@ -299,7 +290,8 @@ def prepare(name: str, source: StrPath, out: StrPath) -> int:
     source = _need(Path(source).expanduser())
     out = Path(out).expanduser()
     if name in FOLDERS:
-        return _prepare_folders(name, source, out)
+        with archives.unpacked(name, source) as folder:
+            return _write_all(name, FOLDERS[name](folder), source, out)
     if name == "ade-panoptic":
         return _prepare_ade_panoptic(source, out)
     if name in ARCHIVES:

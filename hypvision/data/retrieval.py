@@ -302,9 +302,8 @@ def _in_file(name: str, kind: Any) -> Any:
     path, _, key = name.rpartition(":") if ".json:" in name else (name, "", "")
     if not key:
         return read_record(kind, path, advice)
-    content = read_record(dict[str, Any], path, advice)
-    if key not in content:
-        raise HypvisionError(f"'{path}' has no '{key}'.{did_you_mean(key, content)} {advice}")
+    content = read_record(Plain, path, advice)
+    ensure(key in content, f"'{path}' has no '{key}'.{did_you_mean(key, content)} {advice}")
     return parse(kind, content[key], f"'{name}'", advice=advice)
 
 

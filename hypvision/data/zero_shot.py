@@ -19,6 +19,7 @@ from hypvision.data.fewshot import raw
 from hypvision.data.fewshot.layouts import LAYOUTS, imagenet_validation, load_split
 from hypvision.data.fewshot.splits import Item, class_folders, class_names, folder_names
 from hypvision.data.published import read_matlab, read_rows
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import inside, read_json, read_lines
 from hypvision.io.records import read_table
@@ -287,8 +288,7 @@ def _vl_checklist(place: Path, root: Path) -> list[Choice]:
             path = images / image
             if len(found) < _MOST_PAIRS and path.is_file():
                 found.append(Choice(str(path), _text(texts["POS"][0]), _text(texts["NEG"][0])))
-    if not found:
-        raise HypvisionError(f"No image that '{table}' names is in '{images}'. Add the images.")
+    ensure(found, f"No image that '{table}' names is in '{images}'. Add the images.")
     return found
 
 

@@ -15,7 +15,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from hypvision.data.annotations import name_difference
-from hypvision.data.usage import usages
+from hypvision.data.usage import classes_of, usages
 from hypvision.engine.hooks.repeat import network_of
 from hypvision.engine.metrics import worst
 from hypvision.io.checks import ensure
@@ -133,7 +133,7 @@ class CheckClassesHook(DatasetHook):
         of_training = self._of_training
         self._of_training = False
         model = network_of(runner)
-        names = _names(dataset)
+        names = classes_of(dataset)
         words = getattr(model, "tested_words", None)
         if names and words is not None and not of_training:
             self._match_words(runner, model, dataset, names, words)
@@ -240,7 +240,7 @@ class CheckClassesHook(DatasetHook):
         classes in the data are an error, fewer a warning."""
         if getattr(dataset, "labels", None) is None:
             return
-        classes = _names(dataset)
+        classes = classes_of(dataset)
         known = model.num_classes
         where = _place(dataset)
         if len(classes) > known:
@@ -272,11 +272,6 @@ def _can_follow(names: tuple[str, ...], words: tuple[str, ...]) -> bool:
     return len(names) == len(words) and all(
         name == word or name not in words for name, word in pairs
     )
-
-
-def _names(dataset: Any) -> tuple[str, ...]:
-    """Return the class names of a data set; () if it has none."""
-    return tuple((getattr(dataset, "metainfo", None) or {}).get("classes") or ())
 
 
 def _place(dataset: Any) -> str:
