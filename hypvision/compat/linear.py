@@ -124,8 +124,8 @@ class FGGLinear(nn.Module):
         return f"{self.in_features}, {self.out_features}"
 
 
-class _Layer(nn.Module):
-    """Base class of linear layers, with their checks, a matrix and a bias; ``inits`` are the names
+class Layer(nn.Module):
+    """Base class of layers with a matrix, with their checks and a bias; ``inits`` are the names
     of a subclass's initialisations, ``space`` is the class of its manifolds, and ``matrix`` the
     name of the matrix ``(m, n)``."""
 
@@ -178,7 +178,7 @@ class _Layer(nn.Module):
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
 
 
-class PLFCLinear(_Layer):
+class PLFCLinear(Layer):
     r"""Fully connected layer whose outputs lie at signed distances from hyperplanes (geoopt's
     ``LorentzPLFC``, 2026).
 
@@ -234,7 +234,7 @@ class PLFCLinear(_Layer):
             return out.to(x.dtype)
 
 
-class PoincareLinear(_Layer):
+class PoincareLinear(Layer):
     r"""Linear layer of hyperbolic neural networks, :math:`(M \otimes x) \oplus \exp_0(b)` (Ganea et
     al., NeurIPS 2018).
 
@@ -267,7 +267,7 @@ class PoincareLinear(_Layer):
         )
 
 
-class PoincareFullyConnected(_Layer):
+class PoincareFullyConnected(Layer):
     r"""Fully connected layer of HNN++ (Shimizu et al., ICLR 2021), whose coordinates are distances
     from hyperplanes.
 

@@ -15,7 +15,7 @@ import logging
 import mmap
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol
 
@@ -149,15 +149,15 @@ def _files(entry: str) -> list[Path]:
     return found
 
 
-@contextmanager
-def _reading(what: str, field: str) -> Iterator[None]:
-    try:
-        yield
-    except (KeyError, ValueError) as error:
-        raise HypvisionError(
+def _reading(what: str, field: str) -> AbstractContextManager[None]:
+    return explaining(
+        lambda error: (
             f"{what} cannot be read as text with the field '{field}' ({type(error).__name__}: "
             f"{error}). Name the field that holds the text, and save the text as UTF-8."
-        ) from error
+        ),
+        KeyError,
+        ValueError,
+    )
 
 
 def _file(path: Path, field: str, separator: str | None) -> Iterator[str]:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from hypvision.data.label_maps import check_size, read_label_map
 from hypvision.data.masks import decode
 from hypvision.data.published import read_matlab, read_rows
 from hypvision.io.checks import ensure, one_of
-from hypvision.io.errors import HypvisionError, one_line, require
+from hypvision.io.errors import HypvisionError, explaining, one_line, require
 from hypvision.io.files import (
     below,
     check_output_folder,
@@ -105,16 +105,11 @@ def _names(path: Path) -> list[str]:
     ]
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except HypvisionError:
-        raise
-    except Exception as error:  # pycocotools raises errors of many classes for damaged annotations
-        raise HypvisionError(
-            f"'{path}' cannot be read ({one_line(error)}). Replace it by an intact copy."
-        ) from error
+def _reading(path: Path) -> AbstractContextManager[None]:
+    # pycocotools raises errors of many classes for damaged annotations.
+    return explaining(
+        lambda error: f"'{path}' cannot be read ({one_line(error)}). Replace it by an intact copy."
+    )
 
 
 def _ade847(source: Path) -> Iterator[Item]:

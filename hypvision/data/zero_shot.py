@@ -9,8 +9,8 @@ one sentence with ``{}`` a line; they replace the suite's prompts.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from hypvision.data.fewshot.layouts import LAYOUTS, imagenet_validation, load_sp
 from hypvision.data.fewshot.splits import Item, class_folders, class_names, folder_names
 from hypvision.data.published import read_matlab, read_rows
 from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import HypvisionError, explaining
 from hypvision.io.files import inside, read_json, read_lines
 from hypvision.io.records import read_table
 
@@ -152,17 +152,19 @@ def imagenet_tree(path: Path) -> dict[str, list[str]]:
     return found
 
 
-@contextmanager
-def _of_form(path: Path) -> Iterator[None]:
-    """Turn errors of a reader's code in this context into one that names the file and says that its
-    form is not the published one."""
-    try:
-        yield
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise HypvisionError(
+def _of_form(path: Path) -> AbstractContextManager[None]:
+    """Return a context that turns errors of a reader's code into one that names the file and says
+    that its form is not the published one."""
+    return explaining(
+        lambda error: (
             f"'{path}' is not of the form that its authors publish ({type(error).__name__}: "
             f"{error}). Take an intact copy."
-        ) from error
+        ),
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+    )
 
 
 def _text(value: Any) -> str:

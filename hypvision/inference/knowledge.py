@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from hypvision.inference.results import Boxes, Classes, PlacedClasses, Result, Tags
 from hypvision.inference.sources import IN_MEMORY
 from hypvision.io.errors import few
+from hypvision.io.types import Names
 from hypvision.zoo.familiar import Familiar
 
 # No class stands out if entropy / log(number of classes) is above this. Share of images above it:
@@ -58,7 +59,7 @@ class Known:
         familiar: where the features of the training images lie, class by class; None if unknown.
     """
 
-    names: tuple[str, ...] = ()
+    names: Names = ()
     source: str = ""
     size: tuple[int, int] | None = None
     resized: bool = True

@@ -18,7 +18,7 @@ from PIL import Image
 
 from hypvision.io.errors import require
 from hypvision.io.images import to_rgb
-from hypvision.io.types import Plain
+from hypvision.io.types import Names, Plain
 from hypvision.viz.overlay import add_legend, draw_boxes, draw_name, draw_segmentation, paint
 from hypvision.viz.palette import label_colours
 
@@ -31,7 +31,7 @@ class Result(ABC):
     and ``names`` its classes."""
 
     task: ClassVar[str]
-    names: tuple[str, ...]
+    names: Names
 
     @abstractmethod
     def annotations(self) -> list[Plain]:
@@ -70,7 +70,7 @@ class Classes(Result):
 
     task = "classification"
     scores: NDArray[Any]
-    names: tuple[str, ...]
+    names: Names
 
     @property
     def best(self) -> int:
@@ -168,7 +168,7 @@ class Boxes(Result):
     boxes: NDArray[Any]
     scores: NDArray[Any]
     labels: NDArray[Any]
-    names: tuple[str, ...]
+    names: Names
     masks: NDArray[Any] | None = None
 
     def annotations(self) -> list[Plain]:
@@ -207,7 +207,7 @@ class Labels(Result):
 
     task = "segmentation"
     labels: NDArray[Any]
-    names: tuple[str, ...]
+    names: Names
     radius: NDArray[Any] | None = None
     uncertainty: NDArray[Any] | None = None
 
@@ -236,7 +236,7 @@ class Segments(Result):
     task = "panoptic"
     segments: NDArray[Any]
     labels: NDArray[Any]
-    names: tuple[str, ...]
+    names: Names
 
     def annotations(self) -> list[Plain]:
         """Return one annotation a segment, whose ``segment`` is its number in the map
@@ -275,7 +275,7 @@ class Embedding(Result):
 
     task = "embedding"
     vector: NDArray[Any]
-    names: tuple[str, ...] = ()
+    names: Names = ()
 
     def annotations(self) -> list[Plain]:
         return [dict(embedding=[float(value) for value in self.vector])]
@@ -292,7 +292,7 @@ def _rounded(value: float, digits: int = 5) -> float:
     return round(float(value), digits)
 
 
-def _entry(label: int, names: tuple[str, ...]) -> Plain:
+def _entry(label: int, names: Names) -> Plain:
     return dict(category_id=label, name=names[label], iscrowd=0)
 
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Generic
+from typing import Any, Generic
 
 from PIL import Image
 from typing_extensions import NamedTuple, Self, TypeVar
@@ -134,14 +133,9 @@ class Writer:
             self.written[target] = None
         self._append(drawing)
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._video.__exit__(error_type, error, trace)
-        if error_type is not None and not self._file["images"]:
+    def __exit__(self, *error: Any) -> None:
+        self._video.__exit__(*error)
+        if error[0] is not None and not self._file["images"]:
             return
         if "json" in self.kinds:
             write_json(self.folder / JSON, self._file, indent=None)
