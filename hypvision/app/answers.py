@@ -29,6 +29,7 @@ from hypvision.geometry import Lorentz
 from hypvision.inference import Classes, predict
 from hypvision.inference.predictors import Request, load_predictor
 from hypvision.inference.sources import Frame, Sources, find_sources
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.images import open_image
 from hypvision.tasks.closures import closure_ranks, embed_closure
@@ -112,10 +113,10 @@ class Answers:
         self.device = device
         self.max_pixels = max_pixels
         self.gallery = None if gallery is None else Path(gallery).expanduser().resolve()
-        if self.gallery is not None and not self.gallery.is_dir():
-            raise HypvisionError(
-                f"There is no folder '{gallery}'. Give a folder of images to search."
-            )
+        ensure(
+            self.gallery is None or self.gallery.is_dir(),
+            f"There is no folder '{gallery}'. Give a folder of images to search.",
+        )
         keep = lru_cache(maxsize=KEPT)
         self._predictor = keep(
             lambda name, words: load_predictor(Request(name, classes=words, device=device))
@@ -185,8 +186,10 @@ class Answers:
     ) -> list[tuple[Image.Image, str]]:
         """Return the images of the gallery, or of a folder in it, that are nearest to ``words`` or
         to the file ``photo``, each with its distance and name. Words need a CLIP."""
-        if bool(words.strip()) == bool(photo):
-            raise HypvisionError("Give either words or an example image, not both.")
+        ensure(
+            bool(words.strip()) != bool(photo),
+            "Give either words or an example image, not both.",
+        )
         root = self._below(folder)
         name = model.strip() if gives_features(model.strip()) else known_clip(model)
         gallery = self._own(find_gallery(root))
@@ -211,11 +214,11 @@ class Answers:
             for image in found.images
             if Path(str(image)).resolve().is_relative_to(self.gallery)
         ]
-        if not images:
-            raise HypvisionError(
-                "The folder has only links to other places, which the app does not follow. Give a "
-                "folder with images."
-            )
+        ensure(
+            images,
+            "The folder has only links to other places, which the app does not follow. Give a "
+            "folder with images.",
+        )
         return replace(found, images=tuple(images))
 
     def _below(self, folder: str) -> Path:
@@ -247,10 +250,10 @@ class Answers:
         """Return the photo with each pixel in the colour of the word that fits it best, above a
         legend."""
         names = _listed(words)
-        if not names:
-            raise HypvisionError(
-                "No words are given. Name what to look for, separated by commas: car, road, sky"
-            )
+        ensure(
+            names,
+            "No words are given. Name what to look for, separated by commas: car, road, sky",
+        )
         found = segment(self._photo(photo), names, self._segmenter(known_clip(clip)))
         return draw_segmentation(found.image, found.labels, found.classes)
 
@@ -321,11 +324,11 @@ def known_clip(name: str) -> str:
         raise HypvisionError(
             f"There is no CLIP '{name}'. On this machine are: {', '.join(here)}."
         ) from error
-    if weights is None or weights not in tags:
-        raise HypvisionError(
-            f"'{name}' does not name weights of '{network}'. Give {network}:TAG with one of "
-            f"{', '.join(tags) or 'none'}; on this machine are: {', '.join(here)}."
-        )
+    ensure(
+        weights is not None and weights in tags,
+        f"'{name}' does not name weights of '{network}'. Give {network}:TAG with one of "
+        f"{', '.join(tags) or 'none'}; on this machine are: {', '.join(here)}.",
+    )
     return name
 
 

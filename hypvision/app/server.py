@@ -15,7 +15,7 @@ from hypvision.app.answers import Answers
 from hypvision.app.page import STYLE, build, gradio
 from hypvision.app.sessions import Sessions
 from hypvision.app.worker import SECONDS, Worker
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import explaining
 
 UPLOAD = 20  # largest upload in megabytes
 WAITING = 16  # number of requests that may wait while another one is computed
@@ -55,7 +55,13 @@ def serving(
         closing(Worker(answers, seconds)) as worker,
     ):
         page = build(worker, Path(scratch, "examples"))
-        try:
+        with explaining(
+            lambda error: (
+                f"The app cannot listen at {host}:{port or 7860}: the port is taken, or the "
+                "address does not belong to this machine. Give another --port or --host."
+            ),
+            OSError,
+        ):
             _, address, _ = page.queue(max_size=WAITING).launch(
                 server_name=host, server_port=port, max_file_size=upload * 2**20, allowed_paths=[],
                 share=False, prevent_thread_lock=True, quiet=True, show_error=False, theme=theme,
@@ -63,11 +69,6 @@ def serving(
                 ssr_mode=False, pwa=False, mcp_server=False,
                 app_kwargs=dict(middleware=[(Sessions, (), {})]),
             )  # fmt: skip
-        except OSError as error:
-            raise HypvisionError(
-                f"The app cannot listen at {host}:{port or 7860}: the port is taken, or the "
-                "address does not belong to this machine. Give another --port or --host."
-            ) from error
         try:
             yield address
         finally:

@@ -9,6 +9,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, explain_machine, one_line
 
 NOT_YOURS = (
@@ -43,8 +44,7 @@ def uploaded(path: str | None) -> str | None:
         known = found.is_relative_to(uploads()) and found.is_file()
     except (OSError, ValueError, RuntimeError, TypeError):
         known = False
-    if not known:
-        raise HypvisionError(NOT_YOURS)
+    ensure(known, NOT_YOURS)
     return str(found)
 
 

@@ -30,7 +30,7 @@ from tqdm import tqdm
 
 from hypvision.checkpoints.storage import format_problem
 from hypvision.io.checks import ensure, whole_number
-from hypvision.io.errors import HypvisionError, one_line, without_secrets
+from hypvision.io.errors import HypvisionError, explaining, one_line, without_secrets
 from hypvision.io.files import check_output, note_holder, replacing, who_holds
 from hypvision.io.types import StrPath
 from hypvision.io.web import (
@@ -52,7 +52,7 @@ LOCK_WAIT = 900.0  # seconds that a process waits while another one downloads th
 LARGEST = 2**37  # limit in bytes for a file whose size the record does not give
 
 
-def file_sha256(path: str | Path) -> str:
+def file_sha256(path: StrPath) -> str:
     """Return the SHA-256 of a file's content, in hexadecimal digits."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
@@ -301,11 +301,12 @@ def download_text(url: str, headers: Mapping[str, str] | None = None) -> str:
 
 def copy_verified(source: Path, target: Path, sha256: str, size: int) -> None:
     """Copy a file and verify the copy before it gets its final name."""
-    try:
-        with replacing(target) as temporary:
-            shutil.copyfile(source, temporary)
-            verify_file(temporary, sha256, size)
-    except SourceError as error:
-        raise HypvisionError(
-            f"'{target}' cannot be written: {error}. Get its source again."
-        ) from error
+    with (
+        explaining(
+            lambda error: f"'{target}' cannot be written: {error}. Get its source again.",
+            SourceError,
+        ),
+        replacing(target) as temporary,
+    ):
+        shutil.copyfile(source, temporary)
+        verify_file(temporary, sha256, size)

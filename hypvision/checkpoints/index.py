@@ -16,10 +16,10 @@ import yaml
 
 from hypvision.checkpoints.records import Index, Record
 from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import explaining
 from hypvision.io.files import read_text, write_text
 from hypvision.io.records import key, parse, rule
-from hypvision.io.types import Plain
+from hypvision.io.types import Plain, StrPath
 
 VERSION = 1
 
@@ -43,7 +43,20 @@ _HEADER = """\
 # Parsing the text of an index
 
 
-class _Loader(yaml.SafeLoader):
+class NoAliases(yaml.composer.Composer):
+    """A part of a YAML loader that raises an error for an alias: a few lines of aliases can expand
+    to a structure that fills the memory."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.composer.ComposerError(
+                None, None, f"the alias '*{event.anchor}'; write it out", event.start_mark
+            )
+        return super().compose_node(parent, index)
+
+
+class _Loader(NoAliases, yaml.SafeLoader):
     """A YAML loader for plain values only, which raises an error if a key occurs twice; PyYAML
     would silently take the last value."""
 
@@ -59,18 +72,6 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict:
     return found
 
 
-def _compose(loader: _Loader, parent: Any, index: Any) -> yaml.Node:
-    """Compose a YAML node, but raise an error for an alias: a few lines of aliases can expand to a
-    structure that fills the memory."""
-    if loader.check_event(yaml.AliasEvent):
-        event = loader.peek_event()
-        raise yaml.composer.ComposerError(
-            None, None, f"the alias '*{event.anchor}'; write it out", event.start_mark
-        )
-    return yaml.SafeLoader.compose_node(loader, parent, index)
-
-
-_Loader.compose_node = _compose
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
@@ -105,11 +106,9 @@ def parse_index(text: str, root: Path | None = None, address: str | None = None)
     """
     where = str(root / "index.yml") if root else "the index"
     where = address or where
-    try:
-        content: _Content = parse(_Content, parse_yaml(text), where)
     # Invalid YAML and impossible dates are both a ValueError.
-    except ValueError as error:
-        raise HypvisionError(f"{where} is not valid YAML: {error}. Correct it.") from error
+    with explaining(lambda error: f"{where} is not valid YAML: {error}. Correct it.", ValueError):
+        content: _Content = parse(_Content, parse_yaml(text), where)
     records: dict[str, Record] = {}
     for number, item in enumerate(content.records, start=1):
         record = parse_record(item, f"{where}, record {number}")
@@ -125,7 +124,7 @@ def parse_index(text: str, root: Path | None = None, address: str | None = None)
     return Index(records, root, address)
 
 
-def read_index(path: str | Path) -> Index:
+def read_index(path: StrPath) -> Index:
     """Read an index file; paths of packaged files in it start from the folder of the index."""
     path = Path(path).expanduser()
     if path.is_dir():
@@ -135,12 +134,12 @@ def read_index(path: str | Path) -> Index:
             "release, or a name of `hypvision zoo list`.",
         )
         path = path / "index.yml"
-    try:
+    with explaining(
+        lambda error: f"The index '{path}' cannot be read: {error}. Check the path.",
+        OSError,
+        UnicodeDecodeError,
+    ):
         text = read_text(path, 2**26)
-    except (OSError, UnicodeDecodeError) as error:
-        raise HypvisionError(
-            f"The index '{path}' cannot be read: {error}. Check the path."
-        ) from error
     return parse_index(text, path.parent.resolve())
 
 
@@ -179,7 +178,7 @@ def dump_index(index: Index) -> str:
     )
 
 
-def write_index(index: Index, path: str | Path) -> None:
+def write_index(index: Index, path: StrPath) -> None:
     """Write an index file, complete or not at all, after its text was parsed again as a check."""
     text = dump_index(index)
     parse_index(text)

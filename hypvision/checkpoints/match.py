@@ -23,7 +23,7 @@ from hypvision.checkpoints.read import (
 from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.checkpoints.wrappers import without_prefix
 from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import HypvisionError, few
 from hypvision.io.types import StrPath, Values
 
 _logger = logging.getLogger(__name__)
@@ -72,10 +72,7 @@ class Comparison(NamedTuple):
             ("of another shape", list(self.mismatched.values())),
         ]
         return "; ".join(
-            f"{len(names)} {what}: "
-            f"{', '.join(names[:limit])}{', ...' if len(names) > limit else ''}"
-            for what, names in groups
-            if names
+            f"{len(names)} {what}: {few(names, limit)}" for what, names in groups if names
         )
 
     @property
@@ -258,7 +255,7 @@ def check_finite(weights: Weights, source: StrPath | None = None, allow: bool = 
     which = "that is being loaded" if source is None else f"'{source}'"
     text = (
         f"The checkpoint {which} has NaN or infinite values in {len(wrong)} of {len(weights)} "
-        f"weights ({', '.join(wrong[:3])}{', ...' if len(wrong) > 3 else ''}): the training that "
+        f"weights ({few(wrong)}): the training that "
         "wrote it has diverged."
     )
     ensure(
@@ -387,12 +384,12 @@ def check_unknown(found: Comparison, source: StrPath, exact: bool = True) -> Non
     if inside and exact:
         raise HypvisionError(
             f"The checkpoint '{source}' has {len(inside)} weights inside of the model's parts that "
-            f"the model does not know: {_few(inside)}. Without them the model would compute "
+            f"the model does not know: {few(inside)}. Without them the model would compute "
             "something else. Give the model and the arguments that the checkpoint was trained with."
         )
     _logger.warning(
         "'%s' has %d weights that the model does not know, and that are left out: %s.",
-        source, len(found.unexpected), _few(found.unexpected),
+        source, len(found.unexpected), few(found.unexpected),
     )  # fmt: skip
 
 
@@ -402,7 +399,7 @@ def check_tuning(unknown: Iterable[str], source: StrPath) -> None:
     if tuned:
         raise HypvisionError(
             f"The checkpoint '{source}' holds an adapter '{next(iter(tuned.values()))}' "
-            f"({len(tuned)} weights: {_few(list(tuned))}) that the model lacks: without it, this "
+            f"({len(tuned)} weights: {few(list(tuned))}) that the model lacks: without it, this "
             f"would be the untuned model. Give the config of its training{_beside(source)}, or "
             "merge the adapter into the weights: one of hypvision by merge of "
             "hypvision.clip.adapters, one of peft by merge_and_unload() or "
@@ -417,10 +414,6 @@ def _part(name: str) -> str:
     if network is None:
         return name.partition(".")[0]
     return f"backbone.{network[1].partition('.')[0]}"
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def _load_judged(model: nn.Module, weights: Weights) -> None:

@@ -19,8 +19,9 @@ import re
 import threading
 import zipfile
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -43,7 +44,7 @@ from hypvision.checkpoints.storage import (
 from hypvision.checkpoints.types import StateDict
 from hypvision.checkpoints.wrappers import plain_names, unwrapped
 from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import HypvisionError, explaining
 from hypvision.io.files import below, why_no_file
 from hypvision.io.records import ShardTable, read_record
 from hypvision.io.types import Plain, StrPath, Values
@@ -267,15 +268,9 @@ def _check_there(path: Path) -> None:
     raise HypvisionError(f"{why_no_file(path, 'checkpoint')}{hint} Check the path.")
 
 
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except HypvisionError:
-        raise
+def _explained(path: Path) -> AbstractContextManager[None]:
     # Damaged bytes make the readers raise errors of any type.
-    except Exception as error:
-        raise _refusal(path, error) from error
+    return explaining(partial(_refusal, path))
 
 
 def _is_safetensors(path: Path) -> bool:
@@ -512,15 +507,15 @@ def _damaged(path: Path, reason: str) -> str:
     )
 
 
-def _refusal(path: Path, error: Exception) -> HypvisionError:
-    """Return the error for a checkpoint that cannot be read: it would run code, or it is
+def _refusal(path: Path, error: Exception) -> str:
+    """Return the message for a checkpoint that cannot be read: it would run code, or it is
     damaged."""
     if isinstance(error, PermissionError):
-        return HypvisionError(
+        return (
             f"The checkpoint '{path}' cannot be read: {error.strerror}. Get the right to read it."
         )
     if isinstance(error, torch.OutOfMemoryError):
-        return HypvisionError(
+        return (
             f"There is not enough memory to load '{path}' ({error}). Free some, or use another "
             "device."
         )
@@ -528,15 +523,15 @@ def _refusal(path: Path, error: Exception) -> HypvisionError:
     culprit = re.search(r"GLOBAL ([\w.]+)", text) or re.search(r"()Trying to|()Can only", text)
     if isinstance(error, UnpicklingError) and culprit:
         what = f"'{culprit[1].rstrip('.')}'" if culprit[1] else "an object"
-        return HypvisionError(_refused(path, what))
+        return _refused(path, what)
     if _is_whole(path):
         reason = (text.splitlines() or [type(error).__name__])[0].rstrip(".")
-        return HypvisionError(
+        return (
             f"The checkpoint '{path}' is whole, but cannot be read ({reason}). Save its weights "
             "again, as plain tensors and by torch.save without further arguments."
         )
     size = path.stat().st_size
-    return HypvisionError(_damaged(path, f"its {size} bytes are not a complete checkpoint"))
+    return _damaged(path, f"its {size} bytes are not a complete checkpoint")
 
 
 def _is_whole(path: Path) -> bool:

@@ -42,7 +42,7 @@ from hypvision.checkpoints.download import (
 from hypvision.checkpoints.index import builtin_index, parse_index, read_index
 from hypvision.checkpoints.records import ADDRESSES, Index, Record
 from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, one_line, without_secrets
+from hypvision.io.errors import HypvisionError, explaining, one_line, without_secrets
 from hypvision.io.files import write_text
 from hypvision.io.web import SourceError, deadline, guarded, in_time, separated
 
@@ -53,14 +53,15 @@ def home() -> Path:
     """Return the folder of everything that hypvision keeps between runs."""
     given = os.environ.get("HYPVISION_HOME")
     base = os.environ.get("XDG_CACHE_HOME") or ""
-    try:
+    with explaining(
+        lambda error: (
+            "This user has no home directory. Set HYPVISION_HOME to a folder that you may write to."
+        ),
+        RuntimeError,
+    ):
         if given:
             return Path(given).expanduser().absolute()
         return (Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()) / "hypvision"
-    except RuntimeError as error:
-        raise HypvisionError(
-            "This user has no home directory. Set HYPVISION_HOME to a folder that you may write to."
-        ) from error
 
 
 def cache_folder() -> Path:
@@ -176,16 +177,14 @@ def _download_once(
     ``advice``: what to do if a folder cannot be written. ``known``: whether ``verify`` can tell the
     right file from others."""
     lock = lock_path(lock_name)
-    try:
+    with explaining(
+        lambda error: f"'{path}' cannot be written ({error.strerror or error}). {advice}", OSError
+    ):
         for folder in (path.parent, lock.parent):
             folder.mkdir(parents=True, exist_ok=True)
         with locked(lock, f"{name} is being downloaded"):
             if not _verified(path, verify):
                 download(web.url, path, verify if known else None, size, web.headers, name)
-    except OSError as error:
-        raise HypvisionError(
-            f"'{path}' cannot be written ({error.strerror or error}). {advice}"
-        ) from error
     return path
 
 
@@ -378,18 +377,19 @@ def _download_verified(url: str, sha256: str, path: Path) -> Path:
             "HF_HUB_OFFLINE is set. Unset it, or copy the file to "
             f"'{path}'{_of_another(url, path)}."
         )
-    try:
+    with explaining(
+        lambda error: (
+            f"The checkpoint '{place.address}' cannot be downloaded: {error}. Check the address, "
+            "its sum and the network, or download it elsewhere and give its path."
+        ),
+        SourceError,
+    ):
         return _download_once(
             place, path, f"{sha256[:8]}-{path.name}", place.address, verify,
             advice="Set TORCH_HOME (for files) and HYPVISION_HOME (for locks) to folders that you "
                    "may write to.",
             known=bool(sha256),
         )  # fmt: skip
-    except SourceError as error:
-        raise HypvisionError(
-            f"The checkpoint '{place.address}' cannot be downloaded: {error}. Check the address, "
-            "its sum and the network, or download it elsewhere and give its path."
-        ) from error
 
 
 # Files of other people's repositories on the hub
@@ -418,7 +418,13 @@ def fetch_from_hub(repository: str, name: str) -> Path | None:
     kept = kept_from_hub(repository, name)
     if kept is not None or offline():
         return kept
-    try:
+    # The hub's client raises its own errors and those of its HTTP library.
+    with explaining(
+        lambda error: (
+            f"'{repository}' cannot be fetched from the hub: {one_line(error)}. Check the name, "
+            "the network and the hub's cache (HF_HOME), or download it elsewhere and give its path."
+        )
+    ):
         try:
             about = partial(get_hf_file_metadata, hf_hub_url(repository, name))
             found = in_time(partial(guarded, about), deadline(0))
@@ -434,12 +440,6 @@ def fetch_from_hub(repository: str, name: str) -> Path | None:
                 path.resolve().unlink()
                 raise
         return path
-    except Exception as error:
-        # The hub's client raises its own errors and those of its HTTP library.
-        raise HypvisionError(
-            f"'{repository}' cannot be fetched from the hub: {one_line(error)}. Check the name, "
-            "the network and the hub's cache (HF_HOME), or download it elsewhere and give its path."
-        ) from error
 
 
 def kept_from_hub(repository: str, name: str) -> Path | None:

@@ -16,10 +16,10 @@ import warnings
 from argparse import Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from typing import NamedTuple, TextIO, cast
+from typing import Any, NamedTuple, TextIO, cast
 
 from hypvision.cli.arguments import Parser
-from hypvision.io.errors import Escaped, HypvisionError, guard, how_to_install
+from hypvision.io.errors import Escaped, HypvisionError, explaining, guard, how_to_install
 from hypvision.io.files import protecting
 from hypvision.version import __version__
 
@@ -142,31 +142,24 @@ def _silence_libraries() -> None:
         warnings.filterwarnings("ignore", text)
 
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """Print a warning as a sentence, without the line of code that raised it."""
-    if issubclass(category, UserWarning) and file is None:
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any) -> None:
+    """Print a warning as a sentence, without the line of code that raised it; ``place``: the file
+    and line of that code, and what else :func:`warnings.showwarning` gets."""
+    if issubclass(category, UserWarning):
         print(f"warning: {message}", file=sys.stderr)
     elif sys.stderr is not None:
-        (file or sys.stderr).write(
-            warnings.formatwarning(message, category, filename, lineno, line)
-        )
+        sys.stderr.write(warnings.formatwarning(message, category, *place[:2]))
 
 
 def _run(argv: list[str], load: Callable[[], None] | None) -> None:
-    try:
-        os.getcwd()
-    except FileNotFoundError as error:
-        raise HypvisionError(
+    with explaining(
+        lambda error: (
             "The working directory no longer exists. Change to another one, and run the command "
             "again."
-        ) from error
+        ),
+        FileNotFoundError,
+    ):
+        os.getcwd()
     name = _command(argv)
     parser = parser_of(name)
     args = parser.parse_args(argv[len(name.split()) :])
@@ -192,7 +185,8 @@ def _plain_output(name: str, args: Namespace) -> Iterator[None]:
     with warnings.catch_warnings(), ExitStack() as streams:
         if "verbose" not in args:
             _silence_libraries()
-            warnings.showwarning = _show_warning
+            # Python calls it by position.
+            warnings.showwarning = _show_warning  # type: ignore[assignment]
             if name != "exec" and sys.stdout is not None:
                 streams.enter_context(redirect_stdout(cast(TextIO, Escaped(sys.stdout))))
         yield

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import check_output, check_output_folder
 
@@ -315,10 +316,10 @@ def texts_of(args: Namespace, once: bool = True) -> list[str]:
                 f"--texts: '{given}' is a file, but a file of texts must end in .txt. Rename it."
             )
     found = list(dict.fromkeys(text for text in every if text)) if once else every
-    if args.texts and not any(found):
-        raise HypvisionError(
-            "--texts has no text. Give texts in quotes, or a .txt file with one text a line."
-        )
+    ensure(
+        not args.texts or any(found),
+        "--texts has no text. Give texts in quotes, or a .txt file with one text a line.",
+    )
     return found
 
 
@@ -338,14 +339,55 @@ def device_of(args: Namespace) -> str:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if args.device in (None, "cpu"):
         return args.device or ("cuda" if count else "cpu")
-    if not count:
-        raise HypvisionError(
-            f"--device {args.device}: PyTorch finds no GPU here. Leave the option out to use the "
-            "CPU."
-        )
+    ensure(
+        count,
+        f"--device {args.device}: PyTorch finds no GPU here. Leave the option out to use the CPU.",
+    )
     if int(args.device.partition(":")[2] or 0) >= count:
         raise HypvisionError(
             f"--device {args.device}: this machine has {count} GPUs, counted from 0. Choose one of "
             "them."
         )
     return args.device
+
+
+def in_columns(lines: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Return lines of cells as text in columns, of which all but the first ``left`` are aligned at
+    the right."""
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    sides = ["<"] * left + [">"] * (len(widths) - left)
+    form = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths))
+    return "\n".join(form.format(*line).rstrip() for line in lines)
+
+
+CLUSTERS = ("local", "slurm")
+
+
+def add_submit_arguments(parser: Parser, cells: bool = True) -> None:
+    """Add ``--jobs``, ``--submit`` and ``--submit-options`` to a parser; for a command of a single
+    call (``cells=False``) without ``--jobs``."""
+    text = (
+        "number of cells at a time, each in its own process (default: 1, in this process; with "
+        "--submit slurm: all)"
+    )
+    if cells:
+        parser.add("--jobs N", text, whole(1, 4096))
+    parser.add(
+        "--submit",
+        f"hand {'the cells' if cells else 'the training'} to submitit: on this machine, or to "
+        "SLURM",
+        choices=CLUSTERS,
+    )
+    parser.add(
+        "--submit-options KEY=VALUE...",
+        "parameters of submitit, such as slurm_partition=gpu gpus_per_node=1 timeout_min=240",
+        _option,
+        needs=["--submit"],
+    )
+
+
+def _option(text: str) -> tuple[str, int | str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.isidentifier() or not value:
+        raise ArgumentTypeError(f"takes KEY=VALUE, such as timeout_min=240; got '{text}'")
+    return key, int(value) if value.isascii() and value.isdigit() and len(value) < 10 else value

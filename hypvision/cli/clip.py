@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,11 @@ from hypvision.cli.arguments import (
     add_sources_arguments,
     clip_of,
     device_of,
+    in_columns,
     number,
     whole,
 )
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import below, protecting, write_json, write_table
 
@@ -27,22 +30,16 @@ if TYPE_CHECKING:
     from hypvision.data.chains import Chain
     from hypvision.data.zero_shot import Benchmark
 
-# Copied from hypvision.data.classes, because importing it imports PyTorch.
-CLASS_LISTS = (
-    "coco171", "ade150", "ade847", "pc59", "pc459", "voc20", "voc20b", "coco48", "coco17", "coco65",
-    "coco116", "coco133",
-)  # fmt: skip
-# Copied from hypvision.data.zero_shot.PUBLISHED, for the same reason.
+# Copied from hypvision.data.zero_shot.PUBLISHED, because importing it imports PyTorch.
 SUITES = ("hycoclip", "uncha", "phyclip", "open_clip")
 
 
 def add_clip_segment_arguments(parser: Parser) -> None:
     add_sources_arguments(parser, "IMAGE")
-    known = ", ".join(CLASS_LISTS)
     parser.add(
         "--classes LIST",
-        f'class names "cat, dog, grass", a .txt or .json file of them, or one of {known} (default: '
-        "the words recorded with the weights)",
+        'class names "cat, dog, grass", a .txt or .json file of them, or the name of a list '
+        "(default: the words recorded with the weights)",
     )
     parser.add("--weights FILE", "checkpoint of a segmenter; without it a CLIP segments zero-shot")
     parser.add("--config FILE", "the config that the weights were trained with")
@@ -73,10 +70,10 @@ def run_clip_segment(args: Namespace) -> None:
         config = load_config(args.config).model.to_dict()
     model = load_segmenter(args.weights, config, args.clip).to(device)
     classes = given or model.words
-    if not classes:
-        raise HypvisionError(
-            'This model has no words recorded with its weights: give --classes "cat, dog, grass".'
-        )
+    ensure(
+        classes,
+        'This model has no words recorded with its weights: give --classes "cat, dog, grass".',
+    )
     check_words(model, classes)
     model.set_classes(classes)
     count = 0
@@ -163,24 +160,19 @@ def _sets_there(args: Namespace, root: Path) -> list[Benchmark]:
             found.append(sets[name])
         else:
             print(f"{name}: left out, there is no '{missing}'")
-    if not found:
-        raise HypvisionError(
-            f"None of these sets is in '{root}'. Give the folder of all data sets with --data."
-        )
+    ensure(
+        found,
+        f"None of these sets is in '{root}'. Give the folder of all data sets with --data.",
+    )
     return found
 
 
 def _columns(rows: list[dict[str, str]]) -> str:
     """Return a table as text in columns, with numbers aligned to the right and notes below."""
     names = [name for name in rows[0] if name != "note"]
-    width = {
-        name: max(len(row[name]) for row in [dict(zip(names, names)), *rows]) for name in names
-    }
-    lines = []
-    for row in [dict(zip(names, names)), *rows]:
-        words = [f"{row[name]:{'<' if name in names[:2] else '>'}{width[name]}}" for name in names]
-        lines.append("  ".join(words).rstrip())
-    return "\n".join(lines + [f"{row['set']}: {row['note']}" for row in rows if row["note"]])
+    lines = [names, *([row[name] for name in names] for row in rows)]
+    notes = [f"{row['set']}: {row['note']}" for row in rows if row["note"]]
+    return "\n".join([in_columns(lines, 2), *notes])
 
 
 def add_clip_chains_arguments(parser: Parser) -> None:
@@ -193,34 +185,27 @@ def add_clip_chains_arguments(parser: Parser) -> None:
         "root (or c)",
         group=model,
     )
-    of_clip = ["--embeddings"]
-    parser.add(
-        "--tuned FILE", "a tuned text tower, or a checkpoint of its training", without=of_clip
-    )
-    parser.add(
-        "--images DIR", "folder of the images of the chains, by file name or id", without=of_clip
-    )
+    of_clip = partial(parser.add, without=["--embeddings"])
+    of_clip("--tuned FILE", "a tuned text tower, or a checkpoint of its training")
+    of_clip("--images DIR", "folder of the images of the chains, by file name or id")
     parser.add("--steps N", "number of radii of a walk", whole(1, 100_000), 50)
     parser.add("--show IMAGE...", "draw the walk of these images through the texts")
     shown = ["--show"]
-    parser.add(
+    of_clip(
         "--candidates CHAINS",
         "chains whose texts a walk chooses from (default: CHAINS)",
         needs=shown,
-        without=of_clip,
     )
     choices = ["hierarcaps", "meru"]
     parser.add("--traversal", "choice of texts", default=choices[0], choices=choices, needs=shown)
-    parser.add(
+    of_clip(
         "--hyperlex FILE",
         "file hyperlex-all.txt of HyperLex: also measure rank correlations with it",
-        without=of_clip,
     )
-    parser.add(
+    of_clip(
         "--tree FILE",
         "json of ancestors, or BREEDS' folder: also measure retrieval in this tree",
         needs=["--tree-images"],
-        without=of_clip,
     )
     parser.add(
         "--tree-images DIR", "folder of the tree's images, one folder a class", needs=["--tree"]
@@ -232,7 +217,7 @@ def add_clip_chains_arguments(parser: Parser) -> None:
         needs=["--hyperlex", "--tree"],
     )
     parser.add("--out DIR", "folder of chains.json and images", default="chains", output="folder")
-    add_device_argument(parser, without=of_clip)
+    add_device_argument(parser, without=["--embeddings"])
 
 
 def run_clip_chains(args: Namespace) -> None:
@@ -242,10 +227,10 @@ def run_clip_chains(args: Namespace) -> None:
     from hypvision.io.images import leaving_out, open_image, require_all
     from hypvision.viz.radii import draw_levels
 
-    if args.template is not None and not is_template(args.template):
-        raise HypvisionError(
-            f"--template '{args.template}' must contain {{}} once, where the name goes."
-        )
+    ensure(
+        args.template is None or is_template(args.template),
+        f"--template '{args.template}' must contain {{}} once, where the name goes.",
+    )
     chains = read_chains(args.chains)
     out = Path(args.out)
     failed: list[str] = []
@@ -275,13 +260,9 @@ def run_clip_chains(args: Namespace) -> None:
 
 def _table(found: dict[str, Measured]) -> str:
     """Return the measured numbers as a text, with a column for each model."""
-    names = list(next(iter(found.values())).values)
-    width = max(map(len, names))
-    lines = [f"{'':{width}}  " + "  ".join(f"{name:>10}" for name in found)]
-    for name in names:
-        numbers = (f"{measured.values[name]:10.4f}" for measured in found.values())
-        lines.append(f"{name:{width}}  " + "  ".join(numbers))
-    return "\n".join(lines)
+    names = next(iter(found.values())).values
+    rows = [[name, *(f"{one.values[name]:.4f}" for one in found.values())] for name in names]
+    return in_columns([["", *found], *rows])
 
 
 def _measure_embeddings(args: Namespace, chains: list[Chain]) -> Measured:
@@ -394,10 +375,10 @@ def _walks_of_embeddings(args: Namespace, measured: Measured, texts, images) -> 
 def _row_shown(path: str, rows: dict[str, list[int]], every: list[str], chains: str) -> int:
     """Return the number of the chains' image that a path of ``--show`` names."""
     found = rows.get(Path(path).stem, [])
-    if not found:
-        raise HypvisionError(
-            f"The image '{path}' has no chain in '{chains}'. Give another image, or add its chain."
-        )
+    ensure(
+        found,
+        f"The image '{path}' has no chain in '{chains}'. Give another image, or add its chain.",
+    )
     if len(found) > 1:
         same = " or ".join(every[row] for row in found[:2])
         raise HypvisionError(
@@ -467,8 +448,10 @@ def run_clip_make_chains(args: Namespace) -> None:
 def _chains_of_captions(args: Namespace) -> list[Chain]:
     from hypvision.data.hypernyms import build_chains, read_captions, read_terms
 
-    if not (args.captions and args.terms):
-        raise HypvisionError("make-chains captions needs --captions FILE and --terms FILE.")
+    ensure(
+        args.captions and args.terms,
+        "make-chains captions needs --captions FILE and --terms FILE.",
+    )
     captions = read_captions(args.captions)
     chains = build_chains(captions, read_terms(args.terms), args.levels, args.seed)
     print(f"{len(chains)} of {len(captions)} captions have a chain.")

@@ -11,7 +11,8 @@ from argparse import REMAINDER, Namespace
 from pathlib import Path
 
 from hypvision.cli.arguments import Parser
-from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.checks import ensure
+from hypvision.io.errors import HypvisionError, did_you_mean, explaining
 from hypvision.io.files import why_no_file
 from hypvision.io.shipped import config_folder, shipped_configs
 
@@ -54,14 +55,12 @@ def run_exec(args: Namespace) -> None:
     """Run ``exec``: run the script as ``python SCRIPT`` would, after ``import hypvision``."""
 
     path = Path(args.script).expanduser()
-    if not path.is_file():
-        raise HypvisionError(
-            f"{why_no_file(args.script, 'script')} Give the path of a Python file."
-        )
-    try:
+    ensure(path.is_file(), f"{why_no_file(args.script, 'script')} Give the path of a Python file.")
+    # ValueError: the bytes are not text
+    with explaining(
+        lambda error: f"'{args.script}' is not a Python file: {error}.", SyntaxError, ValueError
+    ):
         ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError) as error:  # ValueError: the bytes are not text
-        raise HypvisionError(f"'{args.script}' is not a Python file: {error}.") from error
     before = sys.argv, sys.path
     sys.argv = [str(path), *args.arguments]
     sys.path = [str(path.resolve().parent), *sys.path]

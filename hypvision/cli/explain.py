@@ -31,8 +31,10 @@ from hypvision.cli.arguments import (
     texts_of,
     whole,
 )
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import below, protecting
+from hypvision.io.types import Plain
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -62,76 +64,47 @@ def add_explain_arguments(parser: Parser) -> None:
         group=model,
     )
     add_texts_argument(parser, "texts that the way may pass")
-    of_clip = ["--clip"]
-    parser.add(
+    of_clip = partial(parser.add, needs=["--clip"])
+    of_clip(
         "--gallery IMAGE...",
         "images that the way may pass: files, folders, patterns; of a folder with captions its "
         "boxes, too",
-        needs=of_clip,
     )
-    parser.add("--to IMAGE", "image where the way ends (default: the root)", needs=of_clip)
-    parser.add("--steps N", "number of points on the way", whole(2, 100_000), 50, needs=of_clip)
-    parser.add(
+    of_clip("--to IMAGE", "image where the way ends (default: the root)")
+    of_clip("--steps N", "number of points on the way", whole(2, 100_000), 50)
+    of_clip(
         "--captions DIR",
         "folder of images with captions (and boxes) for the histogram (docs/data.md)",
-        needs=of_clip,
     )
-    of_model = ["--model"]
-    parser.add(
+    of_model = partial(parser.add, needs=["--model"])
+    of_model(
         "--weights FILE",
         "checkpoint, or zoo:NAME; without it weights are random, unless --model has its own",
-        needs=of_model,
     )
-    add_model_args(parser, needs=of_model)
-    parser.add(
+    add_model_args(parser, needs=["--model"])
+    of_model(
         "--size N",
         "short side of images, a multiple of 32 (default: that of zoo:NAME or of the config, or "
         "else 224)",
         whole(32, 8192),
-        needs=of_model,
     )
-    parser.add(
-        "--mean X...",
-        "mean of the normalisation (default: the model's own)",
-        number,
-        needs=of_model,
+    of_model("--mean X...", "mean of the normalisation (default: the model's own)", number)
+    of_model("--std X...", "standard deviation of the normalisation, as --mean", number)
+    of_model("--stage N", "for an HCFormer: only this stage, counted from 0 (default: all)", int)
+    of_model("--block N", "for an HCFormer: this block of each stage (default: the last)", int)
+    of_model(
+        "--head N", "for an HCFormer: only this head (default: all; regions follow head 0)", int
     )
-    parser.add(
-        "--std X...",
-        "standard deviation of the normalisation, as --mean",
-        number,
-        needs=of_model,
-    )
-    parser.add(
-        "--stage N",
-        "for an HCFormer: only this stage, counted from 0 (default: all)",
-        int,
-        needs=of_model,
-    )
-    parser.add(
-        "--block N",
-        "for an HCFormer: this block of each stage (default: the last)",
-        int,
-        needs=of_model,
-    )
-    parser.add(
-        "--head N",
-        "for an HCFormer: only this head (default: all; regions follow head 0)",
-        int,
-        needs=of_model,
-    )
-    parser.add(
+    of_model(
         "--level",
         "for an HCFormer: Euclidean clusters of pixels (patch), hyperbolic ones of windows "
         "(window), or both (default)",
         choices=["patch", "window", "both"],
-        needs=of_model,
     )
-    parser.add(
+    of_model(
         "--regions K",
         "for an HCFormer: number of regions to merge into; 0 for none (default: 8)",
         whole(0),
-        needs=of_model,
     )
     parser.add("--out DIR", "folder of the results", default="explain", output="folder")
 
@@ -167,8 +140,8 @@ class _Network(NamedTuple):
     """
 
     name: str
-    arguments: dict[str, Any]
-    seen: dict[str, Any]
+    arguments: Plain
+    seen: Plain
     of_training: bool
     groups: bool
 
@@ -196,10 +169,10 @@ def _explain_groups(args: Namespace, sources: Sources, network: _Network) -> Non
     from hypvision.zoo.backbones import build_model, model_and_weights, side_seen
 
     arguments = parse_arguments(args.model_args)
-    if network.of_training and not (args.weights and not arguments):
-        raise HypvisionError(
-            "With a config give --weights CHECKPOINT of its training, and leave out --model-args."
-        )
+    ensure(
+        not network.of_training or args.weights and (not arguments),
+        "With a config give --weights CHECKPOINT of its training, and leave out --model-args.",
+    )
     name, weights = model_and_weights(network.name, args.weights)
     model = build_model(name, weights, {**network.arguments, **arguments})
     model.pretrained_cfg = {**model.pretrained_cfg, **network.seen}
@@ -215,7 +188,7 @@ def _explain_groups(args: Namespace, sources: Sources, network: _Network) -> Non
     if getattr(record, "task", "") == "classification" and not arguments:
         predictor = load_predictor(Request(args.model))
 
-    def draw(frame: Frame) -> dict[str, Any]:
+    def draw(frame: Frame) -> Plain:
         image = frame.open()
         if predictor is not None:
             print(f"{frame.file}: {_best_class(predictor, predictor.prepare(image))}")
@@ -226,7 +199,7 @@ def _explain_groups(args: Namespace, sources: Sources, network: _Network) -> Non
     _draw_each(args, sources, draw)
 
 
-def _draw_each(args: Namespace, sources: Sources, draw: Callable[[Frame], dict[str, Any]]) -> None:
+def _draw_each(args: Namespace, sources: Sources, draw: Callable[[Frame], Plain]) -> None:
     """Write the drawings of each image into files named by their kind, and print the names."""
     from hypvision.inference.progress import progress
     from hypvision.io.images import leaving_out, require_all
@@ -257,16 +230,16 @@ def _explain_class(args: Namespace, sources: Sources, network: _Network) -> None
     )  # fmt: skip
     arguments = parse_arguments(args.model_args)
     predictor = load_predictor(Request(args.model, args.weights, arguments))
-    if predictor.network is None and not predictor.maps:
-        raise HypvisionError(
-            f"The model '{args.model}' is not a classifier and has no clusters, so there is "
-            "nothing to explain. Give a classifier, an HCFormer, a Hi-Mapper or a segmenter with "
-            "hyperbolic pixels."
-        )
+    ensure(
+        predictor.network is not None or predictor.maps,
+        f"The model '{args.model}' is not a classifier and has no clusters, so there is "
+        "nothing to explain. Give a classifier, an HCFormer, a Hi-Mapper or a segmenter with "
+        "hyperbolic pixels.",
+    )
     look = _pixel_tiles if predictor.maps else _class_tiles
     kind = "pixels" if predictor.maps else "class"
 
-    def draw(frame: Frame) -> dict[str, Any]:
+    def draw(frame: Frame) -> Plain:
         tiles = look(predictor, frame.open(predictor.channels))
         print(f"{frame.file}: {tiles[-1][1]}")
         return {kind: titled_sheet(tiles, columns=2)}
@@ -326,7 +299,7 @@ def _best_class(predictor: Predictor, x: Any) -> str:
     return f"{predictor.known.names[best]} {found.scores[best]:.2f}"
 
 
-def _of_config(config: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
+def _of_config(config: str) -> tuple[str, Plain, Plain]:
     """Return timm's name of a config's backbone, its arguments, and the part of timm's config that
     describes its images."""
     from hypvision.engine.config import load_config
@@ -338,11 +311,11 @@ def _of_config(config: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
     loaded = load_config(config)
     import_extensions(loaded)
     backbone = loaded.get("model", {}).get("backbone") or {}
-    if "model_name" not in backbone:
-        raise HypvisionError(
-            f"The config '{config}' has no timm backbone (model.backbone.model_name) to look at. "
-            "Give --model another config, or a model."
-        )
+    ensure(
+        "model_name" in backbone,
+        f"The config '{config}' has no timm backbone (model.backbone.model_name) to look at. "
+        "Give --model another config, or a model.",
+    )
     seen = {}
     if loaded.scope in ("mmseg", "mmdet") or loaded.get("test_dataloader") is not None:
         lost = unrecorded(loaded)
@@ -413,12 +386,12 @@ def _own_words(clip: CLIPBundle, needed: bool) -> list[str]:
     replaces them (``needed`` is False)."""
     if not needed:
         return []
-    if not clip.words:
-        raise HypvisionError(
-            "The way from an image to its end passes texts or images, but no words are recorded "
-            "with these weights. Give --texts, such as a .txt file of captions, or --gallery, a "
-            "folder of images."
-        )
+    ensure(
+        clip.words,
+        "The way from an image to its end passes texts or images, but no words are recorded "
+        "with these weights. Give --texts, such as a .txt file of captions, or --gallery, a "
+        "folder of images.",
+    )
     sentence = next(iter(clip.templates), "{}")
     return [sentence.format(word) for word in clip.words]
 

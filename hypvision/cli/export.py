@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 
 from hypvision.cli.arguments import Parser, add_clip_argument, add_model_args, clip_of, whole
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import check_output
 
@@ -33,14 +35,13 @@ def add_export_arguments(parser: Parser) -> None:
         "model of the checkpoint: a classifier's timm name, e.g. himapper_deit_tiny_patch16_224, "
         "or the config of the training of a classifier, segmenter, detector or metric learner"
     )
-    not_clip = ["--clip"]
-    parser.add("--model MODEL|CONFIG", text, without=not_clip)
-    add_model_args(parser, without=not_clip)
-    parser.add(
+    not_clip = partial(parser.add, without=["--clip"])
+    not_clip("--model MODEL|CONFIG", text)
+    add_model_args(parser, without=["--clip"])
+    not_clip(
         "--size N",
         "side of the images (default: that of the config's test data; img_size or the model's)",
         whole(1, 8192),
-        without=not_clip,
     )
     parser.add(
         "--save FILE",
@@ -56,11 +57,7 @@ def add_export_arguments(parser: Parser) -> None:
         choices=(*PARTS, *TOWERS),
     )
     parser.add("--half", "compute with 16 bits, which halves the file; images and outputs keep 32")
-    parser.add(
-        "--fixed-size",
-        "take only images of the training's size (the batch size stays free)",
-        without=not_clip,
-    )
+    not_clip("--fixed-size", "take only images of the training's size (the batch size stays free)")
 
 
 def run_export(args: Namespace) -> None:
@@ -111,14 +108,16 @@ def _export_tower(args: Namespace) -> None:
     from hypvision.zoo.export import export_network
     from hypvision.zoo.export_clip import clip_tower
 
-    if args.part not in TOWERS:
-        raise HypvisionError(
-            "A CLIP is two networks whose outputs are compared: choose --part image, text or both."
-        )
+    ensure(
+        args.part in TOWERS,
+        "A CLIP is two networks whose outputs are compared: choose --part image, text or both.",
+    )
     name = re.sub(r"[^\w.-]+", "_", args.clip)
     if args.part == "both":
-        if args.format != "onnx":
-            raise HypvisionError("--part both is for runtimes without PyTorch: add --format onnx.")
+        ensure(
+            args.format == "onnx",
+            "--part both is for runtimes without PyTorch: add --format onnx.",
+        )
         return _export_both(args, Path(args.save or name))
     out = _output(args, name, args.part)
     with stages() as tell:

@@ -7,38 +7,21 @@ import json
 import os.path
 import warnings
 from argparse import Namespace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hypvision.cli.arguments import Parser, add_clip_argument, whole
-from hypvision.cli.submit import Cell, add_submit_arguments, run_cells, submit_options
+from hypvision.cli.arguments import Parser, add_clip_argument, add_submit_arguments, whole
+from hypvision.cli.submit import Cell, run_cells, submit_options
 from hypvision.io.errors import HypvisionError
 
 if TYPE_CHECKING:
     from hypvision.tasks.few_shot_benchmark import CellSpec, Settings
 
 
-def add_fewshot_base2new_arguments(parser: Parser) -> None:
-    """Add the arguments of a benchmark with 16 shots of half of the classes, tested on both
-    halves."""
-    _add_benchmark(parser, "base2new")
-
-
-def add_fewshot_shots_arguments(parser: Parser) -> None:
-    """Add the arguments of a benchmark of all classes with several numbers of shots."""
-    _add_benchmark(parser, "shots")
-
-
-def add_fewshot_cross_arguments(parser: Parser) -> None:
-    """Add the arguments of a benchmark that trains on one data set and tests on others."""
-    _add_benchmark(parser, "cross")
-
-
-def add_fewshot_dg_arguments(parser: Parser) -> None:
-    """Add the arguments of a benchmark that trains on ImageNet and tests on its variants."""
-    _add_benchmark(parser, "dg")
-
-
 def _add_benchmark(parser: Parser, protocol: str) -> None:
+    """Add the arguments of a benchmark: 16 shots of half of the classes, tested on both halves
+    (``base2new``); all classes with several numbers of shots (``shots``); training on one data set
+    and tests on others (``cross``), or on variants of ImageNet (``dg``)."""
     parser.set_defaults(protocol=protocol)
     parser.add(
         "--method NAME...",
@@ -95,6 +78,12 @@ def _add_benchmark(parser: Parser, protocol: str) -> None:
     parser.add("--best-val", "choose PromptKD's checkpoint on test images, as its code does")
     parser.add("--out DIR", "folder of the results", default="work_dirs/fewshot", output="folder")
     add_submit_arguments(parser)
+
+
+add_fewshot_base2new_arguments = partial(_add_benchmark, protocol="base2new")
+add_fewshot_shots_arguments = partial(_add_benchmark, protocol="shots")
+add_fewshot_cross_arguments = partial(_add_benchmark, protocol="cross")
+add_fewshot_dg_arguments = partial(_add_benchmark, protocol="dg")
 
 
 def add_fewshot_table_arguments(parser: Parser) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hypvision.cli.arguments import (
     Parser,
@@ -33,6 +33,7 @@ from hypvision.io.files import (
     write_json,
     write_table,
 )
+from hypvision.io.types import Plain
 
 if TYPE_CHECKING:
     from hypvision.inference.sources import Frame, Sources
@@ -113,7 +114,7 @@ def run_metric_embed(args: Namespace) -> None:
     texts = texts_of(args, once=False)
     sources = _sources_of(args)
     embedder = _embedder(args, device)
-    about: dict[str, Any] = dict(
+    about: Plain = dict(
         space=embedder.space, c=embedder.c, weights=without_secrets(embedder.weights)
     )
     failed: list[str] = []
@@ -172,7 +173,7 @@ def run_metric_search(args: Namespace) -> None:
         rows = []
         for each in found:
             entries = [{**_entry(n.frame), "distance": n.distance} for n in each.neighbours]
-            own: dict[str, Any] = dict(text=each.query.file) if texts else _entry(each.query)
+            own: Plain = dict(text=each.query.file) if texts else _entry(each.query)
             content.append({**own, "neighbours": entries})
             about = dict(query=each.query.file, query_frame=each.query.number)
             rows += [{**about, "rank": rank, **entry} for rank, entry in enumerate(entries, 1)]

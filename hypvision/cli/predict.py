@@ -122,22 +122,21 @@ def _predict(args: Namespace, files: list[str], called: dict[Path, str]) -> None
     from hypvision.inference.writers import Writer
     from hypvision.io.images import leaving_out, require_all
 
-    if args.score is not None and not 0 <= args.score <= 1:
-        raise HypvisionError(f"--score must be a probability from 0 to 1, got {args.score:g}.")
+    request = _request(args)
     sources = replace(find_sources(files, args.every, args.white), called=called)
     check_every(args.every, sources)
     with _blaming(args.cfg_options):
-        predictor = load_predictor(_request(args))
+        predictor = load_predictor(request)
     known = predictor.known
-    doubted = []
-    told: list[str] = []
-    boxes = False
     model = without_secrets(str(args.clip or args.model))
     print(f"{model} {known}")
     weights = args.weights and without_secrets(args.weights)
     info = dict(model=model, weights=weights, source=known.source, hypvision=__version__)
     begin = time.perf_counter()
     failed: list[str] = []
+    doubted: list[tuple[str, tuple[str, ...]]] = []
+    told: list[str] = []
+    kinds = set()
     with (
         _blaming(args.cfg_options),
         protecting(*sources.files),
@@ -148,23 +147,24 @@ def _predict(args: Namespace, files: list[str], called: dict[Path, str]) -> None
         ):
             with leaving_out(frame.file, failed):
                 writer.add(frame, image, result)
-                boxes = boxes or isinstance(result, Boxes)
-                if isinstance(result, Classes) and len(told) < _TOLD:
-                    told.append(f"{Path(frame.file).name}: {result}")
-                doubted.append((Path(frame.file).name, doubts(result, image.size, known)))
+                name = Path(frame.file).name
+                if isinstance(result, Classes) and len(doubted) < _TOLD:
+                    told.append(f"{name}: {result}")
+                kinds.add(type(result))
+                doubted.append((name, doubts(result, image.size, known)))
         if not doubted:
             require_all(failed, 0)
-    for line in told:
-        print(line)
+    print(*told, sep="\n", end="\n" * bool(told))
     count = len(doubted)
     seconds = time.perf_counter() - begin
     print(
         f"{count} image{'s' * (count != 1)} in {seconds:.1f} s ({count / seconds:.1f} a second): "
         f"{len(writer.written)} file{'s' * (len(writer.written) != 1)} in {args.out}"
     )
-    if args.max_boxes is not None and not boxes:
-        print(f"warning: --max-boxes has no effect: {model} gives no boxes.", file=sys.stderr)
-    for sentence in warnings_of(doubted, known):
+    sentences = warnings_of(doubted, known)
+    if args.max_boxes is not None and Boxes not in kinds:
+        sentences.insert(0, f"--max-boxes has no effect: {model} gives no boxes.")
+    for sentence in sentences:
         print(f"warning: {sentence}", file=sys.stderr)
     _say_written(list(writer.written), args.out)
     require_all(failed, count)
@@ -187,6 +187,8 @@ def _request(args: Namespace) -> Request:
     from hypvision.inference.predictors import Request
     from hypvision.io.records import parse_arguments
 
+    if args.score is not None and not 0 <= args.score <= 1:
+        raise HypvisionError(f"--score must be a probability from 0 to 1, got {args.score:g}.")
     classes, things = (
         None if text is None else parse_classes(text) for text in (args.classes, args.things)
     )

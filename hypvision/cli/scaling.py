@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 from hypvision.cli.arguments import (
     Parser,
     add_device_argument,
+    add_submit_arguments,
     device_of,
     number,
     whole,
 )
-from hypvision.cli.submit import Cell, Outcome, add_submit_arguments, run_cells, submit_options
-from hypvision.io.checks import between
-from hypvision.io.errors import HypvisionError, require
+from hypvision.cli.submit import Cell, Outcome, run_cells, submit_options
+from hypvision.io.checks import between, ensure
+from hypvision.io.errors import HypvisionError, explaining, require
 from hypvision.io.files import check_regular, why_no_file, write_table
+from hypvision.io.types import Plain, StrPath
 
 if TYPE_CHECKING:
     from hypvision.scaling.fits import Exponent, Setting
@@ -178,7 +180,7 @@ def sweep_device(args: Namespace) -> str:
 
 def train_points(
     args: Namespace, points: Sequence[Point], settings: Settings
-) -> tuple[list[dict[str, Any]], Outcome]:
+) -> tuple[list[Plain], Outcome]:
     """Train the points of a grid that have no results in ``args.out`` yet.
 
     Returns:
@@ -200,7 +202,7 @@ def train_points(
 
 
 def write_results(
-    folder: str | Path, name: str, rows: list[dict[str, Any]], found: Mapping[Setting, Exponent]
+    folder: StrPath, name: str, rows: list[Plain], found: Mapping[Setting, Exponent]
 ) -> None:
     """Write rows into ``NAME.csv``, and exponents with their settings, if there are any, into
     ``NAME_exponents.csv``."""
@@ -216,7 +218,7 @@ def write_results(
         write_table(Path(folder, f"{name}_exponents.csv"), table)
 
 
-def file_names(folder: str | Path, name: str, figures: list[Path]) -> str:
+def file_names(folder: StrPath, name: str, figures: list[Path]) -> str:
     """Return the file names of a result as a text."""
     return ", ".join(map(str, (Path(folder, f"{name}.csv"), *figures)))
 
@@ -247,7 +249,7 @@ def run_scaling_heads(args: Namespace) -> None:
     outcome.check()
 
 
-def _add_head(path: Path, row: dict[str, Any]) -> None:
+def _add_head(path: Path, row: Plain) -> None:
     """Put a row into the table of heads, in which another call may have written rows meanwhile."""
     from hypvision.checkpoints.download import locked
 
@@ -258,7 +260,7 @@ def _add_head(path: Path, row: dict[str, Any]) -> None:
         write_table(path, list(rows.values()))
 
 
-def _head_text(row: dict[str, Any]) -> str:
+def _head_text(row: Plain) -> str:
     return (
         f"{row['model']}, {row['tensor']}: {row['tokens']:.0f} tokens in {row['m']:.0f} "
         f"dimensions, mean squared overlap {row['overlap_mean']:.3g} = "
@@ -282,9 +284,7 @@ def _heads_of(subject: str, tensor: str | None) -> list[tuple[str, str | None]]:
     return [(model, tensor or head) for model, head in asked]
 
 
-def _known_head(
-    rows: dict[tuple[str, str], dict[str, Any]], name: str, tensor: str | None
-) -> dict[str, Any] | None:
+def _known_head(rows: dict[tuple[str, str], Plain], name: str, tensor: str | None) -> Plain | None:
     """Return the row of a head that an earlier call has measured; None if there is none."""
     # A row with this tensor is the right one, however the tensor was asked for; rows of earlier
     # versions do not record that.
@@ -295,7 +295,7 @@ def _known_head(
     return next(same, None)
 
 
-def measure_head(source: str, tensor: str | None) -> dict[str, Any]:
+def measure_head(source: str, tensor: str | None) -> Plain:
     """Return the statistics of the head of one checkpoint, as a row of ``heads.csv``."""
 
     from hypvision.scaling.language_models import head_name, head_statistics
@@ -330,10 +330,8 @@ def _counts_of_ids(path: Path) -> Any:
 
     from hypvision.scaling.language_models import token_counts
 
-    try:
+    with explaining(lambda error: f"'{path}' is not a NumPy array: {error}.", ValueError, EOFError):
         ids = np.load(check_regular(path), mmap_mode="r", allow_pickle=False).reshape(-1)
-    except (ValueError, EOFError) as error:
-        raise HypvisionError(f"'{path}' is not a NumPy array: {error}.") from error
     if ids.dtype.kind not in "iu" or (
         len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < 2**24
     ):
@@ -365,17 +363,16 @@ def _counts_of_text(path: Path, args: Namespace) -> Any:
 def _tokenizer(path: str) -> Any:
 
     tokenizers = require("tokenizers", "lm")
-    if not Path(path).is_file():
-        raise HypvisionError(
-            f"{why_no_file(path, 'tokenizer')} Give the tokenizer.json of a model."
-        )
-    try:
+    ensure(
+        Path(path).is_file(),
+        f"{why_no_file(path, 'tokenizer')} Give the tokenizer.json of a model.",
+    )
+    # tokenizers raises bare exceptions
+    with explaining(lambda error: f"'{path}' is not a tokenizer.json: {error}."):
         return tokenizers.Tokenizer.from_file(path)
-    except Exception as error:  # tokenizers raises bare exceptions
-        raise HypvisionError(f"'{path}' is not a tokenizer.json: {error}.") from error
 
 
-def write_fit(path: str, folder: str | Path) -> None:
+def write_fit(path: str, folder: StrPath) -> None:
     """Fit a table of losses, write the fit into a folder, and print it."""
     from hypvision.scaling.language_models import loss_fit, read_losses
 
@@ -395,7 +392,7 @@ def write_fit(path: str, folder: str | Path) -> None:
         print(f"  B of {group}: {offset:.3f}")
 
 
-def read_heads(path: Path) -> list[dict[str, Any]]:
+def read_heads(path: Path) -> list[Plain]:
     """Return the rows of ``heads.csv``, an empty list if there is no such file."""
     from hypvision.io.records import read_table
     from hypvision.scaling.language_models import Head

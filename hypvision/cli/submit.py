@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 import traceback
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, nullcontext, suppress
 from multiprocessing import get_all_start_methods, get_context
@@ -26,15 +26,14 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from hypvision.cli.arguments import Parser, whole
 from hypvision.io.errors import (
     HypvisionError,
     ending_as_interrupted,
     explain_machine,
     require,
 )
+from hypvision.io.types import Plain, StrPath
 
-CLUSTERS = ("local", "slurm")
 _POLL_SECONDS = 0.5
 _END_SECONDS = 20  # longest wait for jobs that are ended: one may be importing PyTorch
 # Errors that pickle raises if a result cannot be sent or received.
@@ -54,7 +53,7 @@ class Outcome(NamedTuple):
     """The outcome of a grid's cells by their keys: the results, the errors, and the cells that were
     finished before."""
 
-    results: dict[str, Any]
+    results: Plain
     failures: dict[str, str]
     skipped: list[str]
 
@@ -83,39 +82,9 @@ class _Answer(NamedTuple):
 _Answers = Generator[tuple[str, _Answer], None, None]
 
 
-def add_submit_arguments(parser: Parser, cells: bool = True) -> None:
-    """Add ``--jobs``, ``--submit`` and ``--submit-options`` to a parser; for a command of a single
-    call (``cells=False``) without ``--jobs``."""
-    text = (
-        "number of cells at a time, each in its own process (default: 1, in this process; with "
-        "--submit slurm: all)"
-    )
-    if cells:
-        parser.add("--jobs N", text, whole(1, 4096))
-    parser.add(
-        "--submit",
-        f"hand {'the cells' if cells else 'the training'} to submitit: on this machine, or to "
-        "SLURM",
-        choices=CLUSTERS,
-    )
-    parser.add(
-        "--submit-options KEY=VALUE...",
-        "parameters of submitit, such as slurm_partition=gpu gpus_per_node=1 timeout_min=240",
-        _option,
-        needs=["--submit"],
-    )
-
-
-def submit_options(args: Namespace) -> dict[str, Any]:
+def submit_options(args: Namespace) -> Plain:
     """Return the parsed arguments as arguments of :func:`run_cells`."""
     return dict(jobs=args.jobs, submit=args.submit, options=dict(args.submit_options))
-
-
-def _option(text: str) -> tuple[str, int | str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.isidentifier() or not value:
-        raise ArgumentTypeError(f"takes KEY=VALUE, such as timeout_min=240; got '{text}'")
-    return key, int(value) if value.isascii() and value.isdigit() and len(value) < 10 else value
 
 
 def run_cells(
@@ -123,8 +92,8 @@ def run_cells(
     finished: Callable[[str], bool] = lambda key: False,
     jobs: int | None = None,
     submit: str | None = None,
-    folder: str | Path = "jobs",
-    options: dict[str, Any] | None = None,
+    folder: StrPath = "jobs",
+    options: Plain | None = None,
     unit: str = "cell",
     arrived: Callable[[str, Any], None] = lambda key, value: None,
 ) -> Outcome:
@@ -136,7 +105,7 @@ def run_cells(
             before the first cell runs.
         jobs: number of cells at a time. None: one, in this process, or with SLURM as many as its
             queue allows.
-        submit: None, or one of :data:`CLUSTERS` for submitit.
+        submit: None, or one of "local" and "slurm" for submitit.
         folder: folder for submitit's files; only written to with ``submit``.
         options: parameters of submitit's executor.
         unit: name of a cell in the progress bar.
@@ -180,7 +149,7 @@ def _answers(
     jobs: int | None,
     submit: str | None,
     folder: Path,
-    options: dict[str, Any],
+    options: Plain,
 ) -> _Answers:
     """Return the answers of cells: from submitit, from several processes, or one after the other
     from this process."""
@@ -294,14 +263,14 @@ def _cores() -> int:
 
 
 def _in_submitit(
-    cells: Sequence[Cell], jobs: int | None, cluster: str, folder: Path, options: dict[str, Any]
+    cells: Sequence[Cell], jobs: int | None, cluster: str, folder: Path, options: Plain
 ) -> _Answers:
     executor = _executor(jobs, cluster, folder, options)
     slurm = cluster == "slurm"
     # submitit would start all local jobs at once, while SLURM has a queue.
     together = len(cells) if slurm else jobs or 1
     waiting = list(cells)
-    running: dict[str, Any] = {}
+    running: Plain = {}
     try:
         while waiting or running:
             free = max(0, together - len(running))
@@ -316,7 +285,7 @@ def _in_submitit(
         _cancel(list(running.values()), slurm)
 
 
-def _submit(executor: Any, cells: Sequence[Cell], slurm: bool, running: dict[str, Any]) -> None:
+def _submit(executor: Any, cells: Sequence[Cell], slurm: bool, running: Plain) -> None:
     """Submit cells and add their jobs to ``running``, one by one, so that an interruption finds
     them; SLURM gets the cells together."""
     call = _call if slurm else _call_in_job
@@ -362,7 +331,7 @@ def _answer_of(job: Any) -> _Answer:
         )
 
 
-def _executor(jobs: int | None, cluster: str, folder: Path, options: dict[str, Any]) -> Any:
+def _executor(jobs: int | None, cluster: str, folder: Path, options: Plain) -> Any:
     submitit = require("submitit", "submit")
     try:
         executor = submitit.AutoExecutor(folder=folder, cluster=cluster)

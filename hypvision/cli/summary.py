@@ -16,7 +16,8 @@ from hypvision.cli.arguments import (
     whole,
 )
 from hypvision.cli.export import TOWERS
-from hypvision.io.errors import HypvisionError, without_secrets
+from hypvision.io.checks import ensure
+from hypvision.io.errors import without_secrets
 from hypvision.io.files import write_json, write_table
 
 if TYPE_CHECKING:
@@ -82,8 +83,10 @@ def run_summary(args: Namespace) -> None:
     from hypvision.inference.summary import subject_of, subject_of_clip, summarise
     from hypvision.io.records import parse_arguments
 
-    if Path(args.save or "none.csv").suffix not in (".csv", ".json"):
-        raise HypvisionError(f"--save takes a file that ends in .csv or .json, got '{args.save}'.")
+    ensure(
+        Path(args.save or "none.csv").suffix in (".csv", ".json"),
+        f"--save takes a file that ends in .csv or .json, got '{args.save}'.",
+    )
     device = device_of(args)
     arguments = parse_arguments(args.model_args)
     with stages() as tell:

@@ -6,13 +6,21 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hypvision.cli.arguments import Parser, add_cfg_options, number, whole
-from hypvision.cli.submit import Cell, add_submit_arguments, run_cells
-from hypvision.io.errors import HypvisionError
+from hypvision.cli.arguments import (
+    Parser,
+    add_cfg_options,
+    add_submit_arguments,
+    number,
+    whole,
+)
+from hypvision.cli.submit import Cell, run_cells
+from hypvision.io.checks import ensure
 from hypvision.io.files import check_output
+from hypvision.io.types import Plain
 
 
 def _add_common_arguments(parser: Parser) -> None:
@@ -44,25 +52,19 @@ def add_train_arguments(parser: Parser) -> None:
         "config file, name of a shipped config, or a folder: class folders, also below train and "
         "val, or a table train.csv; images with boxes or masks of COCO, or YOLO's data.yaml",
     )
-    not_probe = ["probe"]  # --method probe takes no training step
-    parser.add(
+    not_probe = partial(parser.add, without=["probe"])  # --method probe takes no training step
+    not_probe(
         "--epochs N",
         "number of epochs; the schedule is adapted to it (default: that of the config, 12 for a "
         "folder)",
         whole(1),
-        without=not_probe,
     )
     parser.add(
         "--batch-size N",
         "for a folder: images in a batch (default: 16, with boxes 4)",
         whole(1),
     )
-    parser.add(
-        "--lr X",
-        "for a folder: learning rate (default: 1e-4, with boxes 5e-4)",
-        number,
-        without=not_probe,
-    )
+    not_probe("--lr X", "for a folder: learning rate (default: 1e-4, with boxes 5e-4)", number)
     parser.add(
         "--image-size N",
         "for a folder: side of the images in pixels (default: 160, with boxes 640)",
@@ -75,13 +77,12 @@ def add_train_arguments(parser: Parser) -> None:
         default="finetune",
         choices=["finetune", "probe"],
     )
-    parser.add(
+    not_probe(
         "--resume CHECKPOINT",
         "go on from this checkpoint; without CHECKPOINT from the newest complete one in the work "
         "dir",
         const="auto",
         nargs="?",
-        without=not_probe,
     )
     parser.add("--amp", "mixed precision")
     parser.add(
@@ -89,12 +90,11 @@ def add_train_arguments(parser: Parser) -> None:
         "compile the network's blocks with torch.compile; compile=dict(...) in the config sets its "
         "options",
     )
-    parser.add(
+    not_probe(
         "--seeds N",
         "train with the seeds 0 to N - 1, one after the other, and print mean and deviation of the "
         "last metrics",
         whole(1, 1000),
-        without=not_probe,
     )
     parser.add(
         "--log",
@@ -170,15 +170,15 @@ def _recipe(config: Any, args: Namespace) -> Any:
     return config if args.seeds is None else path
 
 
-def _train_seeds(args: Namespace, options: dict[str, Any], common: dict[str, Any]) -> None:
+def _train_seeds(args: Namespace, options: Plain, common: Plain) -> None:
     from mmengine.dist import is_main_process
 
     from hypvision.engine.seeds import table_of_seeds, train_seeds
 
-    if args.resume not in (None, "auto"):
-        raise HypvisionError(
-            "With --seeds each seed goes on from its own checkpoint: give --resume without a file."
-        )
+    ensure(
+        args.resume in (None, "auto"),
+        "With --seeds each seed goes on from its own checkpoint: give --resume without a file.",
+    )
     found = train_seeds(
         args.config, args.seeds, args.work_dir, options, resume=args.resume, **common
     )
@@ -263,10 +263,10 @@ def run_plot(args: Namespace) -> None:
 
     figure = Path(args.save)
     table = Path(args.save).with_suffix(".csv")
-    if figure.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise HypvisionError(
-            f"--save takes a file that ends in .png, .svg or .pdf, got '{args.save}'."
-        )
+    ensure(
+        figure.suffix.lower() in (".png", ".svg", ".pdf"),
+        f"--save takes a file that ends in .png, .svg or .pdf, got '{args.save}'.",
+    )
     check_output(table)
     curves = read_runs(args.runs)
     panels = choose(curves, args.keys)

@@ -8,7 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from hypvision.cli.arguments import Parser, add_cfg_options, number
-from hypvision.io.checks import refuse
+from hypvision.io.checks import ensure, refuse
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import write_text
 
@@ -95,7 +95,9 @@ def run_zoo_verify(args: Namespace) -> None:
         missing += [] if results else [name]
         for path, problem in results.items():
             problems.append((str(path), problem))
-            print(f"{'WRONG' if problem else 'ok':7}  {record.name}  {path}{_after(problem)}")
+            print(
+                f"{'WRONG' if problem else 'ok':7}  {record.name}  {path}", *filter(None, [problem])
+            )
     for name in missing:
         print(f"missing  {name}  not on this machine")
     wrong = [path for path, problem in problems if problem]
@@ -112,10 +114,6 @@ def run_zoo_verify(args: Namespace) -> None:
             f"{' '.join(missing)}",
         ),
     )
-
-
-def _after(problem: str | None) -> str:
-    return f": {problem}" if problem else ""
 
 
 def add_zoo_clean_arguments(parser: Parser) -> None:
@@ -210,10 +208,10 @@ def run_zoo_push(args: Namespace) -> None:
                 "pretrained=True)."
             )
         return
-    if len(records) != 1:
-        raise HypvisionError(
-            f"A hub repository holds one model, but {len(records)} names are given. Give one name."
-        )
+    ensure(
+        len(records) == 1,
+        f"A hub repository holds one model, but {len(records)} names are given. Give one name.",
+    )
     address = push_to_hub(index, records[0], args.hub, args.private)
     print(f'Pushed {records[0].name}. Use: hypvision.load("{address}")')
 

@@ -4,7 +4,7 @@ ball."""
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from hypvision.geometry.border import stable
 from hypvision.geometry.lorentz.cones import space_logits
 from hypvision.geometry.numerics import exact, safe_sqrt, square_norm
 from hypvision.io.checks import one_of
+from hypvision.io.types import Plain
 from hypvision.nn.checks import check_features, check_manifold, check_sizes
 from hypvision.nn.functional import precise, space_time
 from hypvision.nn.linear import equal_rows_, isometric_
@@ -70,7 +71,7 @@ class FGGLinear(nn.Module):
             "mlr": (5 / in_features) ** 0.5,
         }
         one_of(("isometric", "identity", *std), init=init)
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: Plain = {"device": device, "dtype": dtype}
         self.in_features = in_features
         self.out_features = out_features
         self.manifold = manifold
@@ -123,7 +124,61 @@ class FGGLinear(nn.Module):
         return f"{self.in_features}, {self.out_features}"
 
 
-class PLFCLinear(nn.Module):
+class Layer(nn.Module):
+    """Base class of layers with a matrix, with their checks and a bias; ``inits`` are the names
+    of a subclass's initialisations, ``space`` is the class of its manifolds, and ``matrix`` the
+    name of the matrix ``(m, n)``."""
+
+    inits: ClassVar[tuple[str, ...]]
+    space: ClassVar[type[Lorentz] | type[PoincareBall]] = PoincareBall
+    matrix: ClassVar[str] = "weight"
+    weight: nn.Parameter
+    manifold: Lorentz | PoincareBall
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        manifold: Lorentz | PoincareBall,
+        bias: bool = True,
+        init: str = "isometric",
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__()
+        check_manifold(self, self.space, manifold=manifold)
+        check_sizes(self, in_features=in_features, out_features=out_features)
+        one_of(self.inits, init=init)
+        factory: Plain = dict(device=device, dtype=dtype)
+        self.in_features = in_features
+        self.out_features = out_features
+        self.init = init
+        self.manifold = manifold
+        weight = nn.Parameter(torch.empty(out_features, in_features, **factory))
+        self.register_parameter(self.matrix, weight)
+        self._add(factory)
+        self.bias = nn.Parameter(torch.zeros(out_features, **factory)) if bias else None
+        self.reset_parameters()
+
+    def _add(self, factory: Plain) -> None:
+        """Add the further parameters of a subclass."""
+
+    def _init_weight(self) -> None:
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw the matrix as ``init`` says, and set the other parameters to 0."""
+        for name, parameter in self.named_parameters(recurse=False):
+            if name != self.matrix:
+                parameter.zero_()
+        self._init_weight()
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
+
+
+class PLFCLinear(Layer):
     r"""Fully connected layer whose outputs lie at signed distances from hyperplanes (geoopt's
     ``LorentzPLFC``, 2026).
 
@@ -149,40 +204,20 @@ class PLFCLinear(nn.Module):
         space parts ``(..., in_features)`` to ``(..., out_features)``.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        manifold: Lorentz,
-        bias: bool = True,
-        init: str = "isometric",
-        device: Device = None,
-        dtype: torch.dtype | None = None,
-    ):
-        super().__init__()
-        check_manifold(self, Lorentz, manifold=manifold)
-        check_sizes(self, in_features=in_features, out_features=out_features)
-        one_of(("isometric", "normal"), init=init)
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.in_features = in_features
-        self.out_features = out_features
-        self.init = init
-        self.manifold = manifold
-        self.z = nn.Parameter(torch.empty(out_features, in_features, **factory))
-        self.a = nn.Parameter(torch.zeros(out_features, **factory))
-        self.bias = nn.Parameter(torch.zeros(out_features, **factory)) if bias else None
-        self.reset_parameters()
+    inits = ("isometric", "normal")
+    space = Lorentz
+    matrix = "z"
+    z: nn.Parameter
+    manifold: Lorentz
 
-    def reset_parameters(self) -> None:
-        """Draw the normals as ``init`` says, and set the offsets and the bias to 0."""
-        with torch.no_grad():
-            if self.init == "isometric":
-                equal_rows_(self.z, 1.0)
-            else:
-                self.z.normal_(std=0.02)
-            for parameter in (self.a, self.bias):
-                if parameter is not None:
-                    parameter.zero_()
+    def _add(self, factory: Plain) -> None:
+        self.a = nn.Parameter(torch.zeros(self.out_features, **factory))
+
+    def _init_weight(self) -> None:
+        if self.init == "isometric":
+            equal_rows_(self.z, 1.0)
+        else:
+            self.z.normal_(std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.in_features)
@@ -198,56 +233,8 @@ class PLFCLinear(nn.Module):
                 out = self.manifold.boost(points, shift.expand_as(points))[..., 1:]
             return out.to(x.dtype)
 
-    def extra_repr(self) -> str:
-        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
 
-
-class _PoincareLayer(nn.Module):
-    """Base class of the linear layers of the ball, with their weight and bias; ``inits`` are the
-    names of a subclass's initialisations."""
-
-    inits: ClassVar[tuple[str, ...]]
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        manifold: PoincareBall,
-        bias: bool = True,
-        init: str = "isometric",
-        device: Device = None,
-        dtype: torch.dtype | None = None,
-    ):
-        super().__init__()
-        check_manifold(self, PoincareBall, manifold=manifold)
-        check_sizes(self, in_features=in_features, out_features=out_features)
-        one_of(self.inits, init=init)
-        self.in_features = in_features
-        self.out_features = out_features
-        self.init = init
-        self.manifold = manifold
-        self.weight = nn.Parameter(
-            torch.empty(out_features, in_features, device=device, dtype=dtype)
-        )
-        self.bias = (
-            nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
-        )
-        self.reset_parameters()
-
-    def _init_weight(self) -> None:
-        raise NotImplementedError
-
-    def reset_parameters(self) -> None:
-        """Draw the weight as ``init`` says, and set the bias to 0."""
-        self._init_weight()
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
-
-    def extra_repr(self) -> str:
-        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
-
-
-class PoincareLinear(_PoincareLayer):
+class PoincareLinear(Layer):
     r"""Linear layer of hyperbolic neural networks, :math:`(M \otimes x) \oplus \exp_0(b)` (Ganea et
     al., NeurIPS 2018).
 
@@ -262,6 +249,7 @@ class PoincareLinear(_PoincareLayer):
     """
 
     inits = ("isometric", "kaiming")
+    manifold: PoincareBall
 
     def _init_weight(self) -> None:
         if self.init == "isometric":
@@ -279,7 +267,7 @@ class PoincareLinear(_PoincareLayer):
         )
 
 
-class PoincareFullyConnected(_PoincareLayer):
+class PoincareFullyConnected(Layer):
     r"""Fully connected layer of HNN++ (Shimizu et al., ICLR 2021), whose coordinates are distances
     from hyperplanes.
 
@@ -301,6 +289,7 @@ class PoincareFullyConnected(_PoincareLayer):
     """
 
     inits = ("isometric", "normal", "identity")
+    manifold: PoincareBall
 
     def _init_weight(self) -> None:
         init_planes_(self.weight, self.init)

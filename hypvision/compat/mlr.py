@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.types import Device
 
-from hypvision.compat.linear import FGGLinear
+from hypvision.compat.linear import FGGLinear, Layer
 from hypvision.geometry import Lorentz, PoincareBall, poincare
 from hypvision.geometry.numerics import exact
-from hypvision.nn.checks import check_features, check_manifold, check_sizes
+from hypvision.io.types import Plain
+from hypvision.nn.checks import check_features, check_sizes
 from hypvision.nn.functional import space_time
 
 
@@ -58,7 +59,28 @@ class FGGMLR(FGGLinear):
             return torch.asinh(out * root) / root
 
 
-class PoincareMLR(nn.Module):
+class _MLR(Layer):
+    """Base class of the regressions on the ball, each with one initialisation."""
+
+    manifold: PoincareBall
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        manifold: PoincareBall,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ):
+        check_sizes(self, num_classes=num_classes)
+        super().__init__(in_features, num_classes, manifold, False, self.inits[0], device, dtype)
+        self.num_classes = num_classes
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.num_classes}"
+
+
+class PoincareMLR(_MLR):
     """Unidirectional multinomial logistic regression of HNN++ (Shimizu et al., ICLR 2021, eq. 6).
 
     Args:
@@ -75,6 +97,10 @@ class PoincareMLR(nn.Module):
         points ``(..., n)`` to logits ``(..., K)``.
     """
 
+    inits = ("normal",)
+    matrix = "v"
+    v: nn.Parameter
+
     def __init__(
         self,
         in_features: int,
@@ -84,36 +110,23 @@ class PoincareMLR(nn.Module):
         device: Device = None,
         dtype: torch.dtype | None = None,
     ):
-        super().__init__()
-        check_manifold(self, PoincareBall, manifold=manifold)
-        check_sizes(self, in_features=in_features, num_classes=num_classes)
-        self.in_features = in_features
-        self.num_classes = num_classes
-        self.manifold = manifold
-        self.v = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
-        self.g = nn.Parameter(torch.empty(num_classes, device=device, dtype=dtype))
-        self.r = nn.Parameter(
-            torch.zeros(num_classes, device=device, dtype=dtype), requires_grad=bias
-        )
-        self.reset_parameters()
+        super().__init__(in_features, num_classes, manifold, device, dtype)
+        self.r.requires_grad_(bias)
 
-    def reset_parameters(self) -> None:
-        """Draw normals with variance ``1 / n``; set the factors to their lengths, and the offsets
-        to 0."""
+    def _add(self, factory: Plain) -> None:
+        self.g = nn.Parameter(torch.empty(self.out_features, **factory))
+        self.r = nn.Parameter(torch.empty(self.out_features, **factory))
+
+    def _init_weight(self) -> None:
         nn.init.normal_(self.v, std=self.in_features**-0.5)
-        with torch.no_grad():
-            self.g.copy_(self.v.norm(dim=-1))
-            self.r.zero_()
+        self.g.copy_(self.v.norm(dim=-1))
 
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.in_features)
         return poincare.hyperplane_logits(x, self.v, self.r, self.manifold.c, self.g)
 
-    def extra_repr(self) -> str:
-        return f"{self.in_features}, {self.num_classes}"
 
-
-class GaneaMLR(nn.Module):
+class GaneaMLR(_MLR):
     """Multinomial logistic regression of hyperbolic neural networks (Ganea et al., NeurIPS 2018,
     eq. 25).
 
@@ -129,26 +142,14 @@ class GaneaMLR(nn.Module):
         points ``(..., n)`` to logits ``(..., K)``; no ``(..., K, n)`` tensor is built.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        num_classes: int,
-        manifold: PoincareBall,
-        device: Device = None,
-        dtype: torch.dtype | None = None,
-    ):
-        super().__init__()
-        check_manifold(self, PoincareBall, manifold=manifold)
-        check_sizes(self, in_features=in_features, num_classes=num_classes)
-        self.in_features = in_features
-        self.num_classes = num_classes
-        self.manifold = manifold
-        self.a = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
-        self.p = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
-        self.reset_parameters()
+    inits = ("kaiming",)
+    matrix = "a"
+    a: nn.Parameter
 
-    def reset_parameters(self) -> None:
-        """Draw both parameters Kaiming-uniformly, as ``nn.Linear`` does."""
+    def _add(self, factory: Plain) -> None:
+        self.p = nn.Parameter(torch.empty_like(self.a))
+
+    def _init_weight(self) -> None:
         nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))
         nn.init.kaiming_uniform_(self.p, a=math.sqrt(5))
 
@@ -156,6 +157,3 @@ class GaneaMLR(nn.Module):
         check_features(self, x, self.in_features)
         c = self.manifold.c
         return poincare.ganea_logits(x, poincare.expmap0(self.p, c), self.a, c)
-
-    def extra_repr(self) -> str:
-        return f"{self.in_features}, {self.num_classes}"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from hypvision.data.usage import Usage
 from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import HypvisionError, some
 from hypvision.io.images import MAX_PIXELS
 
 MAX_POINTS = 100_000  # largest number of polygon points that one object may have
@@ -96,7 +96,8 @@ class BoxCheck:
     def numbers(self, where: str, values: Any, height: Any, width: Any) -> None:
         """Raise an error unless ``values``, the box of the object ``where``, are four finite
         numbers; note whether they look like shares of the image or like corners."""
-        if not _is_box(values):
+        four = isinstance(values, (list, tuple)) and len(values) == 4
+        if not four or not all(map(is_number, values)):
             raise HypvisionError(
                 f"{where} has the box {str(values):.200}. Expected: {self.expected}, four finite "
                 "numbers. Correct it."
@@ -148,10 +149,6 @@ def is_number(value: Any) -> bool:
     """Return whether ``value`` is a number that a pixel coordinate can be: finite and within the
     range of an index of 32 bits."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**31
-
-
-def _is_box(values: Any) -> bool:
-    return isinstance(values, (list, tuple)) and len(values) == 4 and all(map(is_number, values))
 
 
 def whole_size(height: Any, width: Any) -> bool:
@@ -316,9 +313,3 @@ def name_difference(names: Sequence[str], place: str, others: Sequence[str], sou
         f"The class names differ. {place}: {len(names)} classes, {some(mine, 20)} only here; "
         f"{source}: {len(others)} classes, {some(theirs, 20)} only there.{''.join(renamed)}"
     )
-
-
-def some(names: Sequence[str], limit: int = 8) -> str:
-    """Return the first ``limit`` names in quotes, for a message; "nothing" if there are none."""
-    more = ", ..." if len(names) > limit else ""
-    return ", ".join(f"'{name}'" for name in names[:limit]) + more or "nothing"

@@ -28,11 +28,14 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from hypvision.data.classes import load_classes
+from hypvision.data.classes import load_classes, official_ids
+from hypvision.data.masks import box_of
 from hypvision.data.published import read_label, read_matlab
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import check_regular, read_lines, read_pieces
 from hypvision.io.images import is_hidden, read_labels, write_image
+from hypvision.io.types import Plain
 
 # limit in bytes for a file in an archive; images and label maps have some megabytes
 LARGEST = 2**28
@@ -60,13 +63,9 @@ UNPACKED = {
 }
 """For small data sets the name of the archive and of the folder in it."""
 
-# The classes of ADE20K's 150, counted from 1, that are stuff. The 100 things are numbered by their
-# order in the maps of instances.
-_STUFF = {
-    1, 2, 3, 4, 5, 6, 7, 10, 12, 14, 17, 18, 22, 26, 27, 29, 30, 35, 41, 47, 49, 52, 53, 55, 60,
-    61, 62, 64, 69, 78, 80, 85, 92, 95, 97, 100, 101, 102, 106, 107, 110, 114, 115, 118, 123, 129,
-    132, 141, 142, 146,
-}  # fmt: skip
+# The 100 things of ADE20K's 150 classes, counted from 1, are numbered by their order in the maps of
+# instances.
+_STUFF = set(official_ids("ade150_stuff"))
 _THINGS = [number for number in range(1, 151) if number not in _STUFF]
 # The values of COCO-Stuff's maps that no pixel has: those of COCO's 91 categories without objects.
 _UNUSED = (11, 25, 28, 29, 44, 65, 67, 68, 70, 82, 90)
@@ -265,11 +264,11 @@ def _write_stream(content: Any, name: Path, target: Path) -> None:
 
 def _class_of(name: str, files: Files) -> str:
     folder = PurePosixPath(name).parent.name
-    if not folder:
-        raise HypvisionError(
-            f"'{name}' in '{files.place}' does not lie in the folder of a class. Expected: "
-            "n01440764/..., one folder or archive for each class."
-        )
+    ensure(
+        folder,
+        f"'{name}' in '{files.place}' does not lie in the folder of a class. Expected: "
+        "n01440764/..., one folder or archive for each class.",
+    )
     return folder
 
 
@@ -318,7 +317,7 @@ def ade20k(source: Path) -> Iterator[Picture]:
             yield f"ADEChallengeData2016/{inner}", partial(files.copy, name)
 
 
-def ade_panoptic(source: Path, segments: list[dict[str, Any]]) -> Iterator[Picture]:
+def ade_panoptic(source: Path, segments: list[Plain]) -> Iterator[Picture]:
     """Yield the images and segment maps of the validation part; the entry of each image is added to
     ``segments``."""
     files, prefix = _ade_files(source)
@@ -350,9 +349,7 @@ def _pixels(files: Files, name: str) -> np.ndarray:
     return read_labels(files.place / name, data=files.read(name))
 
 
-def panoptic_map(
-    semantic: np.ndarray, instances: np.ndarray
-) -> tuple[np.ndarray, list[dict[str, Any]]]:
+def panoptic_map(semantic: np.ndarray, instances: np.ndarray) -> tuple[np.ndarray, list[Plain]]:
     """Return the numbers of segments (H, W), 0 for no segment, and the entry of each segment: stuff
     comes from the label map, things from the map of instances. A thing without an instance is left
     out.
@@ -379,15 +376,13 @@ def panoptic_map(
     for number, (_, mask) in enumerate(masks, start=1):
         ids[mask] = number
     for number, (category, _) in enumerate(masks, start=1):
-        rows, columns = np.nonzero(ids == number)
-        # Things lie over the whole segment, so nothing of it is left.
-        if not len(rows):
-            continue
-        left, top = int(columns.min()), int(rows.min())
-        box = [left, top, int(columns.max()) + 1 - left, int(rows.max()) + 1 - top]
-        found.append(
-            dict(id=number, category_id=int(category), area=len(rows), bbox=box, iscrowd=0)
-        )
+        mask = ids == number
+        # Things may lie over the whole segment, so that nothing of it is left.
+        if mask.any():
+            left, top, right, bottom = box_of(mask)
+            box = [left, top, right - left, bottom - top]
+            about = dict(area=int(mask.sum()), bbox=box, iscrowd=0)
+            found.append(dict(id=number, category_id=int(category), **about))
     return ids, found
 
 
@@ -396,7 +391,7 @@ def _write_ids(ids: np.ndarray, target: Path) -> None:
     write_image(Image.fromarray(colours), target, "PNG")
 
 
-def panoptic_json(segments: list[dict[str, Any]]) -> dict[str, Any]:
+def panoptic_json(segments: list[Plain]) -> Plain:
     """Return the content of ``ade20k_panoptic_val.json``."""
     keys = ("id", "file_name", "height", "width")
     images = [{key: item[key] for key in keys} for item in segments]
@@ -447,8 +442,8 @@ def stuff_table() -> np.ndarray:
 
 def _write_stuff(maps: Files, name: str, target: Path) -> None:
     labels = _pixels(maps, name)
-    if labels.ndim != 2 or labels.dtype != np.uint8:
-        raise HypvisionError(
-            f"'{name}' in '{maps.place}' is no label map of 8 bits. Fetch it again."
-        )
+    ensure(
+        labels.ndim == 2 and labels.dtype == np.uint8,
+        f"'{name}' in '{maps.place}' is no label map of 8 bits. Fetch it again.",
+    )
     write_image(Image.fromarray(stuff_table()[labels]), target, "PNG")

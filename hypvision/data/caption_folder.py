@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -26,7 +26,6 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
-from torchvision.transforms.v2 import functional
 
 from hypvision.data.folders import Listing
 from hypvision.data.image_folder import build_transform
@@ -36,7 +35,9 @@ from hypvision.io.errors import HypvisionError
 from hypvision.io.files import inside
 from hypvision.io.images import open_image, shown_size
 from hypvision.io.records import read_json_lines, read_table
+from hypvision.io.types import Plain, StrPath
 
+_Box = TypeVar("_Box")
 TABLES = ("captions.csv", "captions.jsonl")
 
 
@@ -67,12 +68,12 @@ class _Row(NamedTuple):
     words: str = ""
 
 
-def find_captions(root: str | Path) -> Path | None:
+def find_captions(root: StrPath) -> Path | None:
     """Return the path of the table of captions in a folder; None if it has none."""
     return next((path for name in TABLES if (path := Path(root, name)).is_file()), None)
 
 
-def read_captions(root: str | Path) -> list[Captioned]:
+def read_captions(root: StrPath) -> list[Captioned]:
     """Return the captions of a folder, each with its boxes, after a check that the images exist."""
     root = Path(root).expanduser()
     table = find_captions(root)
@@ -122,7 +123,13 @@ def cut_box(image: Image.Image, box: Box) -> Image.Image:
     return image.crop((int(left), int(top), int(np.ceil(right)), int(np.ceil(bottom))))
 
 
-def box_fields(cuts: Sequence[tuple[Tensor, str]], most: int) -> dict[str, Any]:
+def chosen_boxes(boxes: Sequence[_Box], most: int, draw: Callable[[int], Any]) -> Sequence[_Box]:
+    """Return the boxes of a sample: with ``most`` 1 the one whose number ``draw`` draws, otherwise
+    the first ``most``."""
+    return [boxes[int(draw(len(boxes)))]] if most == 1 else boxes[:most]
+
+
+def box_fields(cuts: Sequence[tuple[Tensor, str]], most: int) -> Plain:
     """Return the fields of a sample for its boxes, of which each is given as pixels (3, H, W) with
     its words.
 
@@ -160,12 +167,10 @@ class CaptionFolder(Dataset):
             without a box are left out.
     """
 
-    def __init__(self, root: str | Path, transform: Any = None, boxes: int = False):
+    def __init__(self, root: StrPath, transform: Any = None, boxes: int = False):
         self.root = Path(root).expanduser()
         self.boxes = boxes
-        self.transform = (
-            functional.pil_to_tensor if transform is None else build_transform(transform)
-        )
+        self.transform = build_transform(transform)
         self.usage = Usage(self.root)
         self.rows = []
         for row in read_captions(root):
@@ -190,16 +195,14 @@ class CaptionFolder(Dataset):
         """Return the path of the image of sample ``index``."""
         return str(self.root / "images" / self.rows[index].image)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> Plain:
         image = self.read(index)
         row = self.rows[index]
         found = dict(
             inputs=self.transform(image), caption=row.caption.strip(), image=self.name(index)
         )
         if self.boxes:
-            boxes = row.boxes[: self.boxes]
-            if self.boxes == 1:
-                boxes = [row.boxes[int(torch.randint(len(row.boxes), ()))]]
+            boxes = chosen_boxes(row.boxes, self.boxes, lambda count: torch.randint(count, ()))
             cuts = [(self.transform(cut_box(image, box)), box.words.strip()) for box in boxes]
             found |= box_fields(cuts, self.boxes)
         return found

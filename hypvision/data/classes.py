@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from hypvision.io.checks import ensure, whole_number
-from hypvision.io.errors import HypvisionError, require
+from hypvision.io.errors import HypvisionError, explaining, require
 from hypvision.io.files import parse_json, read_json, read_lines, why_no_file
 
 TEMPLATES = {
@@ -71,14 +71,10 @@ def _data() -> dict[str, list[Any]]:
 def official_ids(name: str) -> list[int]:
     """Return the label values that a data set's own annotation files use, in the order of our
     labels. ``name`` is ``coco171``, ``ade847`` or ``pc59``, whose first value, 0, is the
-    background."""
-    if name == "pc59":
-        return list(_data()["pc59_ids"])
-    ensure(
-        name in ("coco171", "ade847"),
-        f"There is no table of ids for '{name}'. Known: coco171, ade847, pc59.",
-    )
-    return [number for number, _ in _data()[name]]
+    background; or ``ade150_stuff``, for the classes of ADE20K's 150 that are stuff."""
+    tables = {"pc59": "pc59_ids"} | {key: key for key in ("coco171", "ade847", "ade150_stuff")}
+    ensure(name in tables, f"There is no table of ids for '{name}'. Known: {', '.join(tables)}.")
+    return [row if isinstance(row, int) else row[0] for row in _data()[tables[name]]]
 
 
 def whole_label(value: Any) -> int | None:
@@ -178,12 +174,11 @@ def split_classes(text: str, where: str) -> list[str]:
     >>> split_classes('"cat, black", dog', "The list")
     ['cat, black', 'dog']
     """
-    try:
+    with explaining(
+        lambda error: f"{where} is not CSV ({error}): {text!r:.80}. Close the quotes of each name.",
+        csv.Error,
+    ):
         rows = list(csv.reader(text.splitlines(), skipinitialspace=True, strict=True))
-    except csv.Error as error:
-        raise HypvisionError(
-            f"{where} is not CSV ({error}): {text!r:.80}. Close the quotes of each name."
-        ) from error
     names = [name.strip() for row in rows for name in row if name.strip()]
     joined = next((name for name in names if ";" in name), None)
     if joined is not None:
@@ -207,11 +202,11 @@ def _read(path: Path) -> list[tuple[Any, Any]]:
     found = read_json(path, unique=True)
     if isinstance(found, list):
         return list(enumerate(found))
-    if not isinstance(found, dict):
-        raise HypvisionError(
-            f"The class list '{path}' holds a {type(found).__name__}, not a list or dict. Write a "
-            "list of names."
-        )
+    ensure(
+        isinstance(found, dict),
+        f"The class list '{path}' holds a {type(found).__name__}, not a list or dict. Write a "
+        "list of names.",
+    )
     by_number = all(isinstance(value, str) for value in found.values())
     pairs = [(key, value) if by_number else (value, key) for key, value in found.items()]
     wrong = [(label, name) for label, name in pairs if whole_label(label) is None]

@@ -15,13 +15,12 @@ import math
 from collections.abc import Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import HypvisionError, explaining
 from hypvision.io.files import MAX_BYTES, read_text
 from hypvision.io.types import StrPath
 
@@ -82,7 +81,7 @@ def _check_count(pairs: int, source: str, most: float) -> None:
 
 
 def read_closure(
-    path: str | Path, transitive: bool = False, limit: int = MAX_BYTES, most: float = math.inf
+    path: StrPath, transitive: bool = False, limit: int = MAX_BYTES, most: float = math.inf
 ) -> Closure:
     """Read the pairs of a file. Repeated pairs, and pairs of a name with itself, do not count.
 
@@ -126,21 +125,22 @@ def _ancestors_first(above: list[set[int]], names: list[str], source: str) -> li
 
 
 def _rows(path: StrPath, limit: int) -> list[tuple[str, str]]:
-    try:
+    with explaining(
+        lambda error: f"'{path}' cannot be read: {error}. Expected: UTF-8, {_FORMS}.",
+        OSError,
+        UnicodeDecodeError,
+        csv.Error,
+    ):
         text = read_text(path, limit)
         first = text.partition("\n")[0]
         kind = "excel-tab" if "\t" in first else "excel"
         rows = [row for row in csv.reader(io.StringIO(text, newline=""), kind) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise HypvisionError(
-            f"'{path}' cannot be read: {error}. Expected: UTF-8, {_FORMS}."
-        ) from error
-    pairs = [tuple(cell.strip() for cell in row[:2]) for row in rows]
-    if [cell.lower() for cell in chain(*pairs[:1])] == ["id1", "id2"]:
-        del pairs[0], rows[0]
+    pairs: list[Any] = [tuple(cell.strip() for cell in row[:2]) for row in rows]
+    if pairs and tuple(map(str.lower, pairs[0])) == ("id1", "id2"):
+        del pairs[0]
     else:
         ensure("\t" in first, f"'{path}' begins with '{first:.80}'. Expected: {_FORMS}.")
-    for number, (row, pair) in enumerate(zip(rows, pairs), 1):
-        lacking = f"lacks a name: '{','.join(row):.80}'. Expected: {_FORMS}."
+    for number, pair in enumerate(pairs, 1):
+        lacking = f"lacks a name: '{','.join(pair):.80}'. Expected: {_FORMS}."
         ensure(len(pair) == 2 and all(pair), f"Pair {number} of '{path}' {lacking}")
-    return [(below, above) for below, above in pairs]
+    return pairs

@@ -32,9 +32,11 @@ from hypvision.data.tables import (
 from hypvision.data.usage import Usage
 from hypvision.data.voc_xml import read_xml
 from hypvision.data.yolo import find_yaml, polygon_area, read_yolo, yolo_as_coco
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import check_same, inside, json_text, read_json, read_lines, write_same
 from hypvision.io.images import MAX_PIXELS, SUFFIXES, is_hidden, read_labels, shown_size
+from hypvision.io.types import Plain, StrPath
 
 _PARTS = dict(
     train="train", training="train", val="val", valid="val", validation="val", test="test",
@@ -78,7 +80,7 @@ class Written(NamedTuple):
 _Reader = Callable[[Path, Usage], Iterator[Annotated]]
 
 
-def convert(source: str | Path, out: str | Path, usage: Usage | None = None) -> list[Written]:
+def convert(source: StrPath, out: StrPath, usage: Usage | None = None) -> list[Written]:
     """Convert a data set: write ``OUT/instances_PART.json`` for each part (training, validation,
     test), or ``instances_default.json`` without parts, and return the files.
 
@@ -96,10 +98,11 @@ def convert(source: str | Path, out: str | Path, usage: Usage | None = None) -> 
     """
     source = Path(source).expanduser()
     usage = usage or Usage(source)
-    if not source.exists():
-        raise HypvisionError(f"There is no '{source}'. Give the folder of the data.")
-    if source.is_file() and source.suffix not in (".yaml", ".yml"):
-        raise HypvisionError(f"'{source}' is a file. Give the folder of the data, unpacked.")
+    ensure(source.exists(), f"There is no '{source}'. Give the folder of the data.")
+    ensure(
+        not source.is_file() or source.suffix in (".yaml", ".yml"),
+        f"'{source}' is a file. Give the folder of the data, unpacked.",
+    )
     yaml = source if source.is_file() else find_yaml(source)
     contents = _of_yolo(yaml, usage) if yaml is not None else _of_files(source, usage)
     files = {Path(out, f"instances_{part}.json").expanduser(): contents[part] for part in contents}
@@ -108,13 +111,13 @@ def convert(source: str | Path, out: str | Path, usage: Usage | None = None) -> 
     return [_write(file, content) for file, content in files.items()]
 
 
-def _write(file: Path, content: dict[str, Any]) -> Written:
+def _write(file: Path, content: Plain) -> Written:
     write_same(file, json_text(content, indent=None))
     counts = (len(content[key]) for key in ("images", "annotations", "categories"))
     return Written(file, *counts)
 
 
-def _of_yolo(yaml: Path, usage: Usage) -> dict[str, dict[str, Any]]:
+def _of_yolo(yaml: Path, usage: Usage) -> dict[str, Plain]:
     data = read_yolo(yaml)
     found = {part: yolo_as_coco(data, part, usage) for part in data.images}
     for content in found.values():
@@ -129,7 +132,7 @@ def _relative(image: Path, root: Path) -> str:
     return Path(os.path.relpath(image.absolute(), root.absolute())).as_posix()
 
 
-def _of_files(source: Path, usage: Usage) -> dict[str, dict[str, Any]]:
+def _of_files(source: Path, usage: Usage) -> dict[str, Plain]:
     reader, files = _one_format(source)
     items = [item for file in files for item in reader(file, usage)]
     inside([item.image for item in items], source)
@@ -203,15 +206,13 @@ def _by_lists(source: Path, items: list[Annotated]) -> dict[str, list[Annotated]
     return parts or _by_folders(source, items)
 
 
-def _coco(
-    items: Sequence[Annotated], names: Sequence[str], source: Path, usage: Usage
-) -> dict[str, Any]:
+def _coco(items: Sequence[Annotated], names: Sequence[str], source: Path, usage: Usage) -> Plain:
     """Return the content of a file in COCO's format; objects whose box is empty are counted and
     left out."""
     numbers = {name: number for number, name in enumerate(names, start=1)}
     check = BoxCheck(usage, "left, top, right and bottom in pixels")
-    images: list[dict[str, Any]] = []
-    annotations: list[dict[str, Any]] = []
+    images: list[Plain] = []
+    annotations: list[Plain] = []
     for number, item in enumerate(items, start=1):
         height, width = _size(item)
         name = _relative(item.image, source)
@@ -270,21 +271,20 @@ def _size(item: Annotated) -> tuple[int, int]:
 def _reader_of(file: Path) -> _Reader | None:
     """Return the function that reads an annotation file; None for a file of another kind."""
     if file.suffix.lower() == ".xml":
-        if read_xml(file).tag != "annotation":
-            raise HypvisionError(
-                f"'{file}' is XML, but no annotation of VOC (CVAT's <annotations>, for example). "
-                "Export the data as COCO or VOC."
-            )
+        ensure(
+            read_xml(file).tag == "annotation",
+            f"'{file}' is XML, but no annotation of VOC (CVAT's <annotations>, for example). "
+            "Export the data as COCO or VOC.",
+        )
         return _voc
     if file.suffix.lower() == ".csv":
         head = read_lines(file, "a table")[:1]
         return _table if head and box_columns(re.split(r"[,;\t]", head[0])) else None
-    content = read_json(file)
-    if isinstance(content, dict) and isinstance(content.get("shapes"), list):
-        return _labelme
-    first = content[0] if isinstance(content, list) and content else None
-    if isinstance(first, dict) and first.keys() & {"annotations", "annotation"}:
-        return _createml
+    match read_json(file):
+        case {"shapes": [*_]}:
+            return _labelme
+        case [{"annotations": _}, *_] | [{"annotation": _}, *_]:
+            return _createml
     return None
 
 
@@ -326,8 +326,7 @@ def _number(text: Any) -> float:
 
 
 def _name(name: Any, where: str) -> str:
-    if not isinstance(name, str) or not name.strip():
-        raise HypvisionError(f"{where} has no name of a class. Give it one.")
+    ensure(isinstance(name, str) and name.strip(), f"{where} has no name of a class. Give it one.")
     return name.strip()
 
 
@@ -375,10 +374,10 @@ def _table(file: Path, usage: Usage) -> Iterator[Annotated]:
     for number, row in cells.rows:
         lines.setdefault(row[image], []).append((f"In '{file}', line {number}", row))
     paths, lost = find_images_of([*lines], file.parent, file)
-    if len(lost) == len(lines):
-        raise HypvisionError(
-            f"None of the {len(lines)} images of '{file}' is beside or below it. Put them there."
-        )
+    ensure(
+        len(lost) != len(lines),
+        f"None of the {len(lines)} images of '{file}' is beside or below it. Put them there.",
+    )
     missing = set(lost)
     for place, (name, rows) in enumerate(lines.items()):
         if place in missing:
@@ -430,7 +429,7 @@ def _labelme(file: Path, usage: Usage) -> Iterator[Annotated]:
     yield Annotated(Path(os.path.normpath(file.parent / path)), file, shapes, size)
 
 
-def _points(item: dict[str, Any], where: str) -> np.ndarray:
+def _points(item: Plain, where: str) -> np.ndarray:
     points = item.get("points")
     try:
         found = np.asarray(points, dtype=np.float64).reshape(-1, 2)
@@ -465,9 +464,7 @@ def _circle(item: Any, points: np.ndarray, *_: Any) -> tuple[list[float], Any]:
     return _polygon(item, points[0] + np.linalg.norm(points[1] - points[0]) * edge)
 
 
-def _mask(
-    item: dict[str, Any], points: np.ndarray, where: str, content: dict[str, Any]
-) -> tuple[list[float], Any]:
+def _mask(item: Plain, points: np.ndarray, where: str, content: Plain) -> tuple[list[float], Any]:
     """Return box and run lengths of a mask, a PNG in Base64 for a part of the image that begins at
     the first of ``points``."""
     try:
@@ -483,8 +480,10 @@ def _mask(
         ) from error
     left, top = (int(side) for side in points[0])
     place = whole[max(top, 0) : top + part.shape[0], max(left, 0) : left + part.shape[1]]
-    if place.shape != part.shape:
-        raise HypvisionError(f"{where} has a mask that reaches beyond its image. Draw it again.")
+    ensure(
+        place.shape == part.shape,
+        f"{where} has a mask that reaches beyond its image. Draw it again.",
+    )
     place[:] = part
     corners = [float(value) for value in (left, top, left + part.shape[1], top + part.shape[0])]
     return corners, run_length(whole)

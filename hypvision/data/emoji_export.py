@@ -28,7 +28,6 @@ from .masks import box_of, run_length
 
 RECORD = "dataset.json"  # file in an exported data set with the parameters of the export
 FORMAT = 1  # version of the exports, increased when the images or the layouts change
-EMOJI_LAYOUTS = ("masks", "coco")
 PHOTO = "photo"  # name of the class of pixels that show no emoji
 
 
@@ -73,7 +72,7 @@ def export_emoji(
     from .emoji_scenes import EmojiScenes  # late, because it imports mmengine, which is slow
 
     out = Path(out)
-    one_of(EMOJI_LAYOUTS, layout=layout)
+    one_of(_WRITERS, layout=layout)
     one_of(("name", "class", "group"), level=level)
     at_least(1, integer=True, train=train, val=val, size=size)
     record = dict(
@@ -96,13 +95,8 @@ def export_emoji(
     with replacing_folder(out) as temporary:
         for split, data in scenes.items():
             labels = [place[getattr(item, field)] for item in data.emoji]
-            found = (
-                data.scene(i)
-                for i in tqdm(range(len(data)), f"{layout} {split}", leave=False, disable=None)
-            )
-            (_write_masks if layout == "masks" else _write_instances)(
-                temporary, split, found, labels, classes
-            )
+            numbers = tqdm(range(len(data)), f"{layout} {split}", leave=False, disable=None)
+            _WRITERS[layout](temporary, split, map(data.scene, numbers), labels, classes)
         write_json(temporary / RECORD, record)
     return out
 
@@ -148,6 +142,10 @@ def _write_instances(
     (root / "annotations" / f"instances_{split}2017.json").write_text(
         json.dumps(content), encoding="utf-8"
     )
+
+
+_WRITERS = {"masks": _write_masks, "coco": _write_instances}
+EMOJI_LAYOUTS = tuple(_WRITERS)
 
 
 def coco_instance(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.utils.data import Dataset
 
-from hypvision.data.caption_folder import box_fields
+from hypvision.data.caption_folder import box_fields, chosen_boxes
 from hypvision.data.classes import enumerated
 from hypvision.data.emoji import Emoji, augment, read_emoji
 from hypvision.data.folders import Listing
@@ -71,6 +72,7 @@ def _as_drawn(value: Any) -> Any:
 
 
 @DATASETS.register_module()
+@dataclass(eq=False, repr=False)
 class EmojiScenes(Dataset):
     """Data set of scenes with two to four emoji on a crop of a photo; sample ``i`` depends on the
     seed, the split and ``i`` alone.
@@ -101,53 +103,43 @@ class EmojiScenes(Dataset):
             for each. None: samples are drawn each time.
     """
 
-    def __init__(
-        self,
-        root: StrPath,
-        photos: StrPath,
-        split: str = "train",
-        styles: Sequence[str] = ("noto",),
-        length: int = 100_000,
-        size: int = 96,
-        count: tuple[int, int] = (2, 4),
-        side: tuple[float, float] = (0.3, 0.5),
-        boxes: int = False,
-        general: tuple[float, float] = (0.25, 0.1),
-        augmented: bool = True,
-        pale: float = 0.0,
-        seed: int = 0,
-        cache: StrPath | None = None,
-    ):
-        settings = {
-            name: value for name, value in locals().items() if name not in ("self", "cache")
-        }
-        between(0, 1, pale=pale)
-        at_least(1, length=length, count=min(count), size=size)
-        self.emoji, classes = read_emoji(root, split)
+    root: StrPath
+    photos: StrPath
+    split: str = "train"
+    styles: Sequence[str] = ("noto",)
+    length: int = 100_000
+    size: int = 96
+    count: Sequence[int] = (2, 4)
+    side: Sequence[float] = (0.3, 0.5)
+    boxes: int = False
+    general: Sequence[float] = (0.25, 0.1)
+    augmented: bool = True
+    pale: float = 0.0
+    seed: int = 0
+    cache: StrPath | None = None
+
+    def __post_init__(self) -> None:
+        settings = {name: value for name, value in vars(self).items() if name != "cache"}
+        between(0, 1, pale=self.pale)
+        at_least(1, length=self.length, count=min(self.count), size=self.size)
+        self.emoji, classes = read_emoji(self.root, self.split)
         self.metainfo = dict(classes=classes)
-        self.photos = images_in(photos)
-        folders = [Path(root).expanduser() / "images" / style for style in styles]
-        found = [
-            (n, folder / f"{item.id}.png")
-            for folder in folders
-            for n, item in enumerate(self.emoji)
-        ]
+        self._photos = images_in(self.photos)
+        folder = Path(self.root).expanduser() / "images"
         there = Listing()
+        found = [
+            (number, folder / style / f"{item.id}.png")
+            for style in self.styles
+            for number, item in enumerate(self.emoji)
+        ]
         self.items = [(number, path) for number, path in found if str(path) in there]
         ensure(
             self.items,
-            f"No style of {list(styles)} has an image of the split '{split}' in '{root}/images'.",
+            f"No style of {list(self.styles)} has an image of the split '{self.split}' in "
+            f"'{self.root}/images'.",
         )
-        self.length = length
-        self.size = size
-        self.count = tuple(count)
-        self.side = tuple(side)
-        self.boxes = boxes
-        self.general = tuple(general)
-        self.augmented = augmented
-        self.pale = pale
-        self.seed = [seed, ("train", "val", "test").index(split)]
-        self.cache = None if cache is None else Path(cache).expanduser() / self._name(settings)
+        self._seed = [self.seed, ("train", "val", "test").index(self.split)]
+        self._cache = self.cache and Path(self.cache).expanduser() / self._name(settings)
 
     def __getstate__(self) -> Plain:
         # The open cache file is not copied to worker processes: each opens the file itself.
@@ -159,7 +151,7 @@ class EmojiScenes(Dataset):
     def _name(self, settings: Plain) -> str:
         """Return the name of the cache file, with a hash of the settings, the words and the
         images."""
-        files = [*map(Path, self.photos), *(path for _, path in self.items)]
+        files = [*self._photos, *(path for _, path in self.items)]
         about = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
         words = repr(
             (sorted((name, str(value)) for name, value in settings.items()), self.emoji, about)
@@ -169,7 +161,7 @@ class EmojiScenes(Dataset):
         )
 
     def __getitem__(self, index: int) -> Plain:
-        if self.cache is None:
+        if self._cache is None:
             return self._sample(index)
         row = self._rows[index]
         if not row["drawn"]:  # no lock: processes that draw one sample at once write equal pixels
@@ -194,8 +186,7 @@ class EmojiScenes(Dataset):
             pixels = (*several, 3, self.size, self.size)
             kinds += [("box_inputs", "u1", pixels), ("box_caption", f"S{_WORDS}", several)]
             kinds += [("box_count", "i8")] if several else []
-        path = self.cache
-        assert path is not None
+        path = Path(self._cache or "")
         if not path.is_file():
             with replacing(path) as temporary, open(temporary, "wb") as file:
                 size = np.dtype(kinds).itemsize * self.length
@@ -214,9 +205,7 @@ class EmojiScenes(Dataset):
             caption=enumerated([names[i] for i in rng.permutation(len(names))]),
         )
         if self.boxes:
-            chosen = scene.objects[: self.boxes]
-            if self.boxes == 1:
-                chosen = [scene.objects[int(rng.integers(len(scene.objects)))]]
+            chosen = chosen_boxes(scene.objects, self.boxes, rng.integers)
             cuts = [
                 (self._cut(scene, placed), self._words(rng, self.emoji[placed.emoji], box=True))
                 for placed in chosen
@@ -237,7 +226,7 @@ class EmojiScenes(Dataset):
         return self._draw(index)[0]
 
     def _draw(self, index: int) -> tuple[Scene, np.random.Generator]:
-        rng = np.random.default_rng([*self.seed, index])
+        rng = np.random.default_rng([*self._seed, index])
         image = self._background(rng)
         objects: list[Placed] = []
         wanted = int(rng.integers(self.count[0], self.count[1] + 1))
@@ -259,7 +248,7 @@ class EmojiScenes(Dataset):
         return Scene(image, objects), rng
 
     def _background(self, rng: np.random.Generator) -> np.ndarray:
-        photo = open_image(self.photos[int(rng.integers(len(self.photos)))])
+        photo = open_image(self._photos[int(rng.integers(len(self._photos)))])
         side = int(min(photo.size) * rng.uniform(0.5, 1.0))
         left, top = (int(rng.integers(whole - side + 1)) for whole in photo.size)
         crop = photo.resize(

@@ -6,12 +6,12 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from hypvision.data.usage import Usage
 from hypvision.io.checks import whole_number
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import HypvisionError, some
 from hypvision.io.files import name_of, on_disk
 from hypvision.io.images import is_hidden, why_no_image
 
@@ -88,7 +88,8 @@ def class_images(root: Path, classes: Sequence[str], usage: Usage) -> dict[str, 
     read twice, even if links lead to it several times.
 
     Raises:
-        HypvisionError: the folders of two classes are the same folder, by a link.
+        HypvisionError: a class has no images; or the folders of two classes are the same folder, by
+            a link.
     """
     places: dict[str, str] = {os.path.realpath(root): ""}
     for name in classes:
@@ -99,7 +100,15 @@ def class_images(root: Path, classes: Sequence[str], usage: Usage) -> dict[str, 
                 "Remove the link."
             )
     seen = set(places)
-    return {name: _images_below(root, name, seen, usage) for name in classes}
+    found = {name: _images_below(root, name, seen, usage) for name in classes}
+    empty = [name for name in classes if not found[name]]
+    if empty:
+        raise HypvisionError(
+            f"The data folder '{root}' has a class without images: {some(empty, 5)}. Expected: "
+            f"files such as '{root}/{empty[0]}/0001.jpg'. Remove empty folders, or check that "
+            f"unpacking has finished. {usage if usage.left_out() else ''}"
+        )
+    return found
 
 
 def _images_below(root: Path, name: str, seen: set[str], usage: Usage) -> list[str]:
@@ -155,6 +164,12 @@ class Listing:
         place, files = self._files[folder]
         found = files.get(name) or files.get(composed(name))
         return None if found is None else os.path.join(place, found)
+
+    def find_all(self, paths: Iterable[str]) -> tuple[list[str], list[str]]:
+        """Return the paths as the disk spells them, and those of them at which there is no file."""
+        pairs = [(path, self.find(path)) for path in paths]
+        missing = [path for path, there in pairs if there is None]
+        return [there or path for path, there in pairs], missing
 
     def __contains__(self, path: str) -> bool:
         return self.find(path) is not None

@@ -19,14 +19,14 @@ from timm.data import ImageNetInfo, auto_augment, create_transform
 from torch.utils.data import Dataset
 from torchvision import datasets as tv_datasets
 from torchvision import transforms as tv_transforms
+from torchvision.transforms.v2 import functional
 
-from hypvision.data.annotations import some
 from hypvision.data.classes import MAX_CLASSES, check_classes
 from hypvision.data.depth import find_white
 from hypvision.data.folders import Listing, check_depth, class_images, class_names, natural
 from hypvision.data.usage import Usage
 from hypvision.io.checks import ensure, one_of, refuse, whole_number
-from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.errors import HypvisionError, did_you_mean, explaining, some
 from hypvision.io.files import inside, on_disk, read_lines, why_no_file
 from hypvision.io.images import WHITE, check_normalisation, open_channels, open_image
 from hypvision.io.shipped import where_data_come_from
@@ -38,7 +38,7 @@ CIFAR_LAYOUT = {
 }
 
 
-def build_transform(config: Plain | Callable) -> Callable:
+def build_transform(config: Plain | Callable | None) -> Callable:
     """Build timm's image transform from its keyword arguments.
 
     Args:
@@ -49,15 +49,24 @@ def build_transform(config: Plain | Callable) -> Callable:
             are), the image is padded by so many pixels, cropped at random and flipped; arguments
             that shape timm's crop (``scale``, ``ratio``, ``train_crop_mode``) are then an error.
             ``pad_mode`` says what is padded with: "reflect", the default, or "constant", which is
-            black. A callable is returned as it is.
+            black. A callable is returned as it is. None: the pixels, uint8 (3, H, W).
     """
+    if config is None:
+        return functional.pil_to_tensor
     if callable(config):
         return config
     config = {
         key: tuple(value) if isinstance(value, list) else value for key, value in config.items()
     }
     pad_crop = config.pop("pad_crop", None)
-    try:
+    with explaining(
+        lambda error: (
+            "The config has a 'transform' that timm.data.create_transform does not accept: "
+            f"{error}. Its arguments are listed in timm's documentation; ours adds 'pad_crop' and "
+            "'pad_mode'."
+        ),
+        TypeError,
+    ):
         if pad_crop is None:
             return _with_safe_posterize(create_transform(**config))
         training = "'pad_crop' is an augmentation: use it in a transform that has is_training=True."
@@ -72,12 +81,6 @@ def build_transform(config: Plain | Callable) -> Callable:
         pad_mode = config.pop("pad_mode", "reflect")
         one_of(("reflect", "constant"), pad_mode=pad_mode)
         _, secondary, final = create_transform(**config, separate=True)
-    except TypeError as error:
-        raise HypvisionError(
-            "The config has a 'transform' that timm.data.create_transform does not accept: "
-            f"{error}. Its arguments are listed in timm's documentation; ours adds 'pad_crop' and "
-            "'pad_mode'."
-        ) from error
     size = config.get("input_size", 224)
     primary = [
         tv_transforms.Resize(size),  # else the crop would show only a scrap of a larger image
@@ -258,7 +261,7 @@ class ImageFolderDataset(_ImageDataset):
             samples, found = self._scan_named(folders, names)
         elif ann_file is None:
             # If the classes are those of another folder, this one may lack some of them.
-            partial = isinstance(classes, str | Path) and classes != "imagenet"
+            partial = isinstance(classes, StrPath) and classes != "imagenet"
             samples, found = self._scan_folders(names, partial)
         else:
             samples, found = self._scan_list(Path(ann_file), names)
@@ -274,7 +277,7 @@ class ImageFolderDataset(_ImageDataset):
             return None
         if classes == "imagenet":
             return imagenet_classes()
-        names = list(map(str, classes)) if not isinstance(classes, str | Path) else None
+        names = list(map(str, classes)) if not isinstance(classes, StrPath) else None
         if names is None:
             check_root(str(classes))
             names = self._sorted(class_names(Path(str(classes)).expanduser(), Usage(str(classes))))
@@ -295,15 +298,13 @@ class ImageFolderDataset(_ImageDataset):
             )
         return names
 
-    def _found(self) -> str:
-        return f"Found: {some(sorted(path.name for path in self.root.iterdir()), 5) or 'nothing'}."
-
     def _scan_folders(
         self, classes: Sequence[str] | None, partial: bool
     ) -> tuple[list[tuple[str, int]], list[str]]:
         found = class_names(self.root, self.usage, None if partial else classes, classes or ())
         wanted = self._sorted(found) if classes is None else list(classes)
-        unknown = sorted(set(found) - set(wanted)) if partial else []
+        # Without ``partial`` all that was found is wanted.
+        unknown = sorted(set(found) - set(wanted))
         missing = [] if partial else sorted(set(wanted) - set(found))
         lacks = f"no folder for the classes {some(missing, 5)}" if missing else "no sub-folders"
         refuse(
@@ -314,23 +315,16 @@ class ImageFolderDataset(_ImageDataset):
                 "model is trained on.",
             ),
             (
-                missing or not found or not wanted,
+                missing or not found,
                 f"The data folder '{self.root}' has {lacks}. Expected: one folder a class with its "
-                f"images, e.g. '{self.root}/cat/0001.jpg'. {self._found()}",
+                f"images, e.g. '{self.root}/cat/0001.jpg'. Found: "
+                f"{some(sorted(os.listdir(self.root)), 5)}.",
             ),
         )
         if classes is None:
             check_depth(self.root, wanted)
         images = class_images(self.root, sorted(found), self.usage)
-        empty = [name for name, paths in images.items() if not paths]
-        ensure(
-            not empty,
-            f"The data folder '{self.root}' has a class without images: {some(empty, 5)}. "
-            f"Expected: files such as '{self.root}/{''.join(empty[:1])}/0001.jpg'. Remove empty "
-            "folders, or check that unpacking has finished. "
-            f"{self.usage if self.usage.left_out() else ''}",
-        )
-        labels = {name: label for label, name in enumerate(wanted)}
+        labels = dict(zip(wanted, range(len(wanted))))
         return [(path, labels[name]) for name, paths in images.items() for path in paths], wanted
 
     def _scan_named(

@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from hypvision.data.annotations import some
 from hypvision.data.folders import composed
 from hypvision.data.usage import Usage
 from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import HypvisionError, some
 from hypvision.io.images import (
     SUFFIXES,
     image_kind,
@@ -54,8 +53,7 @@ def files_below(root: StrPath, usage: Usage, kind: str) -> list[Path]:
             path = folder / entry.name
             if is_hidden(entry.name):
                 hidden = [file for file in (path, *path.rglob("*")) if is_image(file)]
-                if hidden:
-                    usage.leave_out(kind, "hidden", path, len(hidden))
+                usage.leave_out(kind, "hidden", path, len(hidden))
             elif entry.is_dir():
                 folders.insert(0 if entry.is_symlink() else len(folders), path)
             elif entry.is_file():

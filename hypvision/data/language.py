@@ -15,7 +15,7 @@ import logging
 import mmap
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol
 
@@ -29,7 +29,7 @@ from hypvision.checkpoints.sources import offline
 from hypvision.checkpoints.types import StateDict
 from hypvision.data.usage import Usage
 from hypvision.io.checks import at_least, ensure, one_of
-from hypvision.io.errors import HypvisionError, one_line, require
+from hypvision.io.errors import HypvisionError, explaining, one_line, require
 from hypvision.io.files import check_regular, parse_json, read_text, replacing, write_json
 from hypvision.io.records import positive, read_record
 from hypvision.io.types import StrPath
@@ -73,18 +73,19 @@ class _Pretrained:
 
     def __init__(self, name: str):
         transformers = require("transformers", "lm")
-        try:
-            self.inner = transformers.AutoTokenizer.from_pretrained(
-                name, trust_remote_code=False, local_files_only=offline()
-            )
-        except Exception as error:  # transformers raises errors of many classes for damaged files
-            raise HypvisionError(
+        # transformers raises errors of many classes for damaged files
+        with explaining(
+            lambda error: (
                 f"The tokenizer '{name}' cannot be loaded ({one_line(error)}). Give 'byte', a "
                 "folder with a tokenizer of transformers, or a name on the hub that you have "
                 "access to. Llama's tokenizers are gated: ask for access on their page, or take a "
                 "free one, such as 'HuggingFaceTB/SmolLM2-135M' with vocab_size=49152 "
                 "(configs/helm/README.md has the config)."
-            ) from error
+            )
+        ):
+            self.inner = transformers.AutoTokenizer.from_pretrained(
+                name, trust_remote_code=False, local_files_only=offline()
+            )
         self.name = name
         self.vocab_size = len(self.inner)
         first = [self.inner.bos_token_id, self.inner.eos_token_id, self.inner.cls_token_id, 0]
@@ -119,12 +120,19 @@ def documents(
     or several (a ``*.txt`` file is one document, or several with a ``separator``; ``*.jsonl`` has
     one a line and ``*.parquet`` one a row, whose text is in ``field``), or
     ``hf:NAME[:CONFIG[:SPLIT]]``, a data set of the hub, which is streamed."""
-    for entry in [source] if isinstance(source, (str, Path)) else source:
-        if str(entry).startswith("hf:"):
-            yield from _hub(str(entry)[3:], field)
+    for entry in _entries(source):
+        if entry.startswith(_HUB):
+            yield from _hub(entry.removeprefix(_HUB), field)
             continue
-        for path in _files(str(entry)):
+        for path in _files(entry):
             yield from _file(path, field, separator)
+
+
+_HUB = "hf:"
+
+
+def _entries(source: StrPath | Sequence[StrPath]) -> list[str]:
+    return [str(source)] if isinstance(source, (str, Path)) else list(map(str, source))
 
 
 def _files(entry: str) -> list[Path]:
@@ -141,15 +149,15 @@ def _files(entry: str) -> list[Path]:
     return found
 
 
-@contextmanager
-def _reading(what: str, field: str) -> Iterator[None]:
-    try:
-        yield
-    except (KeyError, ValueError) as error:
-        raise HypvisionError(
+def _reading(what: str, field: str) -> AbstractContextManager[None]:
+    return explaining(
+        lambda error: (
             f"{what} cannot be read as text with the field '{field}' ({type(error).__name__}: "
             f"{error}). Name the field that holds the text, and save the text as UTF-8."
-        ) from error
+        ),
+        KeyError,
+        ValueError,
+    )
 
 
 def _file(path: Path, field: str, separator: str | None) -> Iterator[str]:
@@ -185,12 +193,12 @@ def _texts(rows: Iterable[Any], field: str) -> Iterator[str]:
 def _hub(name: str, field: str) -> Iterator[str]:
     datasets = require("datasets", "eval")
     path, config, split = (name.split(":") + ["", ""])[:3]
-    try:
+    with explaining(
+        lambda error: f"The data set '{path}' cannot be loaded: {str(error).splitlines()[0]}",
+        OSError,
+        ValueError,
+    ):
         rows = datasets.load_dataset(path, config or None, split=split or "train", streaming=True)
-    except (OSError, ValueError) as error:
-        raise HypvisionError(
-            f"The data set '{path}' cannot be loaded: {str(error).splitlines()[0]}"
-        ) from error
     with _reading(f"The data set '{path}'", field):
         yield from _texts(rows, field)
 
@@ -256,15 +264,12 @@ class PackedText(Dataset):
         self.rows = rows[:limit]
         self.usage = Usage(str(source))
         kept = sum(size for _, size in pieces)
-        for kind, used, left, reason, what in (
-            ("documents", len(sizes), 0, "", ""),
-            ("tokens", kept, int(sizes.sum()) - kept, f"tail='{tail}'",
-             "ends of documents longer than a row"),
-            ("rows", len(self.rows), len(rows) - len(self.rows), f"limit={limit}", "the last"),
-        ):  # fmt: skip
-            self.usage.use(kind, used)
-            if left:
-                self.usage.leave_out(kind, reason, what, left)
+        ends = "ends of documents longer than a row"
+        self.usage.use("documents", len(sizes))
+        self.usage.use("tokens", kept)
+        self.usage.leave_out("tokens", f"tail='{tail}'", ends, int(sizes.sum()) - kept)
+        self.usage.use("rows", len(self.rows))
+        self.usage.leave_out("rows", f"limit={limit}", "the last", len(rows) - len(self.rows))
         ensure(self.rows, f"The text at '{source}' has fewer than two tokens. Give more text.")
         self.metainfo = dict(tokens_per_byte=float((sizes.sum() - len(sizes)) / max(self.bytes, 1)))
 
@@ -304,8 +309,7 @@ def _tokenized(
     In a distributed training the first process of each machine tokenizes, while the others wait for
     it.
     """
-    entries = [source] if isinstance(source, (str, Path)) else list(source)
-    local = [str(entry) for entry in entries if not str(entry).startswith("hf:")]
+    local = [entry for entry in _entries(source) if not entry.startswith(_HUB)]
     files = [path for entry in local for path in _files(entry)]
     # The name of the cache file is a hash of all that the tokens depend on: the texts' files with
     # their sizes and times of modification, and the tokenizer.
@@ -315,15 +319,10 @@ def _tokenized(
     flat = base.with_suffix(".bin")
     facts = base.with_suffix(".json")
     dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
-    several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-    try:
-        first = not several or os.environ.get("LOCAL_RANK", str(dist.get_rank())) == "0"
+    with _before_others() as first:
         if first and _stored(flat, facts, dtype) is None:
             texts = documents(source, field, separator)
             _write_tokens(flat, facts, source, texts, tokenizer, dtype)
-    finally:
-        if several:
-            dist.barrier()
     found = _stored(flat, facts, dtype)
     if found is None:
         raise HypvisionError(
@@ -333,6 +332,18 @@ def _tokenized(
     with flat.open("rb") as file:
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return np.frombuffer(content, dtype=dtype), np.asarray(found.sizes), found.bytes
+
+
+@contextmanager
+def _before_others() -> Iterator[bool]:
+    """Context at whose end the processes of a training wait for each other; it says whether this
+    one is the first of its machine."""
+    several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    try:
+        yield not several or os.environ.get("LOCAL_RANK", str(dist.get_rank())) == "0"
+    finally:
+        if several:
+            dist.barrier()
 
 
 class _Facts(NamedTuple):

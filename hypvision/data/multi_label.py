@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from mmengine.registry import DATASETS
 
-from hypvision.data.annotations import name_difference, some
+from hypvision.data.annotations import name_difference
 from hypvision.data.classes import check_classes
 from hypvision.data.depth import find_white
 from hypvision.data.folders import Listing
@@ -23,12 +23,13 @@ from hypvision.data.tables import (
     ONES,
     ZEROS,
     known_labels,
+    marked,
     read_cells,
     split_labels,
 )
 from hypvision.data.usage import Usage
 from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import HypvisionError, some
 from hypvision.io.files import inside
 from hypvision.io.records import read_json_lines
 from hypvision.io.types import Plain, StrPath
@@ -81,7 +82,7 @@ class MultiLabelDataset(_ImageDataset):
         rows, names, columns, notes = read_table(ann_file, separator)
         self._columns = names if columns else None
         source = ""
-        if isinstance(classes, str | Path):
+        if isinstance(classes, StrPath):
             names = read_table(classes, separator).names
             source = f"the table '{classes}'"
         elif classes is not None:
@@ -89,10 +90,8 @@ class MultiLabelDataset(_ImageDataset):
             names = list(check_classes(enumerate(classes), source, "Correct the list.").values())
         self.table = str(ann_file)
         self._check_columns(names, source)
-        self.paths = inside([self.root / image for image in rows], self.root)
-        there = Listing()
-        missing = [path for path in self.paths if path not in there]
-        self.paths = [there.find(path) or path for path in self.paths]
+        paths = inside([self.root / image for image in rows], self.root)
+        self.paths, missing = Listing().find_all(paths)
         ensure(
             not missing,
             f"{len(missing)} of the {len(rows)} images of '{ann_file}' do not exist, such as "
@@ -102,10 +101,9 @@ class MultiLabelDataset(_ImageDataset):
         places = {name: place for place, name in enumerate(names)}
         for image, found in rows.items():
             known_labels(found, places, f"'{ann_file}' gives the image '{image}'")
-        self.labels = np.array(
-            [[name in found for name in names] for found in map(set, rows.values())],
-            dtype=np.float32,
-        )
+        self.labels = np.zeros((len(rows), len(names)), dtype=np.float32)
+        for own, found in zip(self.labels, rows.values()):
+            own[[places[name] for name in found]] = 1
         self.metainfo = dict(classes=tuple(names))
         self.usage = Usage(ann_file)
         self.usage.notes += notes
@@ -170,6 +168,7 @@ def read_table(path: StrPath, separator: str | None = None) -> Table:
     rows: dict[str, list[str]] = {}
     for number, (image, labels) in lines:
         twice = f"the image '{image}' is listed twice. Remove one of the two lines."
+        ensure(image, f"'{path}', line {number}: no image is named. {_FORMS}.")
         ensure(image not in rows, f"'{path}', line {number}: {twice}")
         rows[image] = labels
     columns = bool(names)
@@ -186,21 +185,21 @@ def _of_csv(
     """Return the rows with their line numbers, and the class names if the header has them, else
     none."""
     cells = read_cells(path, _FORMS)
-    known = [name for name in IMAGE_COLUMNS if name in cells.head][:1]
-    names = [name for name in cells.head if name not in known]
-    begin = f"begins with '{','.join(cells.head):.80}'"
-    ensure(known and names, f"The table '{path}' {begin}. {_FORMS}.")
+    begin = f"The table '{path}' begins with '{','.join(cells.head):.80}'"
+    image = next((name for name in IMAGE_COLUMNS if name in cells.head), None)
+    ensure(image is not None and len(cells.head) > 1, f"{begin}. {_FORMS}.")
+    names = [name for name in cells.head if name != image]
     rows = [(number, f"'{path}', line {number}", row) for number, row in cells.rows]
-    for _, where, row in rows:
-        ensure(row[known[0]], f"{where}: no image is named. {_FORMS}.")
     if len(names) == 1 and names[0] in LABEL_COLUMNS:
         found = split_labels([(where, row[names[0]]) for _, where, row in rows], separator, notes)
         names = []
     else:
         found = [_ones(row, names, where) for _, where, row in rows]
-    images = [row[known[0]] for _, _, row in rows]
-    pairs = [(line, _Labelled(*pair)) for (line, _, _), pair in zip(rows, zip(images, found))]
-    return pairs, names
+    lines = [
+        (number, _Labelled(row[str(image)], labels))
+        for (number, _, row), labels in zip(rows, found)
+    ]
+    return lines, names
 
 
 def _ones(row: dict[str, str], names: Sequence[str], where: str) -> list[str]:
@@ -208,4 +207,4 @@ def _ones(row: dict[str, str], names: Sequence[str], where: str) -> list[str]:
     for name in names:
         known = row[name].lower() in (*ONES, *ZEROS)
         ensure(known, f"{where}: '{row[name]:.40}' is neither 1 nor 0. {_FORMS}.")
-    return [name for name in names if row[name].lower() in ONES]
+    return marked(row, names)

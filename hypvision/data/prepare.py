@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from hypvision.data.label_maps import check_size, read_label_map
 from hypvision.data.masks import decode
 from hypvision.data.published import read_matlab, read_rows
 from hypvision.io.checks import ensure, one_of
-from hypvision.io.errors import HypvisionError, one_line, require
+from hypvision.io.errors import HypvisionError, explaining, one_line, require
 from hypvision.io.files import (
     below,
     check_output_folder,
@@ -56,7 +56,7 @@ from hypvision.io.files import (
     write_same,
 )
 from hypvision.io.images import image_kind, open_image, read_labels, shown_size, write_image
-from hypvision.io.types import StrPath
+from hypvision.io.types import Plain, StrPath
 
 # name of an image, its path, the path of the file with its labels, a function that reads these
 Item = tuple[str, Path, Path, Callable[[], np.ndarray]]
@@ -105,16 +105,11 @@ def _names(path: Path) -> list[str]:
     ]
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except HypvisionError:
-        raise
-    except Exception as error:  # pycocotools raises errors of many classes for damaged annotations
-        raise HypvisionError(
-            f"'{path}' cannot be read ({one_line(error)}). Replace it by an intact copy."
-        ) from error
+def _reading(path: Path) -> AbstractContextManager[None]:
+    # pycocotools raises errors of many classes for damaged annotations.
+    return explaining(
+        lambda error: f"'{path}' cannot be read ({one_line(error)}). Replace it by an intact copy."
+    )
 
 
 def _ade847(source: Path) -> Iterator[Item]:
@@ -216,15 +211,11 @@ PREPARED: dict[str, tuple[Callable[[Path], Iterator[Item]], str, int | None]] = 
 
 def _cifar(name: str, source: Path) -> Iterator[Picture]:
     for part in ("train", "test"):
-        data = CIFARDataset(str(source), _as_it_is, train=part == "train", name=name)
+        data = CIFARDataset(str(source), lambda image: image, train=part == "train", name=name)
         for number, label in enumerate(data.labels):
             image = data.read(number)
             class_name = data.metainfo["classes"][label]
             yield f"{part}/{class_name}/{number:05d}.png", partial(write_image, image, format="PNG")
-
-
-def _as_it_is(image: Image.Image) -> Image.Image:
-    return image
 
 
 def _tiny_imagenet(source: Path) -> Iterator[Picture]:
@@ -263,13 +254,8 @@ ARCHIVES: dict[str, Callable[[Path], Iterator[Picture]]] = {
 NAMES = (*PREPARED, *FOLDERS, *ARCHIVES, "ade-panoptic")
 
 
-def _prepare_folders(name: str, source: Path, out: Path) -> int:
-    with archives.unpacked(name, source) as folder:
-        return _write_all(name, FOLDERS[name](folder), source, out)
-
-
 def _prepare_ade_panoptic(source: Path, out: Path) -> int:
-    segments: list[dict[str, Any]] = []
+    segments: list[Plain] = []
     pictures = archives.ade_panoptic(source, segments)
     written = _write_all("ade-panoptic", pictures, source, out) // 2
     content = archives.panoptic_json(segments)
@@ -299,7 +285,8 @@ def prepare(name: str, source: StrPath, out: StrPath) -> int:
     source = _need(Path(source).expanduser())
     out = Path(out).expanduser()
     if name in FOLDERS:
-        return _prepare_folders(name, source, out)
+        with archives.unpacked(name, source) as folder:
+            return _write_all(name, FOLDERS[name](folder), source, out)
     if name == "ade-panoptic":
         return _prepare_ade_panoptic(source, out)
     if name in ARCHIVES:

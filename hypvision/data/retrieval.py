@@ -24,10 +24,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from mmengine.registry import DATASETS
 
-from hypvision.data.annotations import some
 from hypvision.data.classes import check_classes
 from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.errors import HypvisionError, did_you_mean, some
 from hypvision.io.files import inside
 from hypvision.io.records import parse, read_record
 from hypvision.io.types import Plain
@@ -71,28 +70,26 @@ class _RetrievalDataset(_ImageDataset):
         place = {key: label for label, key in enumerate(classes)}
         chosen = [(str(self.root / path), place[key]) for path, key in rows if key in place]
         inside([path for path, _ in chosen], self.root)
-        there = Listing()
-        absent = [path for path, _ in chosen if path not in there]
-        chosen = [(there.find(path) or path, label) for path, label in chosen]
-        if not chosen or absent:
-            what = f"images of the split '{split}'"
+        paths, absent = Listing().find_all([path for path, _ in chosen])
+        what = f"images of the split '{split}'"
+        if not chosen:
+            raise self._missing(f"The lists in '{self.root}' name no {what}.")
+        if absent:
             raise self._missing(
                 f"{len(absent)} of the {len(chosen)} {what} are missing in '{self.root}', the "
                 f"first is '{absent[0]}'."
-                if absent
-                else f"The lists in '{self.root}' name no {what}."
             )
-        found = (len(chosen), len(classes))
-        if found != self.published[split]:
-            images, count = self.published[split]
+        images, count = self.published[split]
+        if (len(chosen), len(classes)) != (images, count):
             warnings.warn(
-                f"{self.title}, {split}: {found[0]} images of {found[1]} classes in '{self.root}', "
-                f"published are {images} of {count}. Results cannot be compared with others.",
+                f"{self.title}, {split}: {len(chosen)} images of {len(classes)} classes in "
+                f"'{self.root}', published are {images} of {count}. Results cannot be compared "
+                "with others.",
                 stacklevel=2,
             )
         self.usage = Usage(self.root)
         names, ancestors = zip(*classes.values())
-        self.fill(chosen, names, kind="images")
+        self.fill(list(zip(paths, (label for _, label in chosen))), names, kind="images")
         self.metainfo |= dict(ancestors=ancestors, queries=queries)
 
     @abstractmethod
@@ -305,9 +302,8 @@ def _in_file(name: str, kind: Any) -> Any:
     path, _, key = name.rpartition(":") if ".json:" in name else (name, "", "")
     if not key:
         return read_record(kind, path, advice)
-    content = read_record(dict[str, Any], path, advice)
-    if key not in content:
-        raise HypvisionError(f"'{path}' has no '{key}'.{did_you_mean(key, content)} {advice}")
+    content = read_record(Plain, path, advice)
+    ensure(key in content, f"'{path}' has no '{key}'.{did_you_mean(key, content)} {advice}")
     return parse(kind, content[key], f"'{name}'", advice=advice)
 
 

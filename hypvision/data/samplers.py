@@ -11,6 +11,7 @@ import timm.data.distributed_sampler as timm_samplers
 from mmengine.dist import get_dist_info, sync_random_seed
 from mmengine.registry import DATA_SAMPLERS
 
+from hypvision.data.usage import classes_of
 from hypvision.io.checks import at_least, between, ensure, one_of
 from hypvision.io.errors import HypvisionError
 
@@ -60,11 +61,11 @@ class MPerClassBatchSampler:
             "train_dataloader.batch_size to a multiple of train_dataloader.batch_sampler.m.",
         )
         one_of(("error", "repeat", "drop"), short_classes=short_classes)
-        names = (getattr(sampler.dataset, "metainfo", None) or {}).get("classes")
+        names = classes_of(sampler.dataset)
         members = members_of(sampler.dataset)
         short = [label for label, indices in members.items() if len(indices) < m]
         if short and short_classes == "error":
-            name = names[short[0]] if names is not None else short[0]
+            name = names[short[0]] if names else short[0]
             raise HypvisionError(
                 f"The class '{name}' has {len(members[short[0]])} images, fewer than the {m} that "
                 f"a batch takes of each class ({len(short)} such classes). Set "
@@ -173,12 +174,12 @@ class BalancedSampler:
 def class_numbers(dataset: Any) -> np.ndarray:
     """Return the label of each sample of a data set, int (N,)."""
     labels = np.asarray(getattr(dataset, "labels", ()))
-    if labels.ndim != 1 or not len(labels):
-        raise HypvisionError(
-            "Classes are counted and balanced by the labels of the training data, one per image, "
-            f"which {type(dataset).__name__} does not have. Leave out class_weights='balanced' and "
-            "the sampler, or use a data set such as ImageFolderDataset."
-        )
+    ensure(
+        labels.ndim == 1 and len(labels),
+        "Classes are counted and balanced by the labels of the training data, one per image, "
+        f"which {type(dataset).__name__} does not have. Leave out class_weights='balanced' and "
+        "the sampler, or use a data set such as ImageFolderDataset.",
+    )
     return labels
 
 

@@ -22,7 +22,8 @@ from tqdm import tqdm
 
 from hypvision.checkpoints.sources import home
 from hypvision.data.remote import RemoteFile
-from hypvision.io.errors import HypvisionError
+from hypvision.io.checks import ensure
+from hypvision.io.errors import HypvisionError, explaining
 from hypvision.io.files import parse_json, read_json, write_json
 from hypvision.io.records import parse
 
@@ -149,16 +150,13 @@ def _read(place: Any) -> dict[str, dict[str, Counted]]:
     """The counts in a file, by their kind; none where there is no file."""
     if not place.is_file():
         return {}
-    try:
+    with explaining(lambda error: f"'{place}' is damaged ({error}). Replace it.", ValueError):
         content = (
             parse_json(place.read_text()) if isinstance(place, RemoteFile) else read_json(place)
         )
-    except ValueError as error:
-        raise HypvisionError(f"'{place}' is damaged ({error}). Replace it.") from error
     tables = parse(dict[str, dict[str, Counted]], content, f"'{place}'", advice="Remove it.")
     counted = [one for table in tables.values() for one in table.values()]
-    if not all(map(_is_possible, counted)):
-        raise HypvisionError(f"'{place}' has counts that cannot be. Remove it.")
+    ensure(all(map(_is_possible, counted)), f"'{place}' has counts that cannot be. Remove it.")
     return tables
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import tarfile
 import zlib
 from collections import Counter
@@ -34,17 +35,15 @@ from mmengine.dist import get_dist_info
 from mmengine.registry import DATASETS
 from PIL import Image
 from torch.utils.data import IterableDataset, get_worker_info
-from torchvision.transforms.v2 import functional
 
-from hypvision.data.annotations import some
-from hypvision.data.caption_folder import box_fields
+from hypvision.data.caption_folder import box_fields, chosen_boxes
 from hypvision.data.image_folder import build_transform
 from hypvision.data.remote import RemoteFile, is_remote
 from hypvision.data.shard_index import INDEX, correct, count_shards
 from hypvision.data.usage import Usage
 from hypvision.data.words import split_words
 from hypvision.io.checks import at_least, between, ensure, whole_number
-from hypvision.io.errors import HypvisionError, require
+from hypvision.io.errors import HypvisionError, explaining, require, some
 from hypvision.io.files import parse_json, read_lines, why_no_file
 from hypvision.io.images import FORMATS, MAX_PIXELS, to_rgb
 from hypvision.io.types import Plain, StrPath
@@ -115,7 +114,7 @@ class _Shards(IterableDataset):
             "val_evaluator=None), or validate on a folder.",
         )
         self.paths = find_shards(shards)
-        self.transform = None if transform is None else build_transform(transform)
+        self.transform = build_transform(transform)
         self.shuffle = shuffle
         self.seed = seed
         self.place = str(self.paths[0].parent)
@@ -260,15 +259,13 @@ class _Shards(IterableDataset):
             )
 
     def _decoded(self, path: Path, sample: Plain, rng: np.random.Generator) -> Plain:
-        try:
-            return self._sample(sample, rng)
-        except HypvisionError:
-            raise
-        except Exception as error:
-            raise HypvisionError(
+        with explaining(
+            lambda error: (
                 f"The sample '{sample['__key__']}' of the shard '{path}' cannot be read: {error}. "
                 "Write the shard without it."
-            ) from error
+            )
+        ):
+            return self._sample(sample, rng)
 
     def _inputs(self, data: bytes) -> torch.Tensor:
         with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
@@ -277,7 +274,7 @@ class _Shards(IterableDataset):
                     f"{opened.width} x {opened.height} pixels, more than {MAX_PIXELS:,} in all"
                 )
             image = to_rgb(opened)
-        return functional.pil_to_tensor(image) if self.transform is None else self.transform(image)
+        return self.transform(image)
 
 
 @DATASETS.register_module()
@@ -334,10 +331,7 @@ class CaptionShards(_Shards):
         data: Any = _image_of(sample, "child.") or _image_of(sample)
         found = dict(inputs=self._inputs(data), caption=_caption(sample))
         if self.boxes:
-            names = _parents(sample)
-            chosen = names[: self.boxes]
-            if self.boxes == 1:
-                chosen = [names[int(rng.integers(len(names)))]]
+            chosen = chosen_boxes(_parents(sample), self.boxes, rng.integers)
             cuts = [self._box(sample, f"{name}.") for name in chosen]
             found |= box_fields(cuts, self.boxes)
         if self.subreddits and rng.random() < self.subreddits:
@@ -346,7 +340,7 @@ class CaptionShards(_Shards):
                 found["caption"] = f"{split_words(str(subreddit))} : {found['caption']}"
         return found
 
-    def _box(self, sample: dict[str, Any], name: str) -> tuple[torch.Tensor, str]:
+    def _box(self, sample: Plain, name: str) -> tuple[torch.Tensor, str]:
         """Return the pixels and the words of a box, whose files' names begin with ``name``."""
         data: Any = _image_of(sample, name)
         return self._inputs(data), _caption(sample, name)
@@ -433,23 +427,26 @@ def _files(path: Path, ended: list[list[str]], images: bool) -> Iterator[Plain]:
     is added to ``ended``."""
     packed = not path.name.endswith(".tar")
     opened: Any = tarfile.open
-    size = float("inf") if packed else path.stat().st_size
     name = "the first"
-    unpacked: Any = gzip.open if packed else nullcontext
+    # A compressed file is read whole, and its own size says nothing about that of its content.
+    unpacked: Any = nullcontext
+    size: float = path.stat().st_size
+    largest = size
+    if packed:
+        unpacked = gzip.open
+        size = math.inf
+        largest = _LARGEST
     try:
         with (
             path.open("rb") as raw,
             unpacked(raw) as file,
             opened(mode="r:", fileobj=_Watched(file)) as tar,
         ):
-            for member in tar:
-                if not member.isreg():
-                    continue
+            for member in filter(tarfile.TarInfo.isreg, tar):
                 name = member.name
-                if packed and member.size > _LARGEST:
-                    raise tarfile.ReadError("a file too large for a sample")
-                if member.offset_data + member.size > size:
-                    raise tarfile.ReadError("unexpected end of data")
+                end = member.offset_data + member.size
+                if end > size or member.size > largest:
+                    raise tarfile.ReadError("cut off, or too large for a sample")
                 wanted = images or packed or not name.lower().endswith(_IMAGES)
                 content: Any = tar.extractfile(member)
                 data = content.read() if wanted else b"x"[: member.size]

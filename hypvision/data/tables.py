@@ -16,13 +16,12 @@ from typing import Any, NamedTuple
 
 from mmengine.registry import DATASETS
 
-from hypvision.data.annotations import some
 from hypvision.data.classes import check_classes
 from hypvision.data.folders import composed, natural
 from hypvision.data.image_folder import _ImageDataset
 from hypvision.data.usage import Usage
 from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.errors import HypvisionError, did_you_mean, explaining, some
 from hypvision.io.files import inside, parse_json, read_lines
 from hypvision.io.images import images_in, is_image
 from hypvision.io.types import Plain, StrPath
@@ -61,10 +60,10 @@ def read_cells(path: StrPath, expected: str) -> Cells:
     if Path(path).suffix == ".jsonl":
         return _of_json(path, lines, expected)
     separator = max(",\t;", key="".join(lines[:1]).count)
-    try:
+    with explaining(
+        lambda error: f"The table '{path}' is not CSV ({error}). {expected}.", csv.Error
+    ):
         rows = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=separator)]
-    except csv.Error as error:
-        raise HypvisionError(f"The table '{path}' is not CSV ({error}). {expected}.") from error
     head = _head(rows)
     twice = [name for name, count in Counter(head).items() if count > 1 and name]
     ensure(
@@ -262,7 +261,7 @@ class ImageTableDataset(_ImageDataset):
         super().__init__(transform)
         self.usage = Usage(ann_file)
         rows = read_labels_of(ann_file, image, label)
-        if isinstance(classes, str | Path):
+        if isinstance(classes, StrPath):
             classes = table_classes(read_labels_of(classes, image, label).values())
         names = table_classes(rows.values()) if classes is None else list(classes)
         check_classes(enumerate(names), f"The table '{ann_file}'", "Correct them.")
@@ -347,8 +346,13 @@ def is_marked(cells: Cells, names: Sequence[str]) -> bool:
     )
 
 
+def marked(row: Mapping[str, str], names: Sequence[str]) -> list[str]:
+    """Return the columns of a row that hold a one."""
+    return [name for name in names if row[name].lower() in ONES]
+
+
 def _marked(row: Mapping[str, str], names: Sequence[str], where: str) -> str:
-    found = [name for name in names if row[name].lower() in ONES]
+    found = marked(row, names)
     advice = "One label per image is needed here; for several use MultiLabelDataset."
     ensure(len(found) == 1, f"{where}: {len(found)} classes are marked. {advice}")
     return found[0]

@@ -64,8 +64,7 @@ class TextChains(Dataset):
         self.usage = Usage(self.source)
         self.usage.use("chains", last - first)
         others = len(chains) - (last - first)
-        if others:
-            self.usage.leave_out("chains", share, f"of {len(chains)}", others)
+        self.usage.leave_out("chains", share, f"of {len(chains)}", others)
         # Negatives come from this share alone, since the other chains may be for validation.
         self.chains = [self._cut(each) for each in with_negatives(chains[first:last], self.seed)]
         self.metainfo = dict(classes=())

@@ -33,7 +33,9 @@ class Usage:
     def leave_out(self, kind: str, reason: str, name: str | Path, count: int = 1) -> None:
         """Add ``count`` items that are left out for a reason, e.g. ``leave_out("boxes", "outside
         the image", "a.jpg, annotation 3")``; an item whose ``name`` is empty is counted but not
-        named as an example."""
+        named as an example, and nothing is added for a ``count`` of 0."""
+        if not count:
+            return
         self._left_out[kind, reason] += count
         examples = self._examples.setdefault((kind, reason), [])
         if str(name) and len(examples) < self.EXAMPLES:
@@ -75,6 +77,11 @@ class Usage:
             if reason != "used"
         ]
         return f"{text} Left out: {'; '.join(reasons)}." if reasons else text
+
+
+def classes_of(dataset: Any) -> tuple[str, ...]:
+    """Return the names of a data set's classes; () if it has none."""
+    return tuple((getattr(dataset, "metainfo", None) or {}).get("classes") or ())
 
 
 def leaves(dataset: Any, kind: Callable[[Any], bool]) -> Iterator[Any]:

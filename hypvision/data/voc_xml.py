@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import HypvisionError, explaining
 from hypvision.io.files import check_regular
 from hypvision.io.types import StrPath
 
@@ -28,14 +28,16 @@ def read_xml(path: StrPath) -> ElementTree.Element:
         problem: Exception = error
     first = _FIRST.match(raw)
     encoding = first[1].decode() if first else "UTF-8"
-    try:
-        text = raw[first.end() if first else 0 :].decode(encoding)
-    except (UnicodeDecodeError, LookupError) as error:
-        raise HypvisionError(
+    with explaining(
+        lambda error: (
             f"The annotation '{path}' is not text in {encoding} ({error}), the encoding that its "
             "first line names (UTF-8 if none). Save it as UTF-8, or name its encoding there: "
             '<?xml version="1.0" encoding="GBK"?>.'
-        ) from error
+        ),
+        UnicodeDecodeError,
+        LookupError,
+    ):
+        text = raw[first.end() if first else 0 :].decode(encoding)
     try:
         return ElementTree.fromstring(text)
     except ElementTree.ParseError:

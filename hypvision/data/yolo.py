@@ -18,11 +18,13 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from hypvision.checkpoints.index import NoAliases
 from hypvision.data.usage import Usage
-from hypvision.io.checks import whole_number
-from hypvision.io.errors import HypvisionError, one_line
+from hypvision.io.checks import ensure, whole_number
+from hypvision.io.errors import HypvisionError, explaining, one_line
 from hypvision.io.files import inside, read_lines, read_text
 from hypvision.io.images import images_in, is_image, shown_size
+from hypvision.io.types import Plain, StrPath
 
 PARTS = dict(train=("train",), val=("val", "valid", "validation"), test=("test",))
 _BEYOND = 1e-3  # how far rounding may put a point outside its image, as a share of the image
@@ -40,17 +42,8 @@ class YoloData(NamedTuple):
     points: tuple[int, ...] = ()
 
 
-class _Loader(yaml.BaseLoader):
-    """A YAML loader without aliases, since a few lines of aliases can expand to a structure that
-    fills the memory."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
-            raise yaml.composer.ComposerError(
-                None, None, f"the alias '*{event.anchor}'; write it out", event.start_mark
-            )
-        return super().compose_node(parent, index)
+class _Loader(NoAliases, yaml.BaseLoader):
+    """A YAML loader that gives all values as text, since a class may be called "no"."""
 
 
 def find_yaml(folder: Path) -> Path | None:
@@ -68,18 +61,20 @@ def _is_yolo(path: Path) -> bool:
     return "names" in content and "train" in content
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
-    """Return the content of the file with all values as text, since a class may be called "no"."""
-    try:
+def _read_yaml(path: Path) -> Plain:
+    """Return the content of the file, with all values as text."""
+    with explaining(
+        lambda error: f"'{path}' cannot be read as YAML: {one_line(error)}. Correct it.",
+        OSError,
+        ValueError,
+        yaml.YAMLError,
+        RecursionError,
+    ):
         content = yaml.load(read_text(path, _LARGEST), _Loader)
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        raise HypvisionError(
-            f"'{path}' cannot be read as YAML: {one_line(error)}. Correct it."
-        ) from error
     return content if isinstance(content, dict) else {}
 
 
-def read_yolo(path: str | Path, only: str | None = None) -> YoloData:
+def read_yolo(path: StrPath, only: str | None = None) -> YoloData:
     """Read a ``data.yaml`` and list the images of its parts, or only of the part ``only``.
 
     Raises:
@@ -94,17 +89,17 @@ def read_yolo(path: str | Path, only: str | None = None) -> YoloData:
         places = next((content[key] for key in keys if content.get(key)), None)
         if places is not None and only in (None, part):
             images[part] = _images(places, content, path)
-    if not images:
-        raise HypvisionError(
-            f"'{path}' names no {only or 'train'} data. Expected: '{only or 'train'}: images/...', "
-            "a folder, a list file, or a list of these."
-        )
+    ensure(
+        images,
+        f"'{path}' names no {only or 'train'} data. Expected: '{only or 'train'}: images/...', "
+        "a folder, a list file, or a list of these.",
+    )
     for files in images.values():
         inside(files, path.parent)
     return YoloData(path, names, images, _points(content, path))
 
 
-def _points(content: dict[str, Any], path: Path) -> tuple[int, ...]:
+def _points(content: Plain, path: Path) -> tuple[int, ...]:
     """Return the number of key points and of the numbers for each; empty if there are no key
     points."""
     shape = content.get("kpt_shape") or []
@@ -117,7 +112,7 @@ def _points(content: dict[str, Any], path: Path) -> tuple[int, ...]:
     return found
 
 
-def _names(content: dict[str, Any], path: Path) -> tuple[str, ...]:
+def _names(content: Plain, path: Path) -> tuple[str, ...]:
     names = content.get("names")
     if isinstance(names, dict):
         numbers = [str(number) for number in range(len(names))]
@@ -138,7 +133,7 @@ def _names(content: dict[str, Any], path: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _images(places: Any, content: dict[str, Any], path: Path) -> list[Path]:
+def _images(places: Any, content: Plain, path: Path) -> list[Path]:
     """Return the images of a part, each once."""
     root = path.parent / os.path.expanduser(str(content.get("path") or "").replace("\\", "/"))
     # The path may come from another machine, or start from a common folder of data sets.
@@ -158,11 +153,11 @@ def _images_of(root: Path, name: str, path: Path) -> list[Path]:
     inside([place], path.parent)
     if place.is_dir():
         return [Path(os.path.normpath(image)) for image in images_in(place)]
-    if not place.is_file():
-        raise HypvisionError(
-            f"'{path}' names '{name}', but there is no '{place}'. Correct 'path' or the name in "
-            "the file; paths are relative to 'path', or to the file's folder without it."
-        )
+    ensure(
+        place.is_file(),
+        f"'{path}' names '{name}', but there is no '{place}'. Correct 'path' or the name in "
+        "the file; paths are relative to 'path', or to the file's folder without it.",
+    )
     return list(_listed(place, root))
 
 
@@ -276,7 +271,7 @@ def _shapes(file: Path, data: YoloData, usage: Usage, faults: list[str]) -> Iter
             yield _shape(values, data)
 
 
-def yolo_as_coco(data: YoloData, part: str, usage: Usage | None = None) -> dict[str, Any]:
+def yolo_as_coco(data: YoloData, part: str, usage: Usage | None = None) -> Plain:
     """Return a part as the content of an annotation file in COCO's format: images by their absolute
     paths, boxes, and polygons in pixels if all objects have outlines. An image without a file of
     labels has no objects.
@@ -290,8 +285,8 @@ def yolo_as_coco(data: YoloData, part: str, usage: Usage | None = None) -> dict[
         HypvisionError: lines of the files of labels are wrong; the message names the first ones.
     """
     usage = usage or Usage(data.path)
-    images: list[dict[str, Any]] = []
-    annotations: list[dict[str, Any]] = []
+    images: list[Plain] = []
+    annotations: list[Plain] = []
     faults: list[str] = []
     unlabelled = 0
     for number, path in enumerate(data.images[part], start=1):
@@ -315,7 +310,7 @@ def yolo_as_coco(data: YoloData, part: str, usage: Usage | None = None) -> dict[
     return dict(images=images, annotations=annotations, categories=categories)
 
 
-def _in_pixels(shape: _Shape, height: int, width: int) -> dict[str, Any]:
+def _in_pixels(shape: _Shape, height: int, width: int) -> Plain:
     left, top, right, bottom = (min(max(share, 0.0), 1.0) for share in shape.corners)
     box = [left * width, top * height, (right - left) * width, (bottom - top) * height]
     outline = [
@@ -339,7 +334,7 @@ def polygon_area(outline: list[float]) -> float:
 
 
 def _tell(
-    data: YoloData, part: str, usage: Usage, annotations: list[dict[str, Any]], unlabelled: int
+    data: YoloData, part: str, usage: Usage, annotations: list[Plain], unlabelled: int
 ) -> None:
     """Add notes on what a user may not expect, and remove the outlines if only some objects have
     them."""

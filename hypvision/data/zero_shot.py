@@ -9,8 +9,8 @@ one sentence with ``{}`` a line; they replace the suite's prompts.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,8 @@ from hypvision.data.fewshot import raw
 from hypvision.data.fewshot.layouts import LAYOUTS, imagenet_validation, load_split
 from hypvision.data.fewshot.splits import Item, class_folders, class_names, folder_names
 from hypvision.data.published import read_matlab, read_rows
-from hypvision.io.errors import HypvisionError
+from hypvision.io.checks import ensure
+from hypvision.io.errors import HypvisionError, explaining
 from hypvision.io.files import inside, read_json, read_lines
 from hypvision.io.records import read_table
 
@@ -72,7 +73,10 @@ class Benchmark(NamedTuple):
 
     def read(self, root: Path) -> Any:
         """Return the images and labels or texts that the data set's reader finds in ``root``."""
-        return READERS[self.reader](root / self.place, root / (self.also or self.place))
+        found = READERS[self.reader](root / self.place, root / (self.also or self.place))
+        # The name of an image is the first field of each item.
+        inside([item[0] for item in (found.items if isinstance(found, Labelled) else found)], root)
+        return found
 
     def sentences(self, suite: str, root: Path) -> tuple[list[str], str]:
         """Return the data set's prompts in a suite, and a note on where they come from if they are
@@ -148,17 +152,19 @@ def imagenet_tree(path: Path) -> dict[str, list[str]]:
     return found
 
 
-@contextmanager
-def _of_form(path: Path) -> Iterator[None]:
-    """Turn errors of a reader's code in this context into one that names the file and says that its
-    form is not the published one."""
-    try:
-        yield
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise HypvisionError(
+def _of_form(path: Path) -> AbstractContextManager[None]:
+    """Return a context that turns errors of a reader's code into one that names the file and says
+    that its form is not the published one."""
+    return explaining(
+        lambda error: (
             f"'{path}' is not of the form that its authors publish ({type(error).__name__}: "
             f"{error}). Take an intact copy."
-        ) from error
+        ),
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+    )
 
 
 def _text(value: Any) -> str:
@@ -203,7 +209,6 @@ def _listed(place: Path, images: Path) -> Labelled:
         name = line.partition("/")[0]
         path = images / (line if Path(line).suffix else f"{line}.jpg")
         items.append(Item(str(path), label[name], name.replace("_", " ")))
-    inside([item.path for item in items], images)
     return Labelled(items, [name.replace("_", " ") for name in names])
 
 
@@ -223,7 +228,6 @@ def _cub(place: Path, images: Path) -> Labelled:
             if trained.get(key) == "0":
                 label = number[labels[key]]
                 items.append(Item(str(images / file), label, spoken[label]))
-    inside([item.path for item in items], images)
     return Labelled(items, spoken)
 
 
@@ -257,7 +261,6 @@ def _flickr30k(place: Path, images: Path) -> list[Captions]:
             if row["split"] == "test":
                 texts = [_text(sentence["raw"]) for sentence in row["sentences"]]
                 found.append(Captions(str(images / row["filename"]), texts))
-    inside([row.image for row in found], images)
     return found
 
 
@@ -268,7 +271,6 @@ def _sugar_crepe(place: Path, images: Path) -> list[Choice]:
         for row in content.values():
             path = str(images / row["filename"])
             found.append(Choice(path, _text(row["caption"]), _text(row["negative_caption"])))
-    inside([row.image for row in found], images)
     return found
 
 
@@ -288,9 +290,7 @@ def _vl_checklist(place: Path, root: Path) -> list[Choice]:
             path = images / image
             if len(found) < _MOST_PAIRS and path.is_file():
                 found.append(Choice(str(path), _text(texts["POS"][0]), _text(texts["NEG"][0])))
-    if not found:
-        raise HypvisionError(f"No image that '{table}' names is in '{images}'. Add the images.")
-    inside([row.image for row in found], root)
+    ensure(found, f"No image that '{table}' names is in '{images}'. Add the images.")
     return found
 
 

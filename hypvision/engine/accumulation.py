@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from hypvision.engine.hooks import network_of
 from hypvision.engine.sharded import cut, whole_tensor
+from hypvision.io.types import Plain
 
 
 @HOOKS.register_module()
@@ -29,7 +30,7 @@ class AccumulationHook(Hook):
     """
 
     def __init__(self) -> None:
-        self._kept: list[dict[str, Any]] = []
+        self._kept: list[Plain] = []
 
     def before_train(self, runner: Runner) -> None:
         save = runner.save_checkpoint
@@ -44,11 +45,11 @@ class AccumulationHook(Hook):
 
         runner.save_checkpoint = save_all
 
-    def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+    def before_save_checkpoint(self, runner: Runner, checkpoint: Plain) -> None:
         if self._kept and "optimizer" in checkpoint:
             checkpoint["accumulated"] = self._kept
 
-    def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+    def after_load_checkpoint(self, runner: Runner, checkpoint: Plain) -> None:
         kept = checkpoint.get("accumulated")
         if not kept or not runner._resume:
             return
@@ -68,9 +69,7 @@ class AccumulationHook(Hook):
             model.accumulated = [value.to(device) for value in sums]
 
 
-def _set_gradients(
-    model: nn.Module, kept: list[dict[str, Any]], own: dict[str, Any] | None
-) -> None:
+def _set_gradients(model: nn.Module, kept: list[Plain], own: Plain | None) -> None:
     """Set the gradient of each parameter to that of this process in the checkpoint; ``own`` None:
     to the mean over the processes."""
     for name, parameter in model.named_parameters():
@@ -82,7 +81,7 @@ def _set_gradients(
         parameter.grad = None if grad is None else grad.to(parameter.device)
 
 
-def _sums(kept: list[dict[str, Any]], own: dict[str, Any] | None) -> list[Tensor]:
+def _sums(kept: list[Plain], own: Plain | None) -> list[Tensor]:
     """Return this process's sums in a checkpoint. If the checkpoint has another number of processes
     (``own`` None), process 0 gets the total and the others get zeros."""
     if own is not None:
@@ -91,7 +90,7 @@ def _sums(kept: list[dict[str, Any]], own: dict[str, Any] | None) -> list[Tensor
     return [torch.zeros_like(value) for value in sums] if get_rank() else sums
 
 
-def _gradient(name: str, kept: list[dict[str, Any]], own: dict[str, Any] | None) -> Any:
+def _gradient(name: str, kept: list[Plain], own: Plain | None) -> Any:
     """Return the gradient of the parameter ``name`` in a checkpoint: that of a sharded parameter in
     full, else that of this process, or the mean over the processes if ``own`` is None; None if the
     parameter has no gradient."""
@@ -114,7 +113,7 @@ def _counts(runner: Runner) -> list[int]:
     return [one._accumulative_counts for one in _optims(runner)]
 
 
-def _summed(model: nn.Module) -> dict[str, Any]:
+def _summed(model: nn.Module) -> Plain:
     """Return the gradients and sums of this process; in process 0 also the full gradients of
     sharded parameters."""
     gradients: dict[str, Tensor] = {}

@@ -25,11 +25,14 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from hypvision.data.preprocessing import set_preprocessing
-from hypvision.engine.checking import Report, classes_of, open_parts, read_config
+from hypvision.data.usage import classes_of
+from hypvision.engine.checking import Report, open_parts, read_config
 from hypvision.engine.config import PHASES
 from hypvision.engine.hooks import seed_everything
-from hypvision.io.errors import HypvisionError
+from hypvision.io.checks import ensure
+from hypvision.io.errors import HypvisionError, few
 from hypvision.io.images import leaving_out, require_all
+from hypvision.io.types import Plain
 from hypvision.viz.overlay import add_legend, draw_boxes, paint
 from hypvision.viz.palette import label_colours
 from hypvision.viz.sheet import titled_sheet
@@ -96,7 +99,7 @@ class _Fed:
 
 def browse(
     config: str | Path | Config,
-    options: dict[str, Any] | None = None,
+    options: Plain | None = None,
     phases: Sequence[str] = PHASES,
     count: int = 12,
     seed: int = 0,
@@ -122,11 +125,11 @@ def browse(
         model, parts = open_parts(config, phases, report)
         if report.faults:
             raise HypvisionError(f"{report.faults[0]} `hypvision check` lists all faults.")
-        if not parts:
-            raise HypvisionError(
-                f"The config '{config.filename}' has no data for {' or '.join(phases)}. Choose "
-                "another part."
-            )
+        ensure(
+            parts,
+            f"The config '{config.filename}' has no data for {' or '.join(phases)}. Choose "
+            "another part.",
+        )
         if model is None:
             raise HypvisionError(
                 f"{report.notes[0]} The model is needed to show its input, so correct the config."
@@ -181,14 +184,11 @@ def _about(fed: Sequence[_Fed], how: _Normalisation, names: Sequence[str]) -> li
         f"{high:.3g}, {how}"
     ]
     if names:
-        listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-        about.append(f"{len(names)} classes: {listed}")
+        about.append(f"{len(names)} classes: {few(names, 20)}")
     return about
 
 
-def _samples(
-    dataset: Any, count: int, seed: int, failed: list[str] | None = None
-) -> list[dict[str, Any]]:
+def _samples(dataset: Any, count: int, seed: int, failed: list[str] | None = None) -> list[Plain]:
     seed_everything(seed)
     found: list[Any] = []
     if isinstance(dataset, IterableDataset):
@@ -213,9 +213,7 @@ def _samples(
 # From samples to the inputs of the network
 
 
-def _fed(
-    model: Any, samples: list[dict[str, Any]], names: Sequence[str], training: bool
-) -> Iterator[_Fed]:
+def _fed(model: Any, samples: list[Plain], names: Sequence[str], training: bool) -> Iterator[_Fed]:
     """Yield the samples of a batch after the model's preprocessor and, in training, after mixup."""
     if "data_samples" in samples[0]:
         yield from _of_library(model.data_preprocessor(pseudo_collate(samples), training))
@@ -232,13 +230,13 @@ def _fed(
             yield from _boxes(sample)
 
 
-def _of_library(data: dict[str, Any]) -> Iterator[_Fed]:
+def _of_library(data: Plain) -> Iterator[_Fed]:
     """Yield the images and annotations of a batch of mmseg or mmdet."""
     for image, truth in zip(data["inputs"], data["data_samples"]):
         yield _Fed(image, Path(str(truth.get("img_path") or "")).name, truth)
 
 
-def _boxes(sample: dict[str, Any]) -> Iterator[_Fed]:
+def _boxes(sample: Plain) -> Iterator[_Fed]:
     """Yield the boxes of an image whose boxes have captions, each as a picture of its own."""
     boxes = sample["box_inputs"]
     words = sample.get("box_caption", "")
@@ -247,7 +245,7 @@ def _boxes(sample: dict[str, Any]) -> Iterator[_Fed]:
         yield _Fed(pixels, f"a box of it: {text}")
 
 
-def _title(sample: dict[str, Any], names: Sequence[str]) -> str:
+def _title(sample: Plain, names: Sequence[str]) -> str:
     if sample.get("caption"):
         return str(sample["caption"])
     label = torch.as_tensor(sample.get("label", -1))
@@ -288,7 +286,7 @@ def _normalisation(model: Any, dataset: Any) -> _Normalisation:
     return _Normalisation()
 
 
-def _is_bgr(model: Any, sample: dict[str, Any]) -> bool:
+def _is_bgr(model: Any, sample: Plain) -> bool:
     """Return whether images are still in the channel order of OpenCV (BGR) when they enter the
     network; mmseg and mmdet read images by OpenCV."""
     names = ("_channel_conversion", "channel_conversion", "bgr_to_rgb")

@@ -11,7 +11,7 @@ import inspect
 import io
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from functools import partial
 from itertools import chain, islice
@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from hypvision.data.label_maps import labels_of
 from hypvision.data.masks import decode
 from hypvision.data.twins import note_of, paths_of, twins
-from hypvision.data.usage import usages
+from hypvision.data.usage import classes_of, usages
 from hypvision.engine.checks import check_data, explain
 from hypvision.engine.config import PHASES, leave_out_pretrained, load_config, prepare
 from hypvision.engine.hooks import DatasetHook
@@ -37,6 +37,7 @@ from hypvision.engine.run import check_result
 from hypvision.inference.progress import progress
 from hypvision.io.errors import one_line
 from hypvision.io.images import as_rgb, open_image
+from hypvision.io.types import Plain, Values
 from hypvision.viz.overlay import add_legend, draw_boxes, draw_segmentation, paint
 from hypvision.viz.palette import label_colours
 from hypvision.viz.sheet import save_image
@@ -101,7 +102,7 @@ def _fault(work: Any) -> str | None:
 
 def check(
     config: str | Path | Config,
-    options: dict[str, Any] | None = None,
+    options: Plain | None = None,
     everything: bool = False,
     workers: int = 0,
     out: str | Path | None = None,
@@ -131,7 +132,7 @@ def check(
 
 
 def read_config(
-    config: str | Path | Config, options: dict[str, Any] | None, out: str | Path | None
+    config: str | Path | Config, options: Plain | None, out: str | Path | None
 ) -> Config:
     """Return a config that is ready for its data to be checked or shown. ``out``, a folder for
     pictures, must not lie in the data."""
@@ -145,7 +146,7 @@ def read_config(
     return config
 
 
-def open_parts(config: Config, phases: Sequence[str], report: Report) -> tuple[Any, dict[str, Any]]:
+def open_parts(config: Config, phases: Sequence[str], report: Report) -> tuple[Any, Plain]:
     """Build the model of a config, without weights, and the data set of each phase, once for phases
     with equal data, and run the fast checks. Return both; the model or a data set is None if it
     cannot be built. Faults and notes are added to ``report``."""
@@ -161,7 +162,7 @@ def open_parts(config: Config, phases: Sequence[str], report: Report) -> tuple[A
         for kind, hook in kinds
         if inspect.isclass(kind) and issubclass(kind, DatasetHook)
     ]
-    parts: dict[str, Any] = {}
+    parts: Plain = {}
     for phase in phases:
         loader = config.get(f"{phase}_dataloader")
         data = (loader or {}).get("dataset")
@@ -268,18 +269,13 @@ def picture_of(dataset: Any, index: int) -> Image.Image | None:
     )
 
 
-def _sample_picture(dataset: Any, read: Callable[[], dict[str, Any]]) -> Image.Image | None:
+def _sample_picture(dataset: Any, read: Callable[[], Plain]) -> Image.Image | None:
     sample = read()
     image = _shown(sample.get("inputs"))
     return None if image is None else _titled(dataset, image, sample)
 
 
-def classes_of(dataset: Any) -> list[str]:
-    """Return the names of a data set's classes; an empty list if it has none."""
-    return [str(name) for name in (getattr(dataset, "metainfo", None) or {}).get("classes") or ()]
-
-
-def _titled(dataset: Any, image: Image.Image, sample: Mapping[str, Any]) -> Image.Image:
+def _titled(dataset: Any, image: Image.Image, sample: Values) -> Image.Image:
     classes: dict[int | None, str] = dict(enumerate(classes_of(dataset)))
     label = int(sample["label"]) if np.size(sample.get("label", ())) == 1 else None
     text = sample.get("caption") or classes.get(label, f"label {label}")
@@ -300,7 +296,7 @@ def _shown(pixels: Any) -> Image.Image | None:
     return Image.fromarray(pixels.permute(1, 2, 0).numpy())
 
 
-def _annotated(info: dict[str, Any], classes: list[str]) -> Image.Image:
+def _annotated(info: Plain, classes: Sequence[str]) -> Image.Image:
     """Return an image of mmdet or mmseg with its annotation drawn in, both as the files have
     them."""
     image = open_image(info["img_path"])

@@ -43,13 +43,15 @@ from torch import Tensor
 from hypvision.checkpoints.match import engine_names, nonfinite_names
 from hypvision.checkpoints.read import LogHistory, read_file
 from hypvision.checkpoints.sources import fetch, find, is_address, resolve
-from hypvision.io.errors import HypvisionError, one_line
+from hypvision.io.checks import ensure
+from hypvision.io.errors import HypvisionError, explaining, one_line
 from hypvision.io.files import replacing
+from hypvision.io.types import Plain, StrPath, Values
 
 # Reading checkpoint files
 
 
-def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
+def load_checkpoint_file(path: StrPath, map_location: Any = "cpu") -> Plain:
     """Read a checkpoint by :func:`hypvision.checkpoints.read.read_file` and turn its log history
     into mmengine's class."""
     checkpoint = read_file(path, map_location)
@@ -77,7 +79,7 @@ def _restore_logs(content: Any) -> None:
                 nodes.append(value)
 
 
-def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
+def load(source: StrPath, map_location: Any = None) -> Plain:
     """Load a checkpoint of any name or address (:func:`hypvision.checkpoints.sources.fetch`) for
     mmengine's Runner. Weights of the zoo are returned as a ``state_dict`` with the engine's names,
     with the classes under ``meta``."""
@@ -103,10 +105,10 @@ def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
     return load_checkpoint_file(fetch(source), device)
 
 
-_handed_over: dict[str, dict[str, Any]] = {}
+_handed_over: dict[str, Plain] = {}
 
 
-def hand_over(source: str | Path, checkpoint: dict[str, Any]) -> None:
+def hand_over(source: StrPath, checkpoint: Plain) -> None:
     """Store a checkpoint that was already read; the next :func:`load` of this name returns it."""
     _handed_over[str(source)] = checkpoint
 
@@ -126,7 +128,7 @@ class EngineNamesHook(Hook):
     """Rename the weights that mmengine's Runner loads to the names of the model
     (:func:`engine_names`)."""
 
-    def after_load_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
+    def after_load_checkpoint(self, runner: Any, checkpoint: Plain) -> None:
         """Rename the weights in ``checkpoint`` in place."""
         model = getattr(runner.model, "module", runner.model)
         renamed = engine_names(model, checkpoint)
@@ -134,24 +136,25 @@ class EngineNamesHook(Hook):
             checkpoint["state_dict"] = renamed["state_dict"]
 
 
-def _of_a_list(read: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+def _of_a_list(read: Callable[..., Plain]) -> Callable[..., Plain]:
     """Wrap a loader of mmengine that knows a fixed list of weights: an unknown name becomes a
     readable error."""
 
     @wraps(read)
-    def load_known(filename: str, map_location: Any = None) -> dict[str, Any]:
-        try:
-            return read(filename, map_location=map_location)
-        except KeyError as error:
-            raise HypvisionError(
+    def load_known(filename: str, map_location: Any = None) -> Plain:
+        with explaining(
+            lambda error: (
                 f"There are no weights '{filename}': mmengine's list of weights has no such name. "
                 "Correct load_from, or init_cfg of the model, or give a file."
-            ) from error
+            ),
+            KeyError,
+        ):
+            return read(filename, map_location=map_location)
 
     return load_known
 
 
-def refuse_store(filename: str, map_location: Any = None, **_: Any) -> dict[str, Any]:
+def refuse_store(filename: str, map_location: Any = None, **_: Any) -> Plain:
     """Raise an error for an address ``s3://``, ``petrel://`` or ``pavi://``: mmengine's loaders of
     these stores do not verify files."""
     raise HypvisionError(
@@ -191,23 +194,23 @@ class AtomicLocalBackend(LocalBackend):
     """mmengine's backend of local files: it writes a temporary file and moves it into place, and
     reads regular files alone."""
 
-    def get(self, filepath: str | Path) -> bytes:
-        if not os.path.isfile(filepath) and os.path.exists(filepath):
-            raise HypvisionError(
-                f"'{filepath}' is not a file, but a folder, device or pipe. Check the path."
-            )
+    def get(self, filepath: StrPath) -> bytes:
+        ensure(
+            os.path.isfile(filepath) or not os.path.exists(filepath),
+            f"'{filepath}' is not a file, but a folder, device or pipe. Check the path.",
+        )
         return super().get(filepath)
 
-    def put(self, obj: bytes, filepath: str | Path) -> None:
+    def put(self, obj: bytes, filepath: StrPath) -> None:
         """Write the bytes ``obj`` to a file, and make its folder if needed."""
         _write(Path(filepath), bytes(obj))
 
-    def put_text(self, obj: str, filepath: str | Path, encoding: str = "utf-8") -> None:
+    def put_text(self, obj: str, filepath: StrPath, encoding: str = "utf-8") -> None:
         """Write the text ``obj`` to a file, and make its folder if needed."""
         _write(Path(filepath), obj.encode(encoding))
 
 
-def point_to(work_dir: str | Path, checkpoint: str | Path) -> None:
+def point_to(work_dir: StrPath, checkpoint: StrPath) -> None:
     """Write the name of an existing checkpoint into the file ``last_checkpoint`` of a work
     folder."""
     _write(Path(work_dir, "last_checkpoint"), str(checkpoint).encode())
@@ -216,7 +219,7 @@ def point_to(work_dir: str | Path, checkpoint: str | Path) -> None:
 # Resuming trainings from checkpoints
 
 
-def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
+def resume_problem(checkpoint: Values) -> str | None:
     """Return why a training cannot resume from this checkpoint and needs an earlier one; None if it
     can.
 
@@ -251,7 +254,7 @@ def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
         return f"what it has of its optimizer is damaged ({type(error).__name__}: {error})"
 
 
-def _diverged_state(checkpoint: Mapping[str, Any], states: list[dict[str, Any]]) -> str | None:
+def _diverged_state(checkpoint: Values, states: list[Plain]) -> str | None:
     """Return a sentence on the first gradient or optimiser state of a checkpoint that is not
     finite; None if all are finite."""
     optimizer = checkpoint.get("optimizer")
@@ -269,7 +272,7 @@ def _diverged_state(checkpoint: Mapping[str, Any], states: list[dict[str, Any]])
     return None
 
 
-def diverged_weights(checkpoint: Mapping[str, Any]) -> list[str]:
+def diverged_weights(checkpoint: Values) -> list[str]:
     """Return the names of weights that are not finite, in the network and in its moving average.
     Either of the two may be stored as ``state_dict``."""
     parts = [checkpoint.get(part) for part in ("state_dict", "ema_state_dict")]
@@ -281,7 +284,7 @@ def diverged_weights(checkpoint: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _single_states(optimizer: Any) -> Iterator[dict[str, Any]]:
+def _single_states(optimizer: Any) -> Iterator[Plain]:
     """Yield each optimiser's state in ``optimizer``, which is one state or a dict of states by
     name."""
     if isinstance(optimizer, dict) and "param_groups" in optimizer:
@@ -349,7 +352,7 @@ def _wrong_shape(runner: Any) -> str:
     return ""
 
 
-def _settings(runner: Any) -> dict[str, Any]:
+def _settings(runner: Any) -> Plain:
     """Return the settings of optimisers and schedules that a checkpoint would replace, by name:
     those of each parameter group that no schedule changes, and those of each schedule without its
     position."""
@@ -357,7 +360,7 @@ def _settings(runner: Any) -> dict[str, Any]:
     parts = found.values() if isinstance(found, dict) else [found]
     schedulers = list(itertools.chain(*parts))
     moved = {scheduler.param_name for scheduler in schedulers}
-    settings: dict[str, Any] = {}
+    settings: Plain = {}
     for optimizer in _optimizers(runner):
         for number, group in enumerate(optimizer.param_groups):
             for key in _SETTINGS & group.keys() - moved:
@@ -381,7 +384,7 @@ _POSITION = {
 }  # fmt: skip
 
 
-def _refuse_changes(wanted: dict[str, Any], found: dict[str, Any], path: Any) -> None:
+def _refuse_changes(wanted: Plain, found: Plain, path: Any) -> None:
     """Raise an error if settings of the config (``wanted``) differ from those of the checkpoint
     (``found``)."""
     changes = [
@@ -404,13 +407,13 @@ def not_resumed(path: Any, reason: str) -> HypvisionError:
     )
 
 
-def find_resume_checkpoint(work_dir: str | Path) -> str | None:
+def find_resume_checkpoint(work_dir: StrPath) -> str | None:
     """Return the path of :func:`newest_checkpoint`; None if the work folder has no checkpoint."""
     newest = newest_checkpoint(work_dir)
     return None if newest is None else newest[0]
 
 
-def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None:
+def newest_checkpoint(work_dir: StrPath) -> tuple[str, Plain] | None:
     """Return the newest checkpoint in a work folder from which a training can resume.
 
     Checkpoints are tried in this order: those written after ``last_checkpoint``, by a training that
@@ -458,7 +461,7 @@ def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None
 def _candidates(folder: Path) -> tuple[list[Path], str, bool]:
     """Return the checkpoints of a work folder, the newest first; the name in its file
     ``last_checkpoint``; and whether the checkpoint of this name is gone."""
-    numbered = _numbered(folder)
+    numbered = numbered_checkpoints(folder)
     found = [path for group in numbered.values() for path in group.values()]
     pointer = folder / "last_checkpoint"
     named = pointer.read_text(errors="replace").strip("\0 \n") if pointer.is_file() else ""
@@ -501,7 +504,7 @@ def _require_new(folder: Path, named: str, wrong: dict[Path, str]) -> None:
     )
 
 
-def _numbered(folder: Path) -> dict[str, dict[int, Path]]:
+def numbered_checkpoints(folder: Path) -> dict[str, dict[int, Path]]:
     """Return the numbered checkpoints, ``epoch_N.pth`` and ``iter_N.pth``, by unit and number: the
     unit that was written last comes first, and in each unit the highest number."""
     found: dict[str, dict[int, Path]] = {"epoch": {}, "iter": {}}
@@ -555,15 +558,16 @@ class PickleWriter(PickleHandler):
     pickle whatever its name is; such a file can be JSON."""
 
     def load_from_fileobj(self, file: Any, **kwargs: Any) -> Any:
-        try:
-            return json.loads(file.read().decode())
         # The message cannot name the file, since mmengine passes an open file without its name.
-        except ValueError as error:
-            raise HypvisionError(
+        with explaining(
+            lambda error: (
                 "An annotation file of the config's data is a pickle (.pkl, .pickle), which could "
                 "run any code, so it was not read. If you trust it, convert it to JSON, and name "
                 "that file in the config."
-            ) from error
+            ),
+            ValueError,
+        ):
+            return json.loads(file.read().decode())
 
 
 _format_code = mmengine_config.FormatCode
@@ -574,7 +578,7 @@ def _format(text: str, style: tuple[tuple[str, Any], ...]) -> Any:
     return _format_code(text, style_config=dict(style))
 
 
-def format_once(text: str, style_config: dict[str, Any], **kwargs: Any) -> Any:
+def format_once(text: str, style_config: Plain, **kwargs: Any) -> Any:
     """Return the formatted text of a config from a cache: mmengine would format it anew for each
     checkpoint, which takes half a second or more."""
     return _format(text, tuple(style_config.items()))

@@ -13,11 +13,11 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from hypvision.data.annotations import some
 from hypvision.data.image_folder import check_root
 from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError, did_you_mean, explain_machine
+from hypvision.io.errors import HypvisionError, did_you_mean, explain_machine, some
 from hypvision.io.shipped import shipped_configs, where_data_come_from
+from hypvision.io.types import Plain, StrPath
 
 LAYOUT = {
     "img_path": "the images",
@@ -29,7 +29,7 @@ LAYOUT = {
 }
 
 
-def close_configs(path: str | Path) -> str:
+def close_configs(path: StrPath) -> str:
     """Return a hint that names up to three shipped configs with names like ``path``; empty if there
     are none."""
     return did_you_mean(Path(path).name.removesuffix(".py"), shipped_configs())
@@ -283,11 +283,11 @@ def _explain_building(error: Exception, text: str) -> str | None:
     )
 
 
-def _being_built(error: Exception) -> tuple[bool, dict[str, Any], Any]:
+def _being_built(error: Exception) -> tuple[bool, Plain, Any]:
     """Return whether an error came up while a config was built or its data were checked, the names
     that the builder knows, and the class that it was building."""
     inside = False
-    names: dict[str, Any] = {}
+    names: Plain = {}
     target = None
     trace = error.__traceback__
     while trace is not None:
@@ -302,7 +302,7 @@ def _being_built(error: Exception) -> tuple[bool, dict[str, Any], Any]:
     return inside, names, target
 
 
-def _unknown_argument(owner: str, key: str, target: Any, names: dict[str, Any]) -> str:
+def _unknown_argument(owner: str, key: str, target: Any, names: Plain) -> str:
     """Return the message for an unknown argument ``key`` of ``owner``, a class or a method that the
     constructor passes its arguments to."""
     kind = names.get(owner)

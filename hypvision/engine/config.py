@@ -35,15 +35,18 @@ from hypvision.engine.extensions import (
     RUN_HOOKS,
     import_extensions,
 )
+from hypvision.io.checks import ensure
 from hypvision.io.errors import (
     HypvisionError,
     did_you_mean,
     explain_machine,
+    explaining,
     one_line,
     without_secrets,
 )
 from hypvision.io.files import check_regular, replacing, why_no_file
 from hypvision.io.shipped import Recipe, config_folder, find_config, recipe_of
+from hypvision.io.types import Plain, StrPath
 
 _logger = logging.getLogger(__name__)
 
@@ -93,7 +96,7 @@ class Schedule(NamedTuple):
 
     unit: str
     length: int
-    parts: list[dict[str, Any]]
+    parts: list[Plain]
 
 
 class Run(Config):
@@ -110,7 +113,7 @@ class Run(Config):
 
     model: ConfigDict
     work_dir: str
-    custom_hooks: list[dict[str, Any]]
+    custom_hooks: list[Plain]
 
     @property
     def pretty_text(self) -> str:
@@ -190,12 +193,12 @@ class Run(Config):
         there is none."""
         return inner_dataset(self.get(f"{phase}_dataloader") or {})
 
-    def datasets(self, *phases: str) -> list[dict[str, Any]]:
+    def datasets(self, *phases: str) -> list[Plain]:
         """Return the data sets of some phases (by default all), also those inside wrappers."""
         loaders = [self.get(f"{phase}_dataloader") for phase in phases or PHASES]
         return [dataset for loader in loaders for dataset in datasets_of(loader)]
 
-    def evaluators(self, phase: str) -> list[dict[str, Any]]:
+    def evaluators(self, phase: str) -> list[Plain]:
         """Return the metrics of a phase."""
         return as_list(self.get(f"{phase}_evaluator") or [])
 
@@ -236,7 +239,7 @@ class Run(Config):
                     self[f"{phase}_{part}"] = move(self[f"{phase}_{part}"])
 
 
-def load_config(source: str | Path | Config, options: dict[str, Any] | None = None) -> Run:
+def load_config(source: str | Path | Config, options: Plain | None = None) -> Run:
     """Read a config file and apply changes to it.
 
     A config can have shipped configs as bases: ``_base_ = ["hypvision::_base_/det_runtime.py"]``.
@@ -250,11 +253,11 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
             all data sets and evaluators below the config's ``data_root`` to the new place.
     """
     config = Run.of(source) if isinstance(source, Config) else _read(source)
-    if "model" not in config:
-        raise HypvisionError(
-            f"The config '{source}' has no 'model': it is a part that other configs name in "
-            "_base_. Give one of these configs."
-        )
+    ensure(
+        "model" in config,
+        f"The config '{source}' has no 'model': it is a part that other configs name in "
+        "_base_. Give one of these configs.",
+    )
     _check_kinds(config, source)
     root = config.get("data_root")
     for old in config.roots if root else ():
@@ -265,7 +268,7 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
     return config
 
 
-def _read(source: str | Path) -> Run:
+def _read(source: StrPath) -> Run:
     """Read a config by its path or name, and import the modules in its ``custom_imports``."""
     path = Path(source).expanduser()
     if not path.is_file():
@@ -282,37 +285,36 @@ def _read(source: str | Path) -> Run:
     _check_suffix(path)
     if recipe is None:
         check_regular(path, _LARGEST)
-    try:
+    # A config is code, so reading it can raise any error.
+    with explaining(lambda error: f"The config '{path}' {_why_unreadable(error)}"):
         config = Run.from_path(path)
         _import_modules(config)
-    except HypvisionError:
-        raise
-    # A config is code, so reading it can raise any error.
-    except Exception as error:
-        raise HypvisionError(f"The config '{path}' {_why_unreadable(error)}") from error
     return config
 
 
-def _change(config: Run, options: dict[str, Any], source: str | Path | Config) -> None:
+def _change(config: Run, options: Plain, source: str | Path | Config) -> None:
     """Merge ``options`` into a config, and check keys and types."""
     if "data_root" in options and config.get("data_root"):
         config.move_data(config.data_root, options["data_root"])
     _check_keys(config, options)
-    try:
+    with explaining(
+        lambda error: f"The options {options} do not fit the config: {error}. Correct them.",
+        KeyError,
+        TypeError,
+        AssertionError,
+        IndexError,
+    ):
         config.merge_from_dict(options)
-    except (KeyError, TypeError, AssertionError, IndexError) as error:
-        raise HypvisionError(
-            f"The options {options} do not fit the config: {error}. Correct them."
-        ) from error
     _check_kinds(config, source)
     if any(option.partition(".")[0] == "custom_imports" for option in options):
-        try:
-            _import_modules(config)
-        except ImportError as error:
-            raise HypvisionError(
+        with explaining(
+            lambda error: (
                 f"The options {options} name a module that cannot be imported: {error}. Correct "
                 "its name, or install it."
-            ) from error
+            ),
+            ImportError,
+        ):
+            _import_modules(config)
 
 
 def _why_unreadable(error: Exception) -> str:
@@ -372,12 +374,12 @@ def _find_external(
 
 
 @contextmanager
-def _own_bases() -> Iterator[dict[str, Any]]:
+def _own_bases() -> Iterator[Plain]:
     """Context in which mmengine finds ``_base_`` names that begin with :data:`OWN` and accepts only
     Python and JSON bases. It yields a dict with each file that was read and its ``data_root``."""
     find = Config._get_cfg_path
     read = Config._file2dict
-    found: dict[str, Any] = {}
+    found: Plain = {}
 
     def find_own(name: str, filename: str) -> tuple[str, str | None]:
         if name.startswith(OWN):
@@ -417,7 +419,7 @@ def _import_modules(config: Run) -> None:
         import_modules_from_strings(**imports)
 
 
-def _check_keys(config: Run, options: dict[str, Any]) -> None:
+def _check_keys(config: Run, options: Plain) -> None:
     """Raise an error for options without effect: mmengine would add a key that no code reads."""
     for option in options:
         key = option.partition(".")[0]
@@ -585,7 +587,7 @@ def leave_out_pretrained(model: Any, whole: bool = False) -> None:
 _UNFETCHED = {"checkpoint": None, "checkpoint_path": "", "pretrained": None}
 
 
-def _without_weights(node: dict[str, Any]) -> None:
+def _without_weights(node: Plain) -> None:
     """Remove the keys that name weights from one part of a model, in place."""
     if isinstance(node.get("clip"), dict):
         node["clip"]["load_weights"] = False
@@ -605,10 +607,10 @@ def _use_amp(config: Run, amp: bool) -> None:
     if wrapper is None:
         return
     kind = wrapper.get("type", "OptimWrapper")
-    if amp and kind not in ("OptimWrapper", *_MIXED):
-        raise HypvisionError(
-            f"--amp works with OptimWrapper, but the config has '{kind}'. Leave out --amp."
-        )
+    ensure(
+        not amp or kind in ("OptimWrapper", *_MIXED),
+        f"--amp works with OptimWrapper, but the config has '{kind}'. Leave out --amp.",
+    )
     if amp and kind == "OptimWrapper":
         wrapper.type = kind = "AmpOptimWrapper"
         wrapper.setdefault("loss_scale", "dynamic")
@@ -619,7 +621,7 @@ def _use_amp(config: Run, amp: bool) -> None:
 _MIXED = ("AmpOptimWrapper", "BFloat16OptimWrapper")
 
 
-def _without_gpu(wrapper: dict[str, Any], kind: str, model: Any) -> None:
+def _without_gpu(wrapper: Plain, kind: str, model: Any) -> None:
     """Replace float16 in the ``optim_wrapper`` by bfloat16 or float32, for a machine without a
     GPU."""
     allowed = getattr(model, "amp_on_cpu", True)
@@ -644,10 +646,10 @@ def _without_gpu(wrapper: dict[str, Any], kind: str, model: Any) -> None:
 
 def _join_cpu_processes(config: Run, launcher: str) -> None:
     """Set up the processes of a run without GPUs: mmengine would select a CUDA device for each."""
-    if launcher != "pytorch":
-        raise HypvisionError(
-            f"--launcher {launcher} needs GPUs. Without them use tools/dist_train.sh."
-        )
+    ensure(
+        launcher == "pytorch",
+        f"--launcher {launcher} needs GPUs. Without them use tools/dist_train.sh.",
+    )
     if not dist.is_initialized():
         dist.init_process_group(config.env_cfg.dist_cfg.backend)
     # mmengine's own wrapper works on CUDA devices only, so it is replaced on CPUs.
@@ -677,7 +679,7 @@ def leave_processes() -> None:
         dist.destroy_process_group()
 
 
-def parse_options(items: list[str]) -> dict[str, Any]:
+def parse_options(items: list[str]) -> Plain:
     """Return words ``KEY=VALUE`` as a dict of numbers, booleans, lists or strings, parsed as by
     mmengine.
 
@@ -699,7 +701,7 @@ def parse_options(items: list[str]) -> dict[str, Any]:
     nested = HypvisionError(
         "--cfg-options has brackets or keys that are nested too deeply. Correct them."
     )
-    options: dict[str, Any] = {}
+    options: Plain = {}
     try:
         for key, _, text in (item.partition("=") for item in items):
             word = re.sub(r"\s*([][(),])\s*", r"\1", text.strip()).replace(" ", _SPACE)

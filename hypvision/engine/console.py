@@ -12,20 +12,22 @@ import itertools
 import logging
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.dist import get_world_size, is_main_process
+from mmengine.dist import get_world_size
 from mmengine.hooks import Hook
 from mmengine.logging import MMLogger
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
+from hypvision.data.usage import classes_of
 from hypvision.engine.hooks import network_of
 from hypvision.engine.metrics import worst
 from hypvision.inference.progress import Progress, say
+from hypvision.io.types import Values
 from hypvision.zoo.cards import count_text
 
 _OWN = str(Path(__file__).resolve().parents[1])
@@ -100,9 +102,10 @@ class _Relay(logging.Handler):
 
 
 class ConsoleHook(Hook):
-    """Print model, data, progress and metrics of a run, in the first process only.
+    """Print model, data, progress and metrics of a run.
 
-    The hook is not registered: :mod:`hypvision.engine.run` adds it unless ``verbose``.
+    The hook is not registered: :mod:`hypvision.engine.run` adds it to the first process unless
+    ``verbose``.
     """
 
     priority = "LOWEST"
@@ -117,8 +120,6 @@ class ConsoleHook(Hook):
     # What is printed before the first step
 
     def before_run(self, runner: Runner) -> None:
-        if not is_main_process():
-            return
         model = network_of(runner)
         name = _network_name(model, runner.cfg.get("model", {}).get("clip") or {})
         on = f" on {name}" if name else ""
@@ -138,8 +139,6 @@ class ConsoleHook(Hook):
         say(f"log     {runner.log_dir}")
 
     def before_train(self, runner: Runner) -> None:
-        if not is_main_process():
-            return
         loader = runner.train_dataloader
         wrapper = type(runner.optim_wrapper).__name__
         optimizer = type(getattr(runner.optim_wrapper, "optimizer", runner.optim_wrapper)).__name__
@@ -180,13 +179,11 @@ class ConsoleHook(Hook):
         self._begin("validate", runner.val_dataloader)
 
     def before_test(self, runner: Runner) -> None:
-        if is_main_process():
-            say(f"data    {_described(runner.test_dataloader)}")
+        say(f"data    {_described(runner.test_dataloader)}")
         self._begin("test", runner.test_dataloader)
 
     def _begin(self, what: str, loader: Any) -> None:
-        if is_main_process():
-            self.other_bar = Progress(what, len(loader))
+        self.other_bar = Progress(what, len(loader))
 
     def after_val_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
@@ -202,23 +199,21 @@ class ConsoleHook(Hook):
     # Metrics after validations and tests
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        if is_main_process():
-            self._end()
-            by_epoch = isinstance(runner._train_loop, EpochBasedTrainLoop)
-            step = dict(epoch=str(runner.epoch)) if by_epoch else dict(step=str(runner.iter))
-            row = {**step, **_rounded(metrics)}
-            if list(row) != self.heads or self.rows % _ROWS == 0:
-                self.rows = 0
-                self.heads = list(row)
-            say(_table(row, head=self.rows == 0))
-            _say_worst(runner.val_evaluator)
-            self.rows += 1
+        self._end()
+        by_epoch = isinstance(runner._train_loop, EpochBasedTrainLoop)
+        step = dict(epoch=str(runner.epoch)) if by_epoch else dict(step=str(runner.iter))
+        row = {**step, **_rounded(metrics)}
+        if list(row) != self.heads or self.rows % _ROWS == 0:
+            self.rows = 0
+            self.heads = list(row)
+        say(_table(row, head=self.rows == 0))
+        _say_worst(runner.val_evaluator)
+        self.rows += 1
 
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        if is_main_process():
-            self._end()
-            say(_table(_rounded(metrics)))
-            _say_worst(runner.test_evaluator)
+        self._end()
+        say(_table(_rounded(metrics)))
+        _say_worst(runner.test_evaluator)
 
     def _end(self) -> None:
         if self.other_bar is not None:
@@ -228,7 +223,7 @@ class ConsoleHook(Hook):
     def after_train(self, runner: Runner) -> None:
         self.close()
         last = runner.message_hub.get_info("last_ckpt")
-        if last is not None and is_main_process():
+        if last is not None:
             say(f"weights {last}")
 
     def close(self) -> None:
@@ -238,7 +233,7 @@ class ConsoleHook(Hook):
             self.train_bar = None
 
 
-def _network_name(model: Any, clip: Mapping[str, Any]) -> str | None:
+def _network_name(model: Any, clip: Values) -> str | None:
     """Return the name of a model's backbone or CLIP, or else the class of the backbone; None for a
     model with neither."""
     backbone = getattr(model, "backbone", None)
@@ -250,7 +245,7 @@ def _network_name(model: Any, clip: Mapping[str, Any]) -> str | None:
 
 def _described(loader: Any) -> str:
     dataset = loader.dataset
-    classes = (getattr(dataset, "metainfo", None) or {}).get("classes") or ()
+    classes = classes_of(dataset)
     words = f", {len(classes)} classes" if classes else ""
     # Streams of shards have "total", the number of samples of all processes.
     count = getattr(dataset, "total", None) or len(dataset)
@@ -270,7 +265,7 @@ def _say_worst(evaluator: Any) -> None:
         say(f"  worst of {len(classes)} classes: {shown}")
 
 
-def _rounded(metrics: Mapping[str, Any] | None) -> dict[str, str]:
+def _rounded(metrics: Values | None) -> dict[str, str]:
     return {name: f"{float(value):.4g}" for name, value in (metrics or {}).items()}
 
 

@@ -12,7 +12,7 @@ from mmengine.registry import DATASETS, DefaultScope
 from hypvision.engine.checks import as_list
 from hypvision.engine.config import Run
 from hypvision.engine.extensions import import_extensions
-from hypvision.io.errors import HypvisionError
+from hypvision.io.checks import ensure
 
 
 def with_epochs(config: Run, epochs: int, launcher: str = "none") -> list[str]:
@@ -30,11 +30,11 @@ def with_epochs(config: Run, epochs: int, launcher: str = "none") -> list[str]:
     """
     unit, old, _ = config.schedule
     word = "epochs" if unit == "max_epochs" else "iterations"
-    if not old:
-        raise HypvisionError(
-            f"The config '{config.filename}' does not say its length, so --epochs cannot change "
-            f"it. Set train_cfg.{unit}."
-        )
+    ensure(
+        old,
+        f"The config '{config.filename}' does not say its length, so --epochs cannot change "
+        f"it. Set train_cfg.{unit}.",
+    )
     new = epochs if unit == "max_epochs" else epochs * _iterations(config, launcher)
     told = [f"length  {new} {word} in place of {old}"]
     config.train_cfg[unit] = new

@@ -5,35 +5,29 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mmengine.dist import all_gather_object, is_main_process
 from mmengine.evaluator import BaseMetric
 
-from hypvision.io.errors import HypvisionError, require_finite
+from hypvision.io.errors import HypvisionError, few, require_finite
+from hypvision.io.types import Values
 
 _logger = logging.getLogger(__name__)
 _SHOWN = 5
 
 
-def tell_missing(what: str, metrics: Mapping[str, Any], without_truth: Sequence[str] = ()) -> None:
+def tell_missing(what: str, metrics: Values, without_truth: Sequence[str] = ()) -> None:
     """Warn of a metric, named by ``what``, with NaN values, or with classes or images without
     ground truth."""
     unknown = [name for name, value in metrics.items() if math.isnan(value)]
-    parts = [f"there is no truth for {_some(without_truth)}"] if without_truth else []
+    parts = [f"there is no truth for {few(without_truth, _SHOWN)}"] if without_truth else []
     if unknown:
-        parts.append(
-            f"{_some(unknown)} cannot be measured and {'is' if len(unknown) == 1 else 'are'} NaN"
-        )
+        verb = "is" if len(unknown) == 1 else "are"
+        parts.append(f"{few(unknown, _SHOWN)} cannot be measured and {verb} NaN")
     if parts:
         _logger.warning("%s: %s.", what, "; ".join(parts))
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (
-        f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    )
 
 
 class OfClass(NamedTuple):
@@ -70,7 +64,7 @@ class Metric(BaseMetric):
     _spoilt = ""
     _told: tuple[str, tuple[str, ...], tuple[str, ...]] = ("", (), ())
 
-    def check(self, values: Any, what: str, samples: Sequence[Mapping[str, Any]]) -> bool:
+    def check(self, values: Any, what: str, samples: Sequence[Values]) -> bool:
         """Return whether the predictions for ``samples``, one row of ``values`` for each, are
         finite.
 
@@ -87,7 +81,7 @@ class Metric(BaseMetric):
             return False
         return True
 
-    def _place(self, sample: Mapping[str, Any], row: int) -> str:
+    def _place(self, sample: Values, row: int) -> str:
         if sample.get("img_path") is not None:
             return f"the image '{sample['img_path']}'"
         number = sample.get("index", sample.get("img_id"))

@@ -28,7 +28,8 @@ from torch.optim import Optimizer
 
 from hypvision.engine.precision import Muon
 from hypvision.geometry import named_manifold_parameters
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import HypvisionError, explaining
+from hypvision.io.types import Plain, Values
 from hypvision.optim import RiemannianAdam, RiemannianAdamW, RiemannianSGD, param_groups
 from hypvision.optim.groups import exempt_names
 
@@ -46,11 +47,9 @@ class ParamGroups:
     the parameter groups that the subclass makes. ``paramwise_cfg`` holds the subclass's options,
     whose names and defaults are in ``defaults``."""
 
-    defaults: Mapping[str, Any] = {}
+    defaults: Values = {}
 
-    def __init__(
-        self, optim_wrapper_cfg: dict[str, Any], paramwise_cfg: dict[str, Any] | None = None
-    ):
+    def __init__(self, optim_wrapper_cfg: Plain, paramwise_cfg: Plain | None = None):
         self.optim_wrapper_cfg = {"type": "OptimWrapper", **optim_wrapper_cfg}
         self.optimizer_cfg = dict(self.optim_wrapper_cfg.pop("optimizer"))
         self.options = {**self.defaults, **(paramwise_cfg or {})}
@@ -67,16 +66,18 @@ class ParamGroups:
         groups = self.groups(inner)
         if self.optimizer_cfg["type"] in ("TimmMuon", Muon):
             groups = _vectors_apart(groups, inner)
-        try:
-            optimizer = OPTIMIZERS.build(dict(self.optimizer_cfg, params=groups))
-        except (TypeError, ValueError) as error:
-            raise HypvisionError(
+        with explaining(
+            lambda error: (
                 f"optim_wrapper.optimizer of the config is wrong: {str(error).rstrip('.')}."
-            ) from error
+            ),
+            TypeError,
+            ValueError,
+        ):
+            optimizer = OPTIMIZERS.build(dict(self.optimizer_cfg, params=groups))
         self.check(optimizer)
         return OPTIM_WRAPPERS.build(self.optim_wrapper_cfg, default_args=dict(optimizer=optimizer))
 
-    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+    def groups(self, model: nn.Module) -> list[Plain]:
         """Return the parameter groups of a model, as optimisers take them."""
         raise NotImplementedError
 
@@ -103,13 +104,13 @@ class TimmParamGroups(ParamGroups):
 
     defaults = dict(layer_decay=None, lr_mult=None)
 
-    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+    def groups(self, model: nn.Module) -> list[Plain]:
         groups = self._decay_groups(model)
         if self.options["lr_mult"]:
             groups = self._scaled(groups, model, dict(self.options["lr_mult"]))
         return groups
 
-    def _decay_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+    def _decay_groups(self, model: nn.Module) -> list[Plain]:
         decay = self.optimizer_cfg.get("weight_decay", 0.0)
         layer_decay = self.options["layer_decay"]
         if layer_decay is None:
@@ -140,15 +141,15 @@ class TimmParamGroups(ParamGroups):
         return groups + _weight_decay_groups(rest, decay, exempt_names(model))
 
     def _scaled(
-        self, groups: list[dict[str, Any]], model: nn.Module, lr_mult: Mapping[str, float]
-    ) -> list[dict[str, Any]]:
+        self, groups: list[Plain], model: nn.Module, lr_mult: Mapping[str, float]
+    ) -> list[Plain]:
         """Split each group by the factors of the learning rate, and drop parameters whose factor is
         0."""
         factors: dict[int, float] = {}
         for module, factor in lr_mult.items():
             factors |= dict.fromkeys(map(id, _parameters_of(model, module)), factor)
         base: float = self.optimizer_cfg["lr"]
-        scaled: list[dict[str, Any]] = []
+        scaled: list[Plain] = []
         for group in groups:
             params = list(group["params"])
             # A rate of 0 would not freeze parameters, because schedules with ``eta_min`` raise it
@@ -186,7 +187,7 @@ def _decay_name(name: str, parameter: nn.Parameter, spared: set[str]) -> str:
 
 def _weight_decay_groups(
     named: list[tuple[str, nn.Parameter]], decay: float, spared: set[str]
-) -> list[dict[str, Any]]:
+) -> list[Plain]:
     """Return timm's groups for the named parameters; timm calls only ``named_parameters()`` of a
     model."""
     part: Any = SimpleNamespace(named_parameters=lambda: named)
@@ -203,7 +204,7 @@ _VECTORS = (
 )  # fmt: skip
 
 
-def _vectors_apart(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[str, Any]]:
+def _vectors_apart(groups: list[Plain], model: nn.Module) -> list[Plain]:
     """Put embeddings (of tokens, of positions), proxies of classes and points of manifolds into
     groups of their own, which Muon updates by AdamW: their rows are independent vectors, which must
     not be orthogonalised."""
@@ -236,7 +237,7 @@ class RiemannianParamGroups(ParamGroups):
         decay_all=False,
     )
 
-    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+    def groups(self, model: nn.Module) -> list[Plain]:
         rate = self.optimizer_cfg["lr"]
         decay = self.optimizer_cfg.get("weight_decay", 0.0)
         options = {name: value for name, value in self.options.items() if value is not None}

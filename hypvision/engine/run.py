@@ -12,7 +12,6 @@ from contextlib import nullcontext
 from importlib.util import find_spec
 from itertools import count, islice
 from pathlib import Path
-from typing import Any
 
 from mmengine.config import Config
 from mmengine.dist import is_main_process
@@ -42,9 +41,11 @@ from hypvision.engine.tracking import track
 from hypvision.engine.work_dir import lock_work_dir
 from hypvision.engine.workers import with_extensions
 from hypvision.inference.progress import say
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, require
 from hypvision.io.files import check_output, check_output_folder, protecting, why_no_file
 from hypvision.io.images import is_image
+from hypvision.io.types import Plain, StrPath
 from hypvision.viz.curves import MOST, choose, draw_curves, read_runs
 
 _logger = logging.getLogger(__name__)
@@ -133,7 +134,7 @@ def train(
     work_dir: str | Path | None = None,
     resume: str | Path | None = None,
     amp: bool = False,
-    cfg_options: dict[str, Any] | None = None,
+    cfg_options: Plain | None = None,
     launcher: str = "none",
     verbose: bool = False,
     log: str | None = None,
@@ -172,13 +173,19 @@ def train(
         _set_start(run, resume)
         _check_schedule(run)
         with lock_work_dir(run.work_dir):
-            return _train(run, None if verbose else ConsoleHook())
+            return _train(run, _console(verbose))
+
+
+def _console(verbose: bool) -> ConsoleHook | None:
+    """Return the hook of the console for the first process; None for others and with
+    ``verbose``."""
+    return None if verbose or not is_main_process() else ConsoleHook()
 
 
 def _set_start(config: Run, resume: str | Path | None) -> None:
     """Set the checkpoint that a training resumes from, if there is one, and check that it fits the
     config."""
-    found: tuple[str, dict[str, Any]] | None = None
+    found: tuple[str, Plain] | None = None
     if resume is None and config.get("resume") and not config.get("load_from"):
         resume = "auto"
     if str(resume) == "auto":
@@ -186,10 +193,10 @@ def _set_start(config: Run, resume: str | Path | None) -> None:
         # Without a checkpoint the training begins with the weights of load_from, if any.
         config.resume = found is not None
     elif resume is not None:
-        if not Path(resume).is_file():
-            raise HypvisionError(
-                f"{why_no_file(resume, 'checkpoint')} Give the path of a .pth file to resume."
-            )
+        ensure(
+            Path(resume).is_file(),
+            f"{why_no_file(resume, 'checkpoint')} Give the path of a .pth file to resume.",
+        )
         found = (str(resume), load(str(resume)))
         config.resume = True
     if found is not None:
@@ -201,7 +208,7 @@ def _set_start(config: Run, resume: str | Path | None) -> None:
         leave_out_pretrained(config.model)
 
 
-def _check_average(config: Run, path: str, checkpoint: dict[str, Any]) -> None:
+def _check_average(config: Run, path: str, checkpoint: Plain) -> None:
     """Raise an error if a checkpoint comes from a training with EMAHook and the config has no such
     hook: its weights are the average, so a training would go on from the average."""
     if "ema_state_dict" in checkpoint and not any(
@@ -300,11 +307,11 @@ def _check_weights(
         # checked.
         return
     checkpoint = load(path)
-    if resume and "optimizer" not in checkpoint:
-        raise HypvisionError(
-            f"'{path}' holds weights only, without the state of a training, so it cannot be "
-            f"resumed. To start from these weights use --cfg-options load_from={path}."
-        )
+    ensure(
+        not resume or "optimizer" in checkpoint,
+        f"'{path}' holds weights only, without the state of a training, so it cannot be "
+        f"resumed. To start from these weights use --cfg-options load_from={path}.",
+    )
     wrong = resume_problem(checkpoint) if resume else None
     if wrong is not None:
         raise not_resumed(path, wrong)
@@ -316,12 +323,12 @@ def _check_weights(
 
 def test(
     config: str | Path | Config,
-    weights: str | Path,
+    weights: StrPath,
     work_dir: str | Path | None = None,
     out: str | Path | None = None,
     show_dir: str | Path | None = None,
     tta: bool = False,
-    cfg_options: dict[str, Any] | None = None,
+    cfg_options: Plain | None = None,
     launcher: str = "none",
     allow_nonfinite: bool = False,
     verbose: bool = False,
@@ -375,20 +382,21 @@ def test(
                 _write_report(config, Path(out), str(weights))
         if show_dir is not None:
             _show(config, Path(show_dir))
-        console = None if verbose else ConsoleHook()
-        return _measure(config, str(weights), console, allow_nonfinite)
+        return _measure(config, str(weights), _console(verbose), allow_nonfinite)
 
 
-def _check_test(config: Run, weights: str | Path) -> None:
+def _check_test(config: Run, weights: StrPath) -> None:
     """Check that the config has test data, that their files exist, and that the weights exist."""
-    if "test_dataloader" not in config:
-        raise HypvisionError(
-            f"The config '{config.filename}' has no test_dataloader, so there are no data to "
-            "measure on. Add one."
-        )
+    ensure(
+        "test_dataloader" in config,
+        f"The config '{config.filename}' has no test_dataloader, so there are no data to "
+        "measure on. Add one.",
+    )
     address = str(weights).startswith(("http://", "https://")) or is_address(weights)
-    if not address and not Path(weights).is_file():
-        raise HypvisionError(f"{why_no_file(weights, 'checkpoint')} Give the path of a .pth file.")
+    ensure(
+        address or Path(weights).is_file(),
+        f"{why_no_file(weights, 'checkpoint')} Give the path of a .pth file.",
+    )
     check_data(config, ("test",))
 
 
@@ -423,7 +431,7 @@ def _use_tta(config: Run) -> None:
         config.model = dict(config.tta_model, module=config.model)
 
 
-def _evaluators(config: Run) -> Iterator[tuple[dict[str, Any], str | None]]:
+def _evaluators(config: Run) -> Iterator[tuple[Plain, str | None]]:
     """Yield each metric of a test with its argument for the file or folder of predictions; None if
     it writes none."""
     for evaluator in config.evaluators("test"):

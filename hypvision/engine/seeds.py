@@ -19,6 +19,7 @@ from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import write_text
 from hypvision.io.records import read_record
+from hypvision.io.types import Plain
 
 Metrics = dict[str, float]
 
@@ -36,7 +37,7 @@ def train_seeds(
     config: str | Path | Config,
     seeds: int,
     work_dir: str | Path | None = None,
-    cfg_options: dict[str, Any] | None = None,
+    cfg_options: Plain | None = None,
     **arguments: Any,
 ) -> dict[str, Metrics]:
     """Train with the seeds 0, 1, ..., each in a folder of its own, and write the last metrics of
@@ -91,7 +92,7 @@ def _earlier(file: Path, training: str) -> _Found:
     return found
 
 
-def _training(config: str | Path | Config, options: dict[str, Any], amp: bool) -> str:
+def _training(config: str | Path | Config, options: Plain, amp: bool) -> str:
     """Return the SHA-256 of all that trainings with several seeds have in common: the resolved
     config and the precision."""
     settings = load_config(config, options).to_dict()

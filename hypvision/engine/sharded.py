@@ -23,6 +23,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
+from hypvision.io.types import Plain
 from hypvision.optim import unsharded_parameters
 
 
@@ -39,7 +40,7 @@ def cut(value: Tensor, like: DTensor) -> DTensor:
 
 
 def _states(
-    optimizer: Optimizer, state: dict[int, dict[str, Any]]
+    optimizer: Optimizer, state: dict[int, Plain]
 ) -> Iterator[tuple[DTensor, dict, str, Tensor]]:
     """Yield each tensor in an optimiser's ``state`` that is sharded by rows like its parameter: the
     parameter, the entry of the state, the name and the tensor."""
@@ -51,7 +52,7 @@ def _states(
                 yield parameter, entry, name, value
 
 
-def _gathered(optimizer: Optimizer, content: dict[str, Any]) -> dict[str, Any]:
+def _gathered(optimizer: Optimizer, content: Plain) -> Plain:
     """Return the state dict of an optimiser with its sharded tensors gathered on the CPU."""
     state = {number: dict(entry) for number, entry in content["state"].items()}
     for parameter, entry, name, value in _states(optimizer, state):
@@ -75,7 +76,7 @@ class _CutHook(Hook):
     # Hooks that rename weights must run first.
     priority = "LOWEST"
 
-    def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+    def after_load_checkpoint(self, runner: Runner, checkpoint: Plain) -> None:
         own = runner.model.state_dict()
         given = checkpoint.get("state_dict", checkpoint)
         for name, value in own.items():
@@ -97,7 +98,7 @@ class _CutHook(Hook):
 
 
 @contextmanager
-def _saying(owner: Any, state: dict[str, Any]) -> Iterator[None]:
+def _saying(owner: Any, state: Plain) -> Iterator[None]:
     """Context in which ``state_dict()`` of ``owner`` returns ``state``."""
     owner.state_dict = lambda: state
     try:

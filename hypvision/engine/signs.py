@@ -18,6 +18,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from hypvision.data.usage import classes_of
 from hypvision.engine.hooks import network_of
 
 _ADVICE = (
@@ -143,9 +144,7 @@ class SignsHook(Hook):
             return
         if len(self._predicted) > 1 and len(set(self._predicted)) == 1:
             number = self._predicted[0]
-            names = (getattr(runner.val_dataloader.dataset, "metainfo", None) or {}).get(
-                "classes"
-            ) or ()
+            names = classes_of(runner.val_dataloader.dataset)
             name = names[number] if number < len(names) else number
             self._tell(
                 runner,

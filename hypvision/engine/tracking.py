@@ -11,7 +11,7 @@ from typing import Any
 
 from mmengine.config import Config
 
-from hypvision.io.checks import one_of
+from hypvision.io.checks import ensure, one_of
 from hypvision.io.errors import HypvisionError
 
 TRACKERS = {
@@ -44,14 +44,11 @@ def track(config: Config, name: str) -> None:
 def _settings(config: Config, name: str) -> dict[str, Any]:
     run = Path(config.work_dir).name
     if name == "wandb":
-        if (
-            os.environ.get("WANDB_MODE") not in ("offline", "disabled", "dryrun")
-            and not _logged_in()
-        ):
-            raise HypvisionError(
-                "--log wandb: nobody is logged in at Weights & Biases. Run `wandb login` once, or "
-                "set WANDB_MODE=offline to write the log to this machine."
-            )
+        ensure(
+            os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun") or _logged_in(),
+            "--log wandb: nobody is logged in at Weights & Biases. Run `wandb login` once, or "
+            "set WANDB_MODE=offline to write the log to this machine.",
+        )
         project = os.environ.get("WANDB_PROJECT", "hypvision")
         return dict(init_kwargs=dict(project=project, name=os.environ.get("WANDB_NAME", run)))
     if name == "mlflow":

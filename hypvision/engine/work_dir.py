@@ -9,7 +9,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from mmengine.dist import is_main_process
 
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import explaining
 from hypvision.io.files import note_holder, who_holds
 
 
@@ -27,14 +27,15 @@ def lock_work_dir(work_dir: str | Path) -> Iterator[None]:
     holder = folder / ".training.json"
     lock = FileLock(folder / ".training.lock", timeout=0)
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise HypvisionError(
+    with explaining(
+        lambda error: (
             f"Another training writes to '{folder}'{who_holds(holder)}. Two would overwrite each "
             "other's checkpoints: wait for its end, stop it, or choose another folder with "
             "--work-dir."
-        ) from error
+        ),
+        Timeout,
+    ):
+        lock.acquire()
     try:
         note_holder(holder)
         yield

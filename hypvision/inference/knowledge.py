@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from hypvision.inference.results import Boxes, Classes, PlacedClasses, Result, Tags
 from hypvision.inference.sources import IN_MEMORY
+from hypvision.io.errors import few
+from hypvision.io.types import Names
 from hypvision.zoo.familiar import Familiar
 
 # No class stands out if entropy / log(number of classes) is above this. Share of images above it:
@@ -44,8 +46,6 @@ ENLARGED = 4.0
 SMALLEST = 0.5
 LARGEST = 3.0
 
-_NAMED = 3  # largest number of images named in a warning
-
 
 @dataclass(frozen=True)
 class Known:
@@ -59,7 +59,7 @@ class Known:
         familiar: where the features of the training images lie, class by class; None if unknown.
     """
 
-    names: tuple[str, ...] = ()
+    names: Names = ()
     source: str = ""
     size: tuple[int, int] | None = None
     resized: bool = True
@@ -67,8 +67,7 @@ class Known:
 
     def __str__(self) -> str:
         # An ImageNet name lists synonyms after commas; only the first is shown.
-        names = [name.partition(",")[0] for name in self.names[:5]]
-        listed = ", ".join(names) + (", ..." if len(self.names) > 5 else "")
+        listed = few([name.partition(",")[0] for name in self.names], 5)
         count = (
             f"{len(self.names)} class{'es' * (len(self.names) != 1)}: {listed}"
             if self.names
@@ -149,7 +148,7 @@ def _which(names: Sequence[tuple[str, str]], count: int) -> str:
     numbers."""
     # The frames of a video share one name, which is listed once.
     files = [f"'{name}'{number}" for name, number in dict(names).items() if name != IN_MEMORY]
-    listed = ", ".join(files[:_NAMED]) + (", ..." if len(files) > _NAMED else "")
+    listed = few(files)
     if count == 1:
         return listed or "this picture"
     return f"{len(names)} of {count} pictures" + (f" ({listed})" if listed else "")

@@ -32,10 +32,11 @@ from hypvision.checkpoints.storage import read_header
 from hypvision.inference.knowledge import Known
 from hypvision.inference.results import Classes, PlacedClasses, Result, Tags
 from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, did_you_mean, one_line
+from hypvision.io.errors import HypvisionError, did_you_mean, explaining, one_line
 from hypvision.io.images import check_normalisation
 from hypvision.io.plugins import plugin
 from hypvision.io.shipped import is_config, shipped_configs
+from hypvision.io.types import Plain, Values
 from hypvision.zoo.familiar import Familiar, of_header
 from hypvision.zoo.loading import SEVERAL_LABELS, TimmModel, load, load_trained, timm_model
 from hypvision.zoo.loading import classifier as classifier_of
@@ -90,22 +91,22 @@ class Request:
         HypvisionError: ``things`` are given without ``classes``.
     """
 
-    model: str | Path | Mapping[str, Any]
+    model: str | Path | Values
     weights: str | Path | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Values = field(default_factory=dict)
     classes: str | Path | Sequence[str] | None = None
     things: str | Path | Sequence[str] | None = None
     score: float | None = None
     device: str = "cpu"
     max_boxes: int | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Values = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.things is not None and self.classes is None:
-            raise HypvisionError(
-                "--things are those of --classes whose objects a panoptic model counts: give both, "
-                "or leave out --things."
-            )
+        ensure(
+            self.things is None or self.classes is not None,
+            "--things are those of --classes whose objects a panoptic model counts: give both, "
+            "or leave out --things.",
+        )
 
 
 def means_config(name: str) -> bool:
@@ -162,7 +163,7 @@ def _refuse_new_head(network: TimmModel, request: Request, known: int | None) ->
         )
 
 
-def _overlay(request: Request) -> dict[str, Any]:
+def _overlay(request: Request) -> Plain:
     """Return the arguments that make timm load weights of the zoo; none if no weights are given."""
     if request.weights is None:
         return {}
@@ -175,31 +176,29 @@ def _overlay(request: Request) -> dict[str, Any]:
     return dict(pretrained_cfg_overlay=record_overlay(record, resolve(record, index)))
 
 
-def _published(name: str, arguments: Mapping[str, Any]) -> TimmModel:
-    try:
-        return timm_model(name, pretrained=True, **arguments)
-    except HypvisionError:
-        raise
-    except Exception as error:  # Download clients and wrong arguments raise errors of any type.
-        raise HypvisionError(
+def _published(name: str, arguments: Values) -> TimmModel:
+    # Download clients and wrong arguments raise errors of any type.
+    with explaining(
+        lambda error: (
             f"No weights of the model '{name}' can be loaded ({one_line(error).rstrip('.')}). Give "
             "a checkpoint with --weights FILE, or a name of `hypvision zoo list`."
-        ) from error
+        )
+    ):
+        return timm_model(name, pretrained=True, **arguments)
 
 
 def _refuse_classes(request: Request) -> None:
-    if request.classes is not None:
-        raise HypvisionError(
-            f"The classes of '{request.model}' are fixed: leave out --classes. Open-vocabulary "
-            "models take them: hypvision zoo list --task zero-shot, or a config of "
-            "configs/hyperclip."
-        )
+    ensure(
+        request.classes is None,
+        f"The classes of '{request.model}' are fixed: leave out --classes. Open-vocabulary "
+        "models take them: hypvision zoo list --task zero-shot, or a config of "
+        "configs/hyperclip.",
+    )
 
 
 def _of_the_zoo(request: Request) -> Predictor:
     name = str(request.model)
-    if request.weights is not None:
-        raise HypvisionError(f"'{name}' are trained weights already: leave out --weights.")
+    ensure(request.weights is None, f"'{name}' are trained weights already: leave out --weights.")
     try:
         index, record = find(name)
     except HypvisionError as error:
@@ -231,7 +230,7 @@ def _of_the_zoo(request: Request) -> Predictor:
     return replace(predictor, known=known)
 
 
-def _clip(request: Request, options: Mapping[str, Any]) -> Predictor:
+def _clip(request: Request, options: Values) -> Predictor:
     """Return the predictor of a CLIP, whose ``options`` are arguments of
     :func:`hypvision.clip.create_clip`."""
     from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
@@ -374,8 +373,7 @@ def zero_shot(model: OpenVocabularyCLIP, request: Request) -> Predictor:
         model.set_classes(request.classes)
     elif model.words:
         model.set_classes(model.words)
-    if not model.classes:
-        raise HypvisionError('A CLIP compares images with words: give --classes "cat, dog, ...".')
+    ensure(model.classes, 'A CLIP compares images with words: give --classes "cat, dog, ...".')
 
     def logits(pixels: Tensor) -> Tensor:
         pixels = (pixels.float() - model.get_buffer("mean")) / model.get_buffer("std")

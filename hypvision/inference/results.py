@@ -18,6 +18,7 @@ from PIL import Image
 
 from hypvision.io.errors import require
 from hypvision.io.images import to_rgb
+from hypvision.io.types import Names, Plain
 from hypvision.viz.overlay import add_legend, draw_boxes, draw_name, draw_segmentation, paint
 from hypvision.viz.palette import label_colours
 
@@ -30,14 +31,14 @@ class Result(ABC):
     and ``names`` its classes."""
 
     task: ClassVar[str]
-    names: tuple[str, ...]
+    names: Names
 
     @abstractmethod
-    def annotations(self) -> list[dict[str, Any]]:
+    def annotations(self) -> list[Plain]:
         """Return each thing found as a dict for JSON; the file's writer adds ``id`` and
         ``image_id``."""
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Plain]:
         """Return the annotations as rows of a table: without masks, and with a box as ``x``, ``y``,
         ``width`` and ``height``."""
         found = []
@@ -69,7 +70,7 @@ class Classes(Result):
 
     task = "classification"
     scores: NDArray[Any]
-    names: tuple[str, ...]
+    names: Names
 
     @property
     def best(self) -> int:
@@ -80,7 +81,7 @@ class Classes(Result):
         """Return the most probable classes with their scores, the best first."""
         return ", ".join(f"{item['name']} {item['score']:.2f}" for item in self.annotations())
 
-    def annotations(self) -> list[dict[str, Any]]:
+    def annotations(self) -> list[Plain]:
         """Return the most probable classes (five, unless a subclass shows others), the best
         first."""
         order = np.argsort(-self.scores, kind="stable")[: self._shown()]
@@ -122,7 +123,7 @@ class PlacedClasses(Classes):
         """Whether the image lies farther from every class than the limit for familiar images."""
         return self.distance > self.limit
 
-    def annotations(self) -> list[dict[str, Any]]:
+    def annotations(self) -> list[Plain]:
         place = dict(distance=round(self.distance, 4), foreign=self.foreign)
         return [item | place for item in super().annotations()]
 
@@ -167,10 +168,10 @@ class Boxes(Result):
     boxes: NDArray[Any]
     scores: NDArray[Any]
     labels: NDArray[Any]
-    names: tuple[str, ...]
+    names: Names
     masks: NDArray[Any] | None = None
 
-    def annotations(self) -> list[dict[str, Any]]:
+    def annotations(self) -> list[Plain]:
         """Return one annotation a box, as in COCO's instance files, with its ``score``."""
         found = []
         for i, (x1, y1, x2, y2) in enumerate(self.boxes.tolist()):
@@ -206,11 +207,11 @@ class Labels(Result):
 
     task = "segmentation"
     labels: NDArray[Any]
-    names: tuple[str, ...]
+    names: Names
     radius: NDArray[Any] | None = None
     uncertainty: NDArray[Any] | None = None
 
-    def annotations(self) -> list[dict[str, Any]]:
+    def annotations(self) -> list[Plain]:
         """Return one annotation for each class that occurs, as in COCO's stuff files."""
         present = [number for number in np.unique(self.labels).tolist() if number < len(self.names)]
         return [_entry(number, self.names) | _coded(self.labels == number) for number in present]
@@ -235,9 +236,9 @@ class Segments(Result):
     task = "panoptic"
     segments: NDArray[Any]
     labels: NDArray[Any]
-    names: tuple[str, ...]
+    names: Names
 
-    def annotations(self) -> list[dict[str, Any]]:
+    def annotations(self) -> list[Plain]:
         """Return one annotation a segment, whose ``segment`` is its number in the map
         ``segments``."""
         return [
@@ -274,12 +275,12 @@ class Embedding(Result):
 
     task = "embedding"
     vector: NDArray[Any]
-    names: tuple[str, ...] = ()
+    names: Names = ()
 
-    def annotations(self) -> list[dict[str, Any]]:
+    def annotations(self) -> list[Plain]:
         return [dict(embedding=[float(value) for value in self.vector])]
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Plain]:
         """Return one row, with a column for each coordinate."""
         return [{f"e{i}": float(value) for i, value in enumerate(self.vector)}]
 
@@ -291,11 +292,11 @@ def _rounded(value: float, digits: int = 5) -> float:
     return round(float(value), digits)
 
 
-def _entry(label: int, names: tuple[str, ...]) -> dict[str, Any]:
+def _entry(label: int, names: Names) -> Plain:
     return dict(category_id=label, name=names[label], iscrowd=0)
 
 
-def _coded(mask: NDArray[Any]) -> dict[str, Any]:
+def _coded(mask: NDArray[Any]) -> Plain:
     """Return COCO's area, box and compressed run-length code of a mask ``(H, W)``."""
     coco = require("pycocotools.mask", "mm")
     code = coco.encode(np.asfortranarray(mask, dtype=np.uint8))

@@ -23,7 +23,8 @@ from PIL import Image
 from hypvision.checkpoints.download import download
 from hypvision.data.depth import find_white
 from hypvision.data.usage import Usage
-from hypvision.io.errors import HypvisionError, without_secrets
+from hypvision.io.checks import ensure
+from hypvision.io.errors import HypvisionError, explaining, without_secrets
 from hypvision.io.files import read_lines
 from hypvision.io.images import (
     SUFFIXES,
@@ -176,10 +177,10 @@ def find_sources(
             if file not in seen:
                 (videos if file.suffix.lower() in VIDEO_SUFFIXES else images).append(file)
                 seen.add(file)
-    if not images + videos:
-        raise HypvisionError(
-            "No image is given. Give a path of an image, folder, list or video, or a pattern."
-        )
+    ensure(
+        images + videos,
+        "No image is given. Give a path of an image, folder, list or video, or a pattern.",
+    )
     paths = [image for image in images if isinstance(image, Path)]
     value = WHITE if white == WHITE else _white_of(paths, white)
     return Sources(tuple(images), tuple(videos), every, value)
@@ -212,10 +213,7 @@ def _files_of(name: str | Path) -> list[Path]:
     if Path(name).suffix.lower() != ".txt":
         return find_files([name], VIDEO_SUFFIXES)
     lines = [line for line in read_lines(name, "the list of images") if not line.startswith("#")]
-    if not lines:
-        raise HypvisionError(
-            f"The list '{name}' names no images. Write the path of an image in each line."
-        )
+    ensure(lines, f"The list '{name}' names no images. Write the path of an image in each line.")
     found: list[Path] = []
     failed: list[str] = []
     for path in (Path(name).expanduser().parent / line for line in lines):
@@ -296,12 +294,12 @@ def _stream(folder: Path) -> Path:
 
 def _download(address: str, folder: Path) -> Path:
     folder.mkdir()
-    try:
+    with explaining(
+        lambda error: f"'{address}': {error}. Check the address.", SourceError, ValueError
+    ):
         name = _file_name(urlsplit(address).path)
         file = folder / name
         download(address, file, None, name=name, limit=LARGEST)
-    except (SourceError, ValueError) as error:
-        raise HypvisionError(f"'{address}': {error}. Check the address.") from error
     return _with_suffix(file, f"'{address}'")
 
 

@@ -26,8 +26,9 @@ from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.sources import find, is_address
 from hypvision.inference.predictors import means_config
 from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError, one_line
+from hypvision.io.errors import HypvisionError, explaining, one_line
 from hypvision.io.plugins import plugin
+from hypvision.io.types import Plain, Values
 from hypvision.zoo.loading import images_of, known_model, load, timm_model
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Summary(NamedTuple):
         return self.batch / statistics.median(self.seconds) if self.seconds else None
 
 
-def subject_of(name: str, arguments: Mapping[str, Any], size: int | None = None) -> Subject:
+def subject_of(name: str, arguments: Values, size: int | None = None) -> Subject:
     """Return the network that a name means, with an input, as a :class:`Subject`.
 
     Args:
@@ -114,14 +115,16 @@ def subject_of(name: str, arguments: Mapping[str, Any], size: int | None = None)
     if is_address(name) or name in builtin_index().records:
         return _subject_of_record(name, arguments, size)
     known_model(name)
-    try:
+    with explaining(
+        lambda error: f"The model '{name}' does not accept --model-args: {error}",
+        TypeError,
+        ValueError,
+    ):
         network = timm_model(name, **_with_size(name, arguments, size)).eval()
-    except (TypeError, ValueError) as error:
-        raise HypvisionError(f"The model '{name}' does not accept --model-args: {error}") from error
     return Subject(network, torch.randn(1, *images_of(network, arguments, size)))
 
 
-def _subject_of_record(name: str, arguments: Mapping[str, Any], size: int | None) -> Subject:
+def _subject_of_record(name: str, arguments: Values, size: int | None) -> Subject:
     """Return the network of a record of the zoo, with its trained weights and an input."""
     record = find(name)[1]
     clip = record.task == "zero-shot"
@@ -149,7 +152,7 @@ def _plugin(role: str) -> Callable[..., Subject]:
     return out
 
 
-def _with_size(name: str, arguments: Mapping[str, Any], size: int | None) -> dict[str, Any]:
+def _with_size(name: str, arguments: Values, size: int | None) -> Plain:
     """Return the arguments, with ``img_size`` added for a model that must be built for one size."""
     fixed = getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False)
     return {**({"img_size": size} if size and fixed else {}), **arguments}

@@ -3,10 +3,9 @@ class or segment numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Generic
 
 from PIL import Image
@@ -17,6 +16,7 @@ from hypvision.inference.results import Result
 from hypvision.inference.sources import Frame
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import below, write_json, write_table
+from hypvision.io.types import Plain, StrPath, Values
 from hypvision.viz.sheet import save_image
 from hypvision.viz.video import frame_rate, writing_video
 
@@ -67,9 +67,9 @@ class Writer:
 
     def __init__(
         self,
-        folder: str | Path,
+        folder: StrPath,
         kinds: Sequence[str] = KINDS,
-        info: Mapping[str, Any] | None = None,
+        info: Values | None = None,
         every: int = 1,
     ):
         unknown = set(kinds) - set(KINDS)
@@ -81,10 +81,8 @@ class Writer:
         self.kinds = frozenset(kinds)
         self.every = every
         self.written: dict[Path, None] = {}
-        self._file: dict[str, Any] = dict(
-            info=dict(info or {}), images=[], categories=[], annotations=[]
-        )
-        self._rows: list[dict[str, Any]] = []
+        self._file: Plain = dict(info=dict(info or {}), images=[], categories=[], annotations=[])
+        self._rows: list[Plain] = []
         self._video = ExitStack()  # closing it finishes the video file that is being written
         self._append: Callable[[Image.Image], None] | None = None
         self._name = ""  # name of the video that is being written
@@ -135,14 +133,9 @@ class Writer:
             self.written[target] = None
         self._append(drawing)
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._video.__exit__(error_type, error, trace)
-        if error_type is not None and not self._file["images"]:
+    def __exit__(self, *error: Any) -> None:
+        self._video.__exit__(*error)
+        if error[0] is not None and not self._file["images"]:
             return
         if "json" in self.kinds:
             write_json(self.folder / JSON, self._file, indent=None)

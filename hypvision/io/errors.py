@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -106,6 +106,33 @@ def did_you_mean(
         )
     ]
     return f" Did you mean {' or '.join(map(show, close))}?" if close else ""
+
+
+@contextmanager
+def explaining(sentence: Callable[[Any], str], *kinds: type[Exception]) -> Iterator[None]:
+    """Context that turns errors of these kinds, by default of all, into a :class:`HypvisionError`
+    with the sentence that the function makes of them.
+
+    >>> with explaining(lambda error: f"'a.json' is not JSON ({error}).", ValueError):
+    ...     json.loads("{")
+    """
+    explained = kinds or (Exception,)
+    try:
+        yield
+    except HypvisionError:
+        raise
+    except explained as error:
+        raise HypvisionError(sentence(error)) from error
+
+
+def some(names: Sequence[str], limit: int = 8) -> str:
+    """Return the first ``limit`` names in quotes, for a message; "nothing" if there are none."""
+    return few([f"'{name}'" for name in names], limit) or "nothing"
+
+
+def few(names: Sequence[str], limit: int = 3) -> str:
+    """Return the first ``limit`` names, for a message, with dots if there are more."""
+    return ", ".join([*names[:limit], *["..."] * (len(names) > limit)])
 
 
 def how_to_install(extra: str) -> str:

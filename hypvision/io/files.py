@@ -30,7 +30,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from hypvision.io.errors import HypvisionError
+from hypvision.io.checks import ensure
+from hypvision.io.errors import HypvisionError, explaining
 from hypvision.io.types import Plain, StrPath, Values
 
 _STALE_SECONDS = 7 * 86400
@@ -88,11 +89,11 @@ def check_output(path: StrPath) -> Path:
             "file."
         )
     source = (_protected.get() or {}).get((found.st_dev, found.st_ino))
-    if source is not None:
-        raise HypvisionError(
-            f"'{path}' would be overwritten, but it is an input of this command ('{source}'). Give "
-            "another name for the output."
-        )
+    ensure(
+        source is None,
+        f"'{path}' would be overwritten, but it is an input of this command ('{source}'). Give "
+        "another name for the output.",
+    )
     return path
 
 
@@ -137,10 +138,10 @@ def below(folder: StrPath, name: str) -> Path:
     # The path may have a NUL, or its links may form a cycle.
     except (OSError, ValueError, RuntimeError):
         inside = False
-    if not inside or os.pardir in Path(name).parts:
-        raise HypvisionError(
-            f"'{name}' leads out of the folder '{folder}', so it was not written. Correct the name."
-        )
+    ensure(
+        inside and os.pardir not in Path(name).parts,
+        f"'{name}' leads out of the folder '{folder}', so it was not written. Correct the name.",
+    )
     return path
 
 
@@ -415,13 +416,11 @@ def read_text(path: StrPath, limit: int = MAX_BYTES) -> str:
     with path.open("rb") as file:
         if file.peek(2)[:2] != b"\x1f\x8b":
             return _decoded(file.read())
-        try:
-            with gzip.open(file) as archive:
-                return _decoded(read_pieces(archive, min(limit, MAX_UNPACKED), path))
-        except (OSError, EOFError, zlib.error) as error:
-            raise HypvisionError(
-                f"'{path}' cannot be read: it is a damaged gzip archive ({error}). Get it again."
-            ) from error
+        damaged = f"'{path}' cannot be read: it is a damaged gzip archive"
+        kinds = (OSError, EOFError, zlib.error)
+        told = explaining(lambda error: f"{damaged} ({error}). Get it again.", *kinds)
+        with told, gzip.open(file) as archive:
+            return _decoded(read_pieces(archive, min(limit, MAX_UNPACKED), path))
 
 
 def _decoded(raw: bytes | bytearray) -> str:

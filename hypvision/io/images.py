@@ -282,11 +282,11 @@ def open_image(
         )
     if isinstance(source, Image.Image):
         return to_rgb(source, white=white)
-    if not isinstance(source, np.ndarray):
-        raise HypvisionError(
-            f"An image is a path, a PIL image or an array, got {type(source).__name__}. Give one "
-            "of these."
-        )
+    ensure(
+        isinstance(source, np.ndarray),
+        f"An image is a path, a PIL image or an array, got {type(source).__name__}. Give one "
+        "of these.",
+    )
     ensure(
         source.dtype == np.uint8 and source.ndim == 3 and source.shape[2] == 3 and source.size,
         f"An image array must be uint8 (H, W, 3), got {source.dtype} {source.shape}. Convert it.",

@@ -41,6 +41,8 @@ _short.maxstring = _short.maxlong = _short.maxother = 80
 show = _short.repr  # shortens long and nested values for messages
 
 Kind = TypeVar("Kind")
+# The keys that lead to a value in a file, for messages.
+_Place = tuple[str, ...]
 
 
 # Conditions on values
@@ -262,7 +264,7 @@ def _number(text: str) -> Any:
     return text
 
 
-def _conform(kind: Any, value: Any, place: tuple[str, ...], extra: bool = False) -> Any:
+def _conform(kind: Any, value: Any, place: _Place, extra: bool = False) -> Any:
     """Return the value as that type; raise a ValueError that names its place in the file if it does
     not fit."""
     origin = typing.get_origin(kind)
@@ -282,7 +284,7 @@ def _conform(kind: Any, value: Any, place: tuple[str, ...], extra: bool = False)
         raise _wrong(place, str(error)) from None
 
 
-def _through(steps: Sequence[Any], value: Any, place: tuple[str, ...]) -> Any:
+def _through(steps: Sequence[Any], value: Any, place: _Place) -> Any:
     """Return the value after all of these types and rules have been applied."""
     for step in steps:
         value = _conform(step, value, place)
@@ -296,7 +298,7 @@ def _choice(texts: Sequence[str]) -> Callable[[Any], Any]:
     )
 
 
-def _items(kind: Any, value: Any, place: tuple[str, ...], extra: bool, least: int = 0) -> list[Any]:
+def _items(kind: Any, value: Any, place: _Place, extra: bool, least: int = 0) -> list[Any]:
     if not isinstance(value, (list, tuple)) or len(value) < least:
         some = " of at least one" if least else ""
         raise _wrong(place, f"must be a list{some}, got {show(value)}")
@@ -308,26 +310,26 @@ def _items(kind: Any, value: Any, place: tuple[str, ...], extra: bool, least: in
     ]
 
 
-def _dictionary(kinds: Sequence[Any], value: Any, place: tuple[str, ...]) -> dict[Any, Any]:
+def _dictionary(kinds: Sequence[Any], value: Any, place: _Place) -> dict[Any, Any]:
     of_key, of_item = kinds
     for name in _mapping(value, place):
         _conform(of_key, name, (*place, "a key"))
     return {name: _conform(of_item, item, (*place, str(name))) for name, item in value.items()}
 
 
-def _wrong(place: tuple[str, ...], problem: str) -> ValueError:
+def _wrong(place: _Place, problem: str) -> ValueError:
     return ValueError(
         f"{', '.join(('', *place[:-1]))}: '{place[-1]}' {problem}" if place else f" {problem}"
     )
 
 
-def _mapping(value: Any, place: tuple[str, ...]) -> dict[Any, Any]:
+def _mapping(value: Any, place: _Place) -> dict[Any, Any]:
     if not isinstance(value, dict):
         raise _wrong(place, f"must be a mapping of keys to values, got {show(value)}")
     return value
 
 
-def _one_of_several(kinds: Sequence[Any], value: Any, place: tuple[str, ...]) -> Any:
+def _one_of_several(kinds: Sequence[Any], value: Any, place: _Place) -> Any:
     """Return the value as the alternative of a union that fits it. For an optional type the message
     is that of the type itself."""
     told = []
@@ -345,7 +347,7 @@ def _one_of_several(kinds: Sequence[Any], value: Any, place: tuple[str, ...]) ->
     raise _wrong(place, f"must be {choices}, got {show(value)}")
 
 
-_CHECKS: dict[Any, Callable[[Any, Any, tuple[str, ...]], Any]] = {
+_CHECKS: dict[Any, Callable[[Any, Any, _Place], Any]] = {
     Union: _one_of_several,
     types.UnionType: _one_of_several,
     Annotated: _through,
@@ -369,7 +371,7 @@ def _fields(kind: Any) -> dict[str, tuple[tuple[Any, ...], bool]]:
     }
 
 
-def _object(kind: Any, value: Any, place: tuple[str, ...], extra: bool) -> Any:
+def _object(kind: Any, value: Any, place: _Place, extra: bool) -> Any:
     known = _fields(kind)
     where = ", ".join(("", *place))
     unknown = [name for name in _mapping(value, place) if name not in known]

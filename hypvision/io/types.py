@@ -11,3 +11,5 @@ Plain: TypeAlias = dict[str, Any]
 """Values by name: a sample, settings, a row, keyword arguments."""
 Values: TypeAlias = Mapping[str, Any]
 """Values by name that a function only reads."""
+Names: TypeAlias = tuple[str, ...]
+"""Names of classes, in the order of their labels."""

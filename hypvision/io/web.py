@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import explaining
 from hypvision.version import __version__
 
 _Result = TypeVar("_Result")
@@ -118,11 +118,9 @@ def separated(address: str) -> tuple[str, dict[str, str]]:
     Raises:
         HypvisionError: the text is not a web address.
     """
-    try:
+    # The text of the error may quote the password.
+    with explaining(lambda error: f"'{address}' is not a web address. Correct it.", ValueError):
         user, at, host = urlsplit(address).netloc.rpartition("@")
-    except ValueError as error:
-        # The text of the error may quote the password.
-        raise HypvisionError(f"'{address}' is not a web address. Correct it.") from error
     if not at:
         return address, {}
     name, _, password = user.partition(":")

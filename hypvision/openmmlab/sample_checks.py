@@ -17,12 +17,11 @@ from mmengine.dataset import BaseDataset, Compose
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from hypvision.data.annotations import some
 from hypvision.data.usage import leaves
 from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.engine.hooks import DatasetHook, class_heads, has_fixed_classes, network_of
 from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import HypvisionError, some
 from hypvision.io.images import label_palette
 
 _logger = logging.getLogger(__name__)

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from hypvision.clip.radial.retrieval import read_tree
 from hypvision.clip.spaces import Hyperboloid, HyperboloidProduct
-from hypvision.data.annotations import some
 from hypvision.data.closures import read_closure
 from hypvision.engine.metrics import Metric
 from hypvision.io.checks import refuse
+from hypvision.io.errors import some
 from hypvision.tasks.classification_metrics import ScoreMetric, TopKAccuracy, read_ancestors
 from hypvision.tasks.metric_learning_metrics import nearest
 

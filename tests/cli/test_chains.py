@@ -66,7 +66,7 @@ def test_before_and_after(folder, tmp_path, capsys):
     assert set(before) == set(after) and {"precision", "recall", "d_corr", "level2_R@1"} <= set(
         before
     )
-    assert before != after and f"{before['recall']:10.4f}  {after['recall']:10.4f}" in text
+    assert before != after and f"{before['recall']:.4f}  {after['recall']:.4f}" in text
     assert "before  threshold" in text and "after   threshold" in text and "  radius 0." in text
     assert (tmp_path / "out/00_test-0-1.png").is_file() and (tmp_path / "out/radii.png").is_file()
 

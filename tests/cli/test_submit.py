@@ -14,8 +14,8 @@ import pytest
 from helpers.engine import make_images
 
 from hypvision.cli import main, parser_of
-from hypvision.cli.arguments import Parser
-from hypvision.cli.submit import Cell, add_submit_arguments, run_cells, submit_options
+from hypvision.cli.arguments import Parser, add_submit_arguments
+from hypvision.cli.submit import Cell, run_cells, submit_options
 from hypvision.cli.train import run_train
 from hypvision.io.errors import HypvisionError
 

@@ -54,7 +54,7 @@ def test_what_breaks_off_leaves_nothing(tmp_path, sources, monkeypatch, error):
         (root / "half").write_text("x")
         raise error
 
-    monkeypatch.setattr(emoji_export, "_write_masks", broken)
+    monkeypatch.setitem(emoji_export._WRITERS, "masks", broken)
     with pytest.raises(HypvisionError if isinstance(error, OSError) else KeyboardInterrupt):
         export_emoji(tmp_path / "data", **sources, train=1, val=1, size=48)
     assert list(tmp_path.iterdir()) == []

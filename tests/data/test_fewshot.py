@@ -196,7 +196,7 @@ def test_splits_of_lists_by_their_authors(tmp_path):
     assert split.test[0].path.endswith("ucf101/UCF-101-midframes/Tai_Chi/v_TaiChi_g09.jpg")
     (tmp_path / "ucf101/split_drawn_UCF101.json").unlink()
     lines(folder / "testlist01.txt", ["TaiCho/v.avi"])
-    with pytest.raises(HypvisionError, match="'TaiCho/v.avi' of an action that classInd.txt lacks"):
+    with pytest.raises(HypvisionError, match="'TaiCho/v.avi' of a class that classInd.txt lacks"):
         load_split("ucf101", tmp_path)
 
 
@@ -536,7 +536,7 @@ def test_mistakes_are_explained(tmp_path):
         tmp_path,
     )
     (tmp_path / "mine/train/b").mkdir()
-    fails("class folder '.*/b' has no images", load_split, "mine", tmp_path)
+    fails("train' has a class without images: 'b'", load_split, "mine", tmp_path)
     fails(
         "part must be one of 'train', 'val', 'test'",
         FewShotDataset,

@@ -104,10 +104,10 @@ def _usage_of(name: str, root: str, part: str, whole: int, drawn: int, used: int
     folder = Path(root).expanduser() / layout_of(name, root).folder
     usage = Usage(folder / part if (folder / part).is_dir() else folder)
     usage.use("files", used)
-    if drawn > used:
-        usage.leave_out("files", "cannot be read", "see the warnings", drawn - used)
-    if whole > drawn:
-        usage.leave_out("files", f"of '{part}', not drawn or of other classes", "", whole - drawn)
+    usage.leave_out("files", "cannot be read", "see the warnings", drawn - used)
+    # With replacement more images may be drawn than there are.
+    others = max(whole - drawn, 0)
+    usage.leave_out("files", f"of '{part}', not drawn or of other classes", "", others)
     if name not in LAYOUTS and (folder / part).is_dir():
         class_folders(folder / part, usage=usage)
     return usage
@@ -127,7 +127,6 @@ class FewShotDataset(Dataset):
             never drawn.
         part: ``"train"``, ``"val"`` or ``"test"``.
         size: height and width of the images in pixels; None: those that the model expects.
-        augment: whether to apply the training transform; None: for ``"train"`` only.
         scale, flip: settings of the training transform, see :func:`augmentation`.
         skip_broken: leave out images that cannot be read, with a warning that names each; to find
             them, all images are read once.
@@ -142,7 +141,6 @@ class FewShotDataset(Dataset):
         seed: int = 1,
         subset: str = "all",
         size: int | None = None,
-        augment: bool | None = None,
         scale: tuple[float, float] = (0.08, 1.0),
         flip: float = 0.5,
         skip_broken: bool = False,
@@ -159,11 +157,10 @@ class FewShotDataset(Dataset):
             name, root, part, len(whole.part(part)), len(split.part(part)), len(self.items)
         )
         ensure(self.items, f"The data set '{name}' has no images for '{part}' ({subset} classes).")
-        augment = part == "train" if augment is None else augment
         self.size = size
         self.scale = (scale[0], scale[1])
         self.flip = flip
-        self.augment = augment
+        self.augment = part == "train"
         self.view = default_preprocessing(size)
         self.features: torch.Tensor | None = None
         self.labels = [item.label for item in self.items]

@@ -39,6 +39,7 @@ from hypvision.data.usage import Usage
 from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, require
 from hypvision.io.files import read_lines
+from hypvision.io.records import read_table
 
 _PHOTO = "a photo of a {}."
 _SOURCE = "CoOp's DATASETS.md lists the downloads: put it there"
@@ -239,46 +240,40 @@ def _check_folders(file: Path, split: Split, images: Path) -> None:
         )
 
 
+# From the column "reader" of the table to a function of the layout and its folder that makes a
+# split if there is no split file.
+_READERS: dict[str, Callable[[Layout, Path], Split]] = {
+    "imagenet": _imagenet,
+    "imagenetv2": _imagenet_v2,
+    "imagenet_some": _imagenet_some,
+    "aircraft": _aircraft,
+    "folders": _made(raw.from_folders()),
+    "caltech": _made(raw.from_folders(lambda name: _CALTECH.get(name, name), _NO_CLASSES)),
+    "eurosat": _made(raw.from_folders(lambda name: _EUROSAT.get(name, name))),
+    "pets": _made(raw.pets),
+    "cars": _made(raw.cars),
+    "flowers": _made(raw.flowers),
+    "sun397": _made(raw.sun397),
+    "ucf101": _made(raw.ucf101),
+}
+
+
+class _Row(NamedTuple):
+    """A row of the table of layouts."""
+
+    name: str
+    folder: str
+    images: str = ""
+    split: str = ""
+    template: str = _PHOTO
+    classes: int = 0
+    reader: str = ""
+
+
 LAYOUTS = {
-    "imagenet": Layout("imagenet", "images", "", _PHOTO, 1000, _imagenet),
-    "caltech101": Layout(
-        "caltech-101", "101_ObjectCategories", "split_zhou_Caltech101.json", _PHOTO, 100,
-        _made(raw.from_folders(lambda name: _CALTECH.get(name, name), _NO_CLASSES)),
-    ),
-    "oxford_pets": Layout(
-        "oxford_pets", "images", "split_zhou_OxfordPets.json", "a photo of a {}, a type of pet.",
-        37, _made(raw.pets)
-    ),
-    "stanford_cars": Layout("stanford_cars", "", "split_zhou_StanfordCars.json", _PHOTO, 196,
-    _made(raw.cars)),
-    "oxford_flowers": Layout(
-        "oxford_flowers", "jpg", "split_zhou_OxfordFlowers.json",
-        "a photo of a {}, a type of flower.", 102, _made(raw.flowers),
-    ),
-    "food101": Layout(
-        "food-101", "images", "split_zhou_Food101.json", "a photo of {}, a type of food.", 101,
-        _made(raw.from_folders()),
-    ),
-    "fgvc_aircraft": Layout("fgvc_aircraft", "images", "", "a photo of a {}, a type of aircraft.",
-    100, _aircraft),
-    "sun397": Layout("sun397", "SUN397", "split_zhou_SUN397.json", _PHOTO, 397, _made(raw.sun397)),
-    "dtd": Layout("dtd", "images", "split_zhou_DescribableTextures.json", "{} texture.", 47,
-    _made(raw.from_folders())),
-    "eurosat": Layout(
-        "eurosat", "2750", "split_zhou_EuroSAT.json", "a centered satellite photo of {}.", 10,
-        _made(raw.from_folders(lambda name: _EUROSAT.get(name, name))),
-    ),
-    "ucf101": Layout(
-        "ucf101", "UCF-101-midframes", "split_zhou_UCF101.json", "a photo of a person doing {}.",
-        101, _made(raw.ucf101),
-    ),
-    "imagenetv2": Layout(
-        "imagenetv2", "imagenetv2-matched-frequency-format-val", "", _PHOTO, 1000, _imagenet_v2
-    ),
-    "imagenet_sketch": Layout("imagenet-sketch", "images", "", _PHOTO, 1000, _imagenet_some),
-    "imagenet_a": Layout("imagenet-adversarial", "imagenet-a", "", _PHOTO, 200, _imagenet_some),
-    "imagenet_r": Layout("imagenet-rendition", "imagenet-r", "", _PHOTO, 200, _imagenet_some),
-}  # fmt: skip
+    row.name: Layout(*row[1:-1], _READERS[row.reader])
+    for _, row in read_table(_Row, Path(__file__).parents[1] / "fewshot_layouts.csv")
+}
 """Layouts of the 15 data sets, by the benchmark's names for them."""
 
 DOMAINS = ("imagenetv2", "imagenet_sketch", "imagenet_a", "imagenet_r")
@@ -335,11 +330,11 @@ def layout_of(name: str, root: str | Path) -> Layout:
     if name in LAYOUTS:
         return LAYOUTS[name]
     folder = Path(root).expanduser() / name
-    if re.fullmatch(r"[\w.-]+", name) is None or not folder.is_dir():
-        raise HypvisionError(
-            f"There is no data set '{name}': it is neither one of {', '.join(LAYOUTS)} nor a "
-            f"folder in '{root}'."
-        )
+    ensure(
+        re.fullmatch(r"[\w.-]+", name) is not None and folder.is_dir(),
+        f"There is no data set '{name}': it is neither one of {', '.join(LAYOUTS)} nor a "
+        f"folder in '{root}'.",
+    )
     sheet = folder / "template.txt"
     template = read_lines(sheet, "the template")[0] if sheet.is_file() else None
     return Layout(

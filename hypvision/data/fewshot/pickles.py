@@ -68,7 +68,7 @@ def _content(path: Path) -> Any:
     return _Reader(io.BytesIO(data)).load()
 
 
-def _item(row: Any, folder: str, images: str | Path) -> Item:
+def _item(row: Any, folder: str, images: StrPath) -> Item:
     state = vars(row)
     parts = Path(str(state["_impath"]).replace("\\", "/")).parts
     place = len(parts) - 1 - parts[::-1].index(folder)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 
 from hypvision.data.classes import check_classes
@@ -149,18 +149,13 @@ def sun397(folder: Path, images: Path) -> Split:
     check_classes(enumerate(classes), f"'{folder / 'ClassName.txt'}'", "Take an intact copy.")
 
     def part(file: str) -> list[Item]:
-        found = []
-        for line in read_lines(folder / file, what):
-            path = line.lstrip("/")
-            own = path.rpartition("/")[0]
-            if own not in label:
-                raise HypvisionError(
-                    f"'{folder / file}' has an image '{line}' of a class that ClassName.txt lacks. "
-                    "Take intact copies of both."
-                )
-            name = " ".join(own.split("/")[1:][::-1])
-            found.append(Item(str(images / path), label[own], name))
-        return found
+        paths = [line.lstrip("/") for line in read_lines(folder / file, what)]
+        owners = [path.rpartition("/")[0] for path in paths]
+        _check_owners(folder / file, paths, owners, label, "ClassName.txt")
+        return [
+            Item(str(images / path), label[own], " ".join(own.split("/")[1:][::-1]))
+            for path, own in zip(paths, owners)
+        ]
 
     return _with_validation(part("Training_01.txt"), part("Testing_01.txt"))
 
@@ -177,17 +172,24 @@ def ucf101(folder: Path, images: Path) -> Split:
 
     def part(file: str) -> list[Item]:
         found = []
-        for row in read_rows(lists / file, what, 1):
-            action, _, video = row[0].partition("/")
-            if action not in label:
-                raise HypvisionError(
-                    f"'{lists / file}' has a video '{row[0]}' of an action that classInd.txt "
-                    "lacks. Take intact copies of both."
-                )
+        videos = [row[0] for row in read_rows(lists / file, what, 1)]
+        actions = [video.partition("/")[0] for video in videos]
+        _check_owners(lists / file, videos, actions, label, "classInd.txt")
+        for video, action in zip(videos, actions):
             name = "_".join(re.findall("[A-Z][^A-Z]*", action))
-            found.append(
-                Item(str(images / name / video.replace(".avi", ".jpg")), label[action], name)
-            )
+            frame = video.partition("/")[2].replace(".avi", ".jpg")
+            found.append(Item(str(images / name / frame), label[action], name))
         return found
 
     return _with_validation(part("trainlist01.txt"), part("testlist01.txt"))
+
+
+def _check_owners(
+    file: Path, names: Sequence[str], owners: Sequence[str], known: Container[str], sheet: str
+) -> None:
+    """Raise an error for an image or video in ``file`` whose class the list ``sheet`` lacks."""
+    for name, owner in zip(names, owners):
+        if owner not in known:
+            raise HypvisionError(
+                f"'{file}' has '{name}' of a class that {sheet} lacks. Take intact copies of both."
+            )

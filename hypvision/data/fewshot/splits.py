@@ -12,7 +12,7 @@ from hypvision.data.annotations import name_difference
 from hypvision.data.classes import check_classes, whole_label
 from hypvision.data.usage import Usage
 from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import HypvisionError, explaining
 from hypvision.io.files import inside, read_json, read_lines, write_json
 from hypvision.io.types import StrPath
 
@@ -94,13 +94,18 @@ def read_split(path: StrPath, images: StrPath, shared_names: bool = False) -> Sp
         'Expected: {"train": [["PATH", LABEL, "CLASS NAME"], ...], "val": [...], "test": [...]}.'
     )
     content = read_json(path, unique=True, advice=expected)
-    try:
-        parts = {part: [_item(row, images) for row in content.get(part, [])] for part in PARTS}
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise HypvisionError(
+    with explaining(
+        lambda error: (
             f"The split file '{path}' is damaged or of another form ({type(error).__name__}: "
             f"{error}). {expected}"
-        ) from error
+        ),
+        ValueError,
+        TypeError,
+        KeyError,
+        IndexError,
+        AttributeError,
+    ):
+        parts = {part: [_item(row, images) for row in content.get(part, [])] for part in PARTS}
     check_places(parts.values(), images)
     for part in ("train", "test"):
         if not parts[part]:
@@ -188,11 +193,6 @@ def class_folders(
     usage = usage or Usage(folder)
     names = [name for name in folders.class_names(folder, usage) if name not in ignored]
     found = folders.class_images(folder, names, usage)
-    empty = [name for name in names if not found[name]]
-    if empty:
-        raise HypvisionError(
-            f"The class folder '{folder / empty[0]}' has no images. Add some, or remove the folder."
-        )
     ensure(found, f"The folder '{folder}' has no class folders. Expected: one folder a class.")
     folders.check_depth(folder, names, "Move what is in '{}' up by one folder.")
     return found

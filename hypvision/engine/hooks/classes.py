@@ -14,12 +14,13 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from hypvision.data.annotations import name_difference, some
-from hypvision.data.usage import usages
+from hypvision.data.annotations import name_difference
+from hypvision.data.usage import classes_of, usages
 from hypvision.engine.hooks.repeat import network_of
 from hypvision.engine.metrics import worst
 from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import HypvisionError, some
+from hypvision.io.types import Names
 
 
 class DatasetHook(Hook, ABC):
@@ -43,17 +44,17 @@ class KnownClasses(NamedTuple):
     """The class names of a model's outputs, where they come from, and whether they are only
     numbers."""
 
-    names: tuple[str, ...]
+    names: Names
     source: str
     numbered: bool
 
-    def has_no_names(self, names: tuple[str, ...]) -> bool:
+    def has_no_names(self, names: Names) -> bool:
         """Return whether these classes have only numbers where other classes, ``names``, have
         names."""
         return self.numbered and not all(map(str.isdecimal, names))
 
 
-def classes_in(checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
+def classes_in(checkpoint: Mapping[str, Any]) -> Names:
     """Return the class names in a checkpoint, also those under earlier keys of OpenMMLab; () if
     there are none."""
     meta = checkpoint.get("meta")
@@ -110,7 +111,7 @@ class CheckClassesHook(DatasetHook):
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         self._take(classes_in(checkpoint), network_of(runner), runner._load_from)
 
-    def _take(self, names: tuple[str, ...], model: Any, path: Any) -> None:
+    def _take(self, names: Names, model: Any, path: Any) -> None:
         counts = [
             getattr(model, "train_classes", None),
             *(head.num_classes for head in class_heads(model)),
@@ -133,7 +134,7 @@ class CheckClassesHook(DatasetHook):
         of_training = self._of_training
         self._of_training = False
         model = network_of(runner)
-        names = _names(dataset)
+        names = classes_of(dataset)
         words = getattr(model, "tested_words", None)
         if names and words is not None and not of_training:
             self._match_words(runner, model, dataset, names, words)
@@ -146,16 +147,16 @@ class CheckClassesHook(DatasetHook):
                 self._count(runner, model, dataset)
 
     def _compare(
-        self, runner: Runner, model: Any, dataset: Any, names: tuple[str, ...], of_training: bool
+        self, runner: Runner, model: Any, dataset: Any, names: Names, of_training: bool
     ) -> None:
         """Compare the class names of data with the known ones; if none are known, these become the
         known ones."""
-        place = f"{type(dataset).__name__} in '{_place(dataset)}'"
+        place = _called(dataset)
         if self.known is None or not self.by_name:
             self.known = KnownClasses(names, place, getattr(dataset, "numbered", False))
         elif names != self.known.names:
             starting = of_training and not runner._resume
-            self._match(runner, dataset, names, place, self.known, starting)
+            self._match(runner, dataset, names, self.known, starting)
             weights: Any = getattr(model, "class_weights", None)
             if of_training and weights is not None:
                 weights.follow(names, dataset.metainfo["classes"])
@@ -164,13 +165,13 @@ class CheckClassesHook(DatasetHook):
         self,
         runner: Runner,
         dataset: Any,
-        names: tuple[str, ...],
-        place: str,
+        names: Names,
         known: KnownClasses,
         starting: bool,
     ) -> None:
         """Relabel the data by the known class names if possible. A new training may have other
         classes; in all other cases raise an error."""
+        place = _called(dataset)
         numbered = getattr(dataset, "numbered", False)
         if numbered or known.has_no_names(names):
             if not (numbered and known.numbered):
@@ -202,13 +203,13 @@ class CheckClassesHook(DatasetHook):
         runner: Runner,
         model: Any,
         dataset: Any,
-        names: tuple[str, ...],
-        words: tuple[str, ...],
+        names: Names,
+        words: Names,
     ) -> None:
         """Let a model use its words for test data in the order of the data's labels. Words that are
         not class names are right if the config gives one for each class, such as for folders named
         by numbers of WordNet."""
-        place = f"{type(dataset).__name__} in '{_place(dataset)}'"
+        place = _called(dataset)
         source = "the model (model.classes)"
         by_name = self.by_name and not getattr(dataset, "numbered", False)
         if names == words or len(names) == len(words) and not by_name:
@@ -220,7 +221,7 @@ class CheckClassesHook(DatasetHook):
                 return
             if _is_part(names, words) and hasattr(dataset, "use_classes"):
                 known = KnownClasses(words, source, False)
-                self._match(runner, dataset, names, place, known, False)
+                self._match(runner, dataset, names, known, False)
                 return
         ensure(
             model.gives_words and _can_follow(names, words),
@@ -240,7 +241,7 @@ class CheckClassesHook(DatasetHook):
         classes in the data are an error, fewer a warning."""
         if getattr(dataset, "labels", None) is None:
             return
-        classes = _names(dataset)
+        classes = classes_of(dataset)
         known = model.num_classes
         where = _place(dataset)
         if len(classes) > known:
@@ -260,12 +261,12 @@ def _can_relabel(dataset: Any) -> bool:
     return hasattr(dataset, "use_classes") and "ancestors" not in dataset.metainfo
 
 
-def _is_part(names: tuple[str, ...], words: tuple[str, ...]) -> bool:
+def _is_part(names: Names, words: Names) -> bool:
     """Return whether the names are a part of the words, and no word occurs twice."""
     return len(set(words)) == len(words) and set(names) < set(words)
 
 
-def _can_follow(names: tuple[str, ...], words: tuple[str, ...]) -> bool:
+def _can_follow(names: Names, words: Names) -> bool:
     """Return whether words can stand for class names by their order: there are as many, and no
     class name is the word of another class."""
     pairs = zip(names, words)
@@ -274,9 +275,8 @@ def _can_follow(names: tuple[str, ...], words: tuple[str, ...]) -> bool:
     )
 
 
-def _names(dataset: Any) -> tuple[str, ...]:
-    """Return the class names of a data set; () if it has none."""
-    return tuple((getattr(dataset, "metainfo", None) or {}).get("classes") or ())
+def _called(dataset: Any) -> str:
+    return f"{type(dataset).__name__} in '{_place(dataset)}'"
 
 
 def _place(dataset: Any) -> str:

@@ -4,7 +4,7 @@ checkpoint."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from typing import Any
 
 from mmengine.hooks import Hook
@@ -13,6 +13,7 @@ from mmengine.runner import Runner
 
 from hypvision.checkpoints.language import KEY, Language, language_of, written
 from hypvision.engine.hooks.repeat import network_of
+from hypvision.io.types import Plain, Values
 
 _logger = logging.getLogger(__name__)
 
@@ -22,16 +23,14 @@ class LanguageHook(Hook):
     """Put the :class:`~hypvision.checkpoints.language.Language` of a model into its checkpoints, if
     the model has one."""
 
-    def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+    def before_save_checkpoint(self, runner: Runner, checkpoint: Plain) -> None:
         """Add the model's language to ``checkpoint`` in place."""
         found: Language | None = getattr(network_of(runner), "language", None)
         if found is not None:
             checkpoint["meta"][KEY] = written(found)
 
 
-def take_templates(
-    model: dict[str, Any], checkpoint: Mapping[str, Any], given: Container[str] = ()
-) -> None:
+def take_templates(model: Plain, checkpoint: Values, given: Container[str] = ()) -> None:
     """Change the ``model`` of a config to the templates that its checkpoint was trained with, since
     these belong to the weights, unless the user has given others. ``given``: the keys of
     ``--cfg-options``."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import signal
 import time
 from pathlib import Path
@@ -27,10 +26,16 @@ from mmengine.logging import MMLogger
 from mmengine.registry import FUNCTIONS, HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
-from hypvision.engine.checkpoint import find_resume_checkpoint, point_to, resume_problem
+from hypvision.engine.checkpoint import (
+    find_resume_checkpoint,
+    numbered_checkpoints,
+    point_to,
+    resume_problem,
+)
 from hypvision.geometry import CurvatureParameter
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import write_text
+from hypvision.io.types import Plain, StrPath
 from hypvision.optim.averages import averaging_points
 
 
@@ -41,14 +46,12 @@ def network_of(runner: Runner) -> Any:
     return getattr(model, "module", model)
 
 
-def last_checkpoint(work_dir: str | Path) -> Path | None:
+def last_checkpoint(work_dir: StrPath) -> Path | None:
     """Return the path of ``epoch_N.pth`` or ``iter_N.pth`` with the highest N in a work folder;
     None if there is none."""
-    numbered = [
-        (re.fullmatch(r"(?:epoch|iter)_(\d+)\.pth", path.name), path)
-        for path in Path(work_dir).glob("*.pth")
-    ]
-    return max(((int(match[1]), path) for match, path in numbered if match), default=(0, None))[1]
+    found = numbered_checkpoints(Path(work_dir)).values()
+    every = {number: path for group in found for number, path in group.items()}
+    return every[max(every)] if every else None
 
 
 @FUNCTIONS.register_module()
@@ -198,7 +201,7 @@ class CheckpointHook(_CheckpointHook):
         own = self.file_backend.join_path(self.out_dir, os.path.basename(path or ""))
         return own if path and self.file_backend.isfile(own) else path
 
-    def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+    def before_save_checkpoint(self, runner: Runner, checkpoint: Plain) -> None:
         """Raise an error if the checkpoint has weights or states that are not finite. This is
         checked here, after all other hooks, since a step may produce NaN after a finite loss."""
         problem = resume_problem(checkpoint)
@@ -213,7 +216,7 @@ class CheckpointHook(_CheckpointHook):
         super()._save_best_checkpoint(runner, metrics)
         self._delete_outdated(runner)
 
-    def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict[str, Any]) -> None:
+    def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: Plain) -> None:
         if self.max_keep_ckpts > 0 and step not in self.keep_ckpt_ids:
             if len(self.keep_ckpt_ids) == self.max_keep_ckpts:
                 self.outdated.append(self.filename_tmpl.format(self.keep_ckpt_ids.popleft()))

@@ -28,7 +28,7 @@ from hypvision.engine.hooks.repeat import (
     validates_here,
 )
 from hypvision.io.checks import at_least, ensure, one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import HypvisionError, explaining, few
 
 
 class TrainingInterrupted(KeyboardInterrupt):
@@ -59,11 +59,11 @@ class UnusedParametersHook(Hook):
             name for name, p in model.named_parameters() if p.requires_grad and p.grad is None
         ]
         if unused:
-            names = ", ".join(unused[:5]) + (", ..." if len(unused) > 5 else "")
             raise HypvisionError(
-                f"{len(unused)} parameters get no gradient ({names}), but training in several "
-                "processes needs one for each. Freeze them, leave their part out of the model, or "
-                "set --cfg-options find_unused_parameters=True (which takes time in each step)."
+                f"{len(unused)} parameters get no gradient ({few(unused, 5)}), but training in "
+                "several processes needs one for each. Freeze them, leave their part out of the "
+                "model, or set --cfg-options find_unused_parameters=True (which takes time in each "
+                "step)."
             )
 
 
@@ -338,10 +338,11 @@ class EarlyStoppingHook(Hook):
 def _rule_of(metric: str) -> str:
     """Return ``"greater"`` or ``"less"``, whichever is better for a metric that mmengine knows;
     raise an error for other metrics."""
-    try:
-        return _CheckpointHook(save_best=metric).rules[0]
-    except ValueError as error:
-        raise HypvisionError(
+    with explaining(
+        lambda error: (
             f"Early stopping does not know whether a greater or a smaller '{metric}' is better. "
             "Set rule='greater' or rule='less' in the EarlyStoppingHook."
-        ) from error
+        ),
+        ValueError,
+    ):
+        return _CheckpointHook(save_best=metric).rules[0]

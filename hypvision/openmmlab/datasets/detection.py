@@ -42,14 +42,13 @@ from hypvision.data.annotations import (
     is_number,
     mask_fault,
     refuse_masks,
-    some,
     whole_size,
 )
 from hypvision.data.classes import check_classes
 from hypvision.data.folders import Listing
 from hypvision.data.usage import Usage
 from hypvision.data.voc_xml import read_xml
-from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.errors import HypvisionError, did_you_mean, some
 from hypvision.io.files import inside, many_objects, read_json, read_lines
 from hypvision.io.images import SUFFIXES, open_image
 from hypvision.openmmlab.images import tell_depth
