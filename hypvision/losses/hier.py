@@ -29,7 +29,7 @@ from torch.nn import functional as F
 from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, lorentz, poincare
 from hypvision.geometry.manifold import whose
 from hypvision.geometry.numerics import Function, clip_norm, exact
-from hypvision.io.checks import at_least, more_than, one_of
+from hypvision.io.checks import at_least, more_than
 from hypvision.io.errors import ArgumentError
 
 # Triplets per block, by device: on a CPU the tensors of a block fit into the cache of a core; a GPU
@@ -218,29 +218,18 @@ class _TripletLoss(Function):
         margin: float,
         gumbel: Tensor | None,
         generator: torch.Generator | None,
-        score: str,
     ) -> Tensor:
         rows = _ROWS.get(dist.device.type, _ROWS_ELSEWHERE)
         noise = _Noise(dist, gumbel, rows, len(triplets), generator)
         low, high = dist.aminmax()
         # exp(-max(d_i, d_j) / tau) is the smaller of two entries of a table of exp(-d / tau). The
         # table holds -d / tau instead if its entries would underflow, and on a GPU.
-        narrow = dist.device.type == "cpu"
-        if score == "exp":  # the logits are exp(-d), whose derivative is -exp(-d)
-            table = torch.exp(-dist)
-            temperature = 1.0
-            slope = table.clone()
-        else:
-            narrow = narrow and (high - low).item() <= _NATS * temperature
-            table = (dist - (low + high) / 2 if narrow else dist) * (-1 / temperature)
-            slope = None
+        narrow = dist.device.type == "cpu" and (high - low).item() <= _NATS * temperature
+        table = (dist - (low + high) / 2 if narrow else dist) * (-1 / temperature)
         if narrow:
             table.exp_()
         total = (low + high) * 0  # 0, or NaN if any distance in dist is not finite
-        grads = None
-        if ctx.needs_input_grad[0]:  # sums of the gradients of drawn distances and of logits
-            drawn = torch.zeros_like(dist)
-            grads = drawn, drawn if slope is None else torch.zeros_like(dist)
+        grad = torch.zeros_like(dist) if ctx.needs_input_grad[0] else None
         rows = min(rows, len(triplets))
         buffers = dist.new_empty(7 * rows * dist.shape[1])
         for start in range(0, len(triplets), rows):
@@ -248,19 +237,16 @@ class _TripletLoss(Function):
             counted = valid[start : start + rows]
             factors = noise(start, len(block))
             total += _block(
-                dist, table, narrow, block, counted, factors, margin, temperature, grads, buffers
+                dist, table, narrow, block, counted, factors, margin, temperature, grad, buffers
             )
-        if grads:
-            if slope is not None:
-                grads[0].addcmul_(grads[1], slope)
-            ctx.save_for_backward(grads[0])
+        ctx.save_for_backward(grad)
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = ctx.saved_tensors
-        return grad * upstream, None, None, None, None, None, None, None
+        return grad * upstream, None, None, None, None, None, None
 
 
 def _block(
@@ -272,10 +258,10 @@ def _block(
     noise: Iterable[Tensor],
     margin: float,
     temperature: float,
-    grads: tuple[Tensor, Tensor] | None,
+    grad: Tensor | None,
     buffers: Tensor,
 ) -> Tensor:
-    """Return the loss of a block of triplets, and add to ``grads`` the gradients of the drawn
+    """Return the loss of a block of triplets, and add to ``grad`` the gradients of the drawn
     distances and those through the softmax."""
     # row numbers (3, T) of i, j and k
     nodes = triplets.T.contiguous()
@@ -305,14 +291,13 @@ def _block(
     active = (gap > 0) & (chosen[0] != chosen[1])
     sign = (active & valid).to(dist.dtype)
     total = (gap * sign).sum()
-    if grads is None:
+    if grad is None:
         return total
 
-    drawn, soft = grads
     sign[2].neg_()
     # Add the gradient of the chosen distances.
-    drawn.view(-1).index_add_(0, at_pair.view(-1), sign.view(-1))
-    drawn.view(-1).index_add_(0, at_triple.view(-1), sign.view(-1), alpha=-1)
+    grad.view(-1).index_add_(0, at_pair.view(-1), sign.view(-1))
+    grad.view(-1).index_add_(0, at_triple.view(-1), sign.view(-1), alpha=-1)
     # Add the gradient through the softmax: with v = dL/d(choice for the pair) = -dL/d(choice for
     # the triple), dL/d(logits) = y (v - <y, v>), which goes to the node at the largest distance.
     v = F.embedding_bag(triplets, dist, per_sample_weights=sign.T.contiguous(), mode="sum")
@@ -323,7 +308,7 @@ def _block(
     rest = torch.sub(triple, pair, out=pair).sub_(to_k)
     to_j = j_rules.mul_(rest)
     torch.sub(rest, to_j, out=a)
-    soft.index_add_(0, nodes.flatten(), near.view(-1, width))
+    grad.index_add_(0, nodes.flatten(), near.view(-1, width))
     return total
 
 
@@ -344,8 +329,6 @@ def lca_triplet_loss(
     margin: float = 0.1,
     gumbel: Tensor | None = None,
     generator: torch.Generator | None = None,
-    score: str = "distance",
-    hard: bool = True,
     valid: Tensor | None = None,
 ) -> Tensor:
     r"""Return the mean hierarchical loss of triplets of nodes (HIER, eq. 6-8).
@@ -367,11 +350,6 @@ def lca_triplet_loss(
         margin: the margin :math:`m`.
         gumbel: Gumbel noise ``(2, T, P)``, for the pair and for the triple; None: drawn.
         generator: generator of the noise that is drawn.
-        score: the logits of the softmax: ``"distance"``, as above and in HIER's code, or ``"exp"``,
-            as the papers write them: :math:`\exp(-\max(d_{ip}, d_{jp}))` without a temperature.
-        hard: whether one ancestor is drawn, as in HIER; False: the distance to the ancestor is a
-            mean over all proxies with the weights of the Gumbel softmax, which needs a few tensors
-            ``(3, T, P)``.
         valid: mask ``(T,)`` of the triplets that count; None: all.
 
     Returns:
@@ -379,7 +357,6 @@ def lca_triplet_loss(
     """
     _check_triplets(dist, triplets, gumbel)
     more_than(0, temperature=temperature)
-    one_of(("distance", "exp"), score=score)
     # On a GPU the host would have to wait for the number of valid triplets, so the mask stays.
     if valid is not None and dist.device.type == "cpu":
         triplets = triplets[valid]
@@ -390,13 +367,9 @@ def lca_triplet_loss(
     if not len(triplets):
         return dist.sum() * 0
     dist = dist.float() if dist.dtype in (torch.float16, torch.bfloat16) else dist
-    if hard:
-        total: Tensor = _TripletLoss.apply(
-            dist, triplets, valid, temperature, margin, gumbel, generator, score
-        )
-    else:
-        losses = _soft_losses(dist, triplets, temperature, margin, gumbel, generator, score)
-        total = (losses * valid).sum()
+    total: Tensor = _TripletLoss.apply(
+        dist, triplets, valid, temperature, margin, gumbel, generator
+    )
     return total / valid.sum().clamp(min=1)
 
 
@@ -411,29 +384,6 @@ def _check_triplets(dist: Tensor, triplets: Tensor, gumbel: Tensor | None) -> No
             f"gumbel must be (2, T, P) = (2, {len(triplets)}, {dist.shape[1]}), got "
             f"{tuple(gumbel.shape)}."
         )
-
-
-def _soft_losses(
-    dist: Tensor,
-    triplets: Tensor,
-    temperature: float,
-    margin: float,
-    gumbel: Tensor | None,
-    generator: torch.Generator | None,
-    score: str,
-) -> Tensor:
-    """Return the losses ``(T,)`` of triplets, with mean distances to all proxies in place of the
-    distance to a drawn one."""
-    nodes = dist[triplets.T]  # (3, T, P)
-    farthest = torch.stack([nodes[:2].amax(0), nodes.amax(0)])
-    if gumbel is None:
-        gumbel = -torch.empty_like(farthest).exponential_(generator=generator).log()
-    logits = torch.exp(-farthest) if score == "exp" else -farthest / temperature
-    weights = (logits + gumbel).softmax(-1)
-    means = (nodes * weights[:, None]).sum(-1)  # (2, 3, T): for the pair and the triple
-    gap = (means[0] - means[1]) * dist.new_tensor([[1.0], [1.0], [-1.0]])
-    apart = weights[0].argmax(-1) != weights[1].argmax(-1)
-    return (gap + margin).clamp(min=0).sum(0) * apart
 
 
 # HIER's loss as a module
@@ -453,7 +403,7 @@ class HIERLoss(nn.Module):
             learnable).
         dim: dimension of the space.
         num_proxies: number of proxies.
-        temperature, margin, score: see :func:`lca_triplet_loss`.
+        temperature, margin: see :func:`lca_triplet_loss`.
         neighbours, draws, exclude_anchor: see :func:`sample_triplets`.
         clip_radius: length at which the proxies' vectors are clipped in the ball; on the
             hyperboloid it sets only the initial radii.
@@ -479,7 +429,6 @@ class HIERLoss(nn.Module):
         clip_radius: float = 2.3,
         slope: float = 2.0,
         limit: float | None = None,
-        score: str = "distance",
     ):
         super().__init__()
         if not isinstance(manifold, (PoincareBall, Lorentz)):
@@ -491,7 +440,6 @@ class HIERLoss(nn.Module):
         self.manifold = manifold
         self.temperature = temperature
         self.margin = margin
-        self.score = score
         self.neighbours = neighbours
         self.draws = draws
         self.exclude_anchor = exclude_anchor
@@ -548,16 +496,7 @@ class HIERLoss(nn.Module):
             else:
                 drawn = [(rows, None) for rows in triplets]
             first, second = (
-                lca_triplet_loss(
-                    part,
-                    rows,
-                    self.temperature,
-                    self.margin,
-                    noise,
-                    generator,
-                    self.score,
-                    valid=valid,
-                )
+                lca_triplet_loss(part, rows, self.temperature, self.margin, noise, generator, valid)
                 for part, (rows, valid), noise in zip(
                     (to_samples, to_proxies), drawn, gumbel or (None, None)
                 )

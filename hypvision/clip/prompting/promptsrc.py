@@ -89,16 +89,12 @@ class PromptSRC(IVLP, name="promptsrc"):
             text = self.frozen_texts()
             zero_shot = HostOutput(image, text, out.scale).logits()
             of_text, of_image, of_logits = self.weights
-
-            def consistency(own: Tensor) -> dict[str, Tensor]:
-                return dict(
-                    loss_text=of_text * F.l1_loss(own, text),
-                    loss_image=of_image * F.l1_loss(out.image, image),
-                    loss_logits=of_logits * mean_divergence(out.logits(own), zero_shot),
-                )
-
-            out.losses = consistency(self.texts() if out.text is None else out.text)
-            out.consistency = consistency
+            own = self.texts() if out.text is None else out.text
+            out.losses = dict(
+                loss_text=of_text * F.l1_loss(own, text),
+                loss_image=of_image * F.l1_loss(out.image, image),
+                loss_logits=of_logits * mean_divergence(out.logits(), zero_shot),
+            )
         return out
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
