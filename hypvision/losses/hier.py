@@ -107,14 +107,13 @@ def mutual_neighbours(similarity: Tensor, k: int) -> Tensor:
 
 
 @torch.no_grad()
-def sample_triplets(
+def draw_triplets(
     similarity: Tensor,
     k: int = 20,
     draws: int = 50,
     exclude_anchor: bool = False,
-    generator: torch.Generator | None = None,
     least: int = 2,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """Draw triplets ``(i, j, k)`` of nodes: ``j`` is a mutual neighbour of ``i``, and ``k`` is not.
 
     Args:
@@ -122,38 +121,20 @@ def sample_triplets(
         k: number of nearest nodes that count, see :func:`mutual_neighbours`.
         draws: number of triplets for each ``i``, drawn with replacement.
         exclude_anchor: never draw ``i`` itself as ``k``; the published code may draw it.
-        generator: generator of the random numbers.
         least: a node ``i`` with fewer mutual neighbours has no triplets; the published code
             requires two.
 
     Returns:
-        Indices of nodes, ``(T, 3)``, sorted by ``i``.
+        Indices of nodes, ``(N draws, 3)``, sorted by ``i``; and a mask ``(N draws,)`` of those that
+        count, because a result of only those would have a size that the host must wait for.
     """
-    triplets, valid = draw_triplets(similarity, k, draws, exclude_anchor, generator, least)
-    return triplets[valid]
-
-
-@torch.no_grad()
-def draw_triplets(
-    similarity: Tensor,
-    k: int = 20,
-    draws: int = 50,
-    exclude_anchor: bool = False,
-    generator: torch.Generator | None = None,
-    least: int = 2,
-) -> tuple[Tensor, Tensor]:
-    """Return triplets ``(N draws, 3)`` of all nodes, drawn as :func:`sample_triplets` draws them,
-    and a mask ``(N draws,)`` of those that count. A result of only those would have a size that the
-    host must wait for."""
     mutual = mutual_neighbours(similarity, k)
     others = ~mutual
     if exclude_anchor:
         others.fill_diagonal_(False)
     valid = (mutual.sum(1, keepdim=True) >= least) & others.any(1, keepdim=True)
     tables = torch.cat([mutual | ~valid, others | ~valid]).float()
-    related, unrelated = torch.multinomial(
-        tables, draws, replacement=True, generator=generator
-    ).chunk(2)
+    related, unrelated = torch.multinomial(tables, draws, replacement=True).chunk(2)
     anchors = torch.arange(len(similarity), device=similarity.device)[:, None]
     triplets = torch.stack([anchors.expand_as(related), related, unrelated], -1)
     return triplets.view(-1, 3), valid.expand_as(related).flatten()
@@ -170,26 +151,16 @@ class _Noise:
     numbers, which leaves every expectation as it is.
     """
 
-    def __init__(
-        self,
-        like: Tensor,
-        gumbel: Tensor | None,
-        rows: int,
-        triplets: int,
-        generator: torch.Generator | None,
-    ):
+    def __init__(self, like: Tensor, gumbel: Tensor | None, rows: int, triplets: int):
         self.like = like
         self.width = like.shape[1]
         self.gumbel = gumbel
-        self.generator = generator
         size = max(_POOL // 2, 4 * rows * self.width)
         pooled = gumbel is None and like.device.type == "cpu" and triplets * self.width > size
         self.pools = self._draw(2, size) if pooled else None
 
     def _draw(self, *shape: int) -> Tensor:
-        u = torch.rand(
-            shape, generator=self.generator, dtype=self.like.dtype, device=self.like.device
-        )
+        u = torch.rand(shape, dtype=self.like.dtype, device=self.like.device)
         return u.log_().reciprocal_().neg_()  # u < 1, so no weight is infinite
 
     def __call__(self, start: int, rows: int) -> Iterable[Tensor]:
@@ -200,7 +171,7 @@ class _Noise:
         if self.pools is None:
             return self._draw(2, rows, self.width)
         count = rows * self.width
-        at = torch.randint(self.pools.shape[1] - count + 1, (2,), generator=self.generator).tolist()
+        at = torch.randint(self.pools.shape[1] - count + 1, (2,)).tolist()
         return [pool[a : a + count].view(rows, self.width) for pool, a in zip(self.pools, at)]
 
 
@@ -217,10 +188,9 @@ class _TripletLoss(Function):
         temperature: float,
         margin: float,
         gumbel: Tensor | None,
-        generator: torch.Generator | None,
     ) -> Tensor:
         rows = _ROWS.get(dist.device.type, _ROWS_ELSEWHERE)
-        noise = _Noise(dist, gumbel, rows, len(triplets), generator)
+        noise = _Noise(dist, gumbel, rows, len(triplets))
         low, high = dist.aminmax()
         # exp(-max(d_i, d_j) / tau) is the smaller of two entries of a table of exp(-d / tau). The
         # table holds -d / tau instead if its entries would underflow, and on a GPU.
@@ -246,7 +216,7 @@ class _TripletLoss(Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = ctx.saved_tensors
-        return grad * upstream, None, None, None, None, None, None
+        return grad * upstream, None, None, None, None, None
 
 
 def _block(
@@ -328,7 +298,6 @@ def lca_triplet_loss(
     temperature: float = 0.1,
     margin: float = 0.1,
     gumbel: Tensor | None = None,
-    generator: torch.Generator | None = None,
     valid: Tensor | None = None,
 ) -> Tensor:
     r"""Return the mean hierarchical loss of triplets of nodes (HIER, eq. 6-8).
@@ -345,11 +314,10 @@ def lca_triplet_loss(
 
     Args:
         dist: distances ``(N, P)`` of N nodes from P proxies.
-        triplets: row numbers ``(T, 3)`` of nodes in ``dist``, see :func:`sample_triplets`.
+        triplets: row numbers ``(T, 3)`` of nodes in ``dist``, see :func:`draw_triplets`.
         temperature: the temperature :math:`\tau` of the softmax.
         margin: the margin :math:`m`.
         gumbel: Gumbel noise ``(2, T, P)``, for the pair and for the triple; None: drawn.
-        generator: generator of the noise that is drawn.
         valid: mask ``(T,)`` of the triplets that count; None: all.
 
     Returns:
@@ -367,9 +335,7 @@ def lca_triplet_loss(
     if not len(triplets):
         return dist.sum() * 0
     dist = dist.float() if dist.dtype in (torch.float16, torch.bfloat16) else dist
-    total: Tensor = _TripletLoss.apply(
-        dist, triplets, valid, temperature, margin, gumbel, generator
-    )
+    total: Tensor = _TripletLoss.apply(dist, triplets, valid, temperature, margin, gumbel)
     return total / valid.sum().clamp(min=1)
 
 
@@ -404,7 +370,7 @@ class HIERLoss(nn.Module):
         dim: dimension of the space.
         num_proxies: number of proxies.
         temperature, margin: see :func:`lca_triplet_loss`.
-        neighbours, draws, exclude_anchor: see :func:`sample_triplets`.
+        neighbours, draws, exclude_anchor: see :func:`draw_triplets`.
         clip_radius: length at which the proxies' vectors are clipped in the ball; on the
             hyperboloid it sets only the initial radii.
         slope: the parameter ``s`` of the rescaling on the hyperboloid.
@@ -466,7 +432,6 @@ class HIERLoss(nn.Module):
         labels: Tensor,
         triplets: tuple[Tensor, Tensor] | None = None,
         gumbel: tuple[Tensor, Tensor] | None = None,
-        generator: torch.Generator | None = None,
     ) -> Tensor:
         """Return the loss of triplets of samples plus that of triplets of proxies; the ancestors of
         both are proxies.
@@ -476,7 +441,6 @@ class HIERLoss(nn.Module):
             labels: class numbers of the samples ``(B,)``.
             triplets: two tensors of triplets, of samples and of proxies; None: drawn.
             gumbel: two tensors of noise, for samples and for proxies, see :func:`lca_triplet_loss`.
-            generator: generator of the random numbers.
 
         Returns:
             The loss, a scalar in float32 or float64, computed outside autocast.
@@ -492,11 +456,11 @@ class HIERLoss(nn.Module):
             itself = torch.eye(len(proxies), dtype=torch.bool, device=x.device)
             to_proxies = to_proxies.masked_fill(itself, 0.0)
             if triplets is None:
-                drawn = self._triplets(x.detach(), labels, to_proxies.detach(), generator)
+                drawn = self._triplets(x.detach(), labels, to_proxies.detach())
             else:
                 drawn = [(rows, None) for rows in triplets]
             first, second = (
-                lca_triplet_loss(part, rows, self.temperature, self.margin, noise, generator, valid)
+                lca_triplet_loss(part, rows, self.temperature, self.margin, noise, valid)
                 for part, (rows, valid), noise in zip(
                     (to_samples, to_proxies), drawn, gumbel or (None, None)
                 )
@@ -505,13 +469,13 @@ class HIERLoss(nn.Module):
 
     @torch.no_grad()
     def _triplets(
-        self, x: Tensor, labels: Tensor, between_proxies: Tensor, generator: torch.Generator | None
+        self, x: Tensor, labels: Tensor, between_proxies: Tensor
     ) -> list[tuple[Tensor, Tensor | None]]:
         similarity = torch.exp(-self.manifold.cdist(x, x))
         similarity.fill_diagonal_(1.0)
         # Similarities are at most 1, so this ranks samples of the same class first.
         similarity += labels.unsqueeze(0) == labels.unsqueeze(1)
-        options = (self.neighbours, self.draws, self.exclude_anchor, generator)
+        options = (self.neighbours, self.draws, self.exclude_anchor)
         return [
             draw_triplets(table, *options) for table in (similarity, torch.exp(-between_proxies))
         ]

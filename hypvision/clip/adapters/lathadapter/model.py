@@ -132,7 +132,6 @@ class LatentHierarchy(nn.Module):
         losses: bool | None = None,
         triplets: Pair | None = None,
         gumbel: Pair | None = None,
-        generator: torch.Generator | None = None,
     ) -> LatHOutput:
         """Return logits, and in training (or with ``losses``) also the hierarchical losses.
 
@@ -143,7 +142,6 @@ class LatentHierarchy(nn.Module):
             labels: labels ``(B,)``; images of one class are neighbours.
             triplets: the triplets of images and of attributes; None: they are drawn.
             gumbel: Gumbel noise for both losses (:func:`hypvision.losses.lca_triplet_loss`).
-            generator: source of random numbers.
         """
         with exact(image.device):
             dtype = torch.promote_types(
@@ -167,8 +165,8 @@ class LatentHierarchy(nn.Module):
                     ..., count:
                 ].view_as(cosine)
                 return LatHOutput(cosine - distance, cosine, distance, unit)
-            given = triplets, gumbel or (None, None), generator
-            distance, parts = self._hierarchy(image, classes, labels, *given)
+            noise = gumbel or (None, None)
+            distance, parts = self._hierarchy(image, classes, labels, triplets, noise)
             return LatHOutput(cosine - distance, cosine, distance, unit, parts)
 
     def _hierarchy(
@@ -178,7 +176,6 @@ class LatentHierarchy(nn.Module):
         labels: Tensor | None,
         triplets: Pair | None,
         gumbel: tuple[Tensor | None, Tensor | None],
-        generator: torch.Generator | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return distances ``(B, C)`` of images from refined classes, and the losses of
         :meth:`forward`."""
@@ -200,15 +197,15 @@ class LatentHierarchy(nn.Module):
         drawn: list[tuple[Tensor, Tensor | None]]
         if triplets is None:
             among = found[0].detach()
-            own = self.draw(among[:count, :count], labels, generator)
-            drawn = [own, self.draw(among[count:, count:rows], None, generator)]
+            own = self.draw(among[:count, :count], labels)
+            drawn = [own, self.draw(among[count:, count:rows], None)]
         else:
             drawn = [(rows, None) for rows in triplets]
 
         def loss(dist: Tensor, side: int) -> Tensor:
             triplets, valid = drawn[side]
-            options = gumbel[side], generator, valid
-            return lca_triplet_loss(dist, triplets, config.tau, config.sigma, *options)
+            options = config.tau, config.sigma, gumbel[side], valid
+            return lca_triplet_loss(dist, triplets, *options)
 
         of_attributes = [loss(part[count:, rows:], 1) for part in found]
         return distance, dict(
@@ -237,9 +234,7 @@ class LatentHierarchy(nn.Module):
         return narrow(half * (2 / c**0.5), self.attributes.dtype)
 
     @torch.no_grad()
-    def draw(
-        self, distances: Tensor, labels: Tensor | None, generator: torch.Generator | None
-    ) -> tuple[Tensor, Tensor]:
+    def draw(self, distances: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
         """Draw triplets of nodes with these ``distances``, and return them with a mask of the valid
         ones (:func:`.draw_triplets`)."""
         similarity = torch.exp(-distances).fill_diagonal_(1.0)
@@ -251,7 +246,6 @@ class LatentHierarchy(nn.Module):
             config.neighbours,
             config.draws,
             config.exclude_anchor,
-            generator,
             config.least,
         )
 
