@@ -115,15 +115,8 @@ def to_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def clip_variant(weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
     """Return open_clip's name of the architecture of OpenAI that the weights have, and the
     arguments of :func:`~hypvision.clip.models.create_clip` that it needs."""
-    patches = weights.get(
-        "visual.conv1.weight", weights.get("vision_model.embeddings.patch_embedding.weight")
-    )
+    patches = weights.get("visual.conv1.weight")
     places = weights.get("visual.positional_embedding")
-    places = (
-        weights.get("vision_model.embeddings.position_embedding.weight")
-        if places is None
-        else places
-    )
     if patches is not None and places is not None:
         width, _, size, _ = patches.shape
         side = round((len(places) - 1) ** 0.5) * size

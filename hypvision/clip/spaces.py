@@ -81,14 +81,12 @@ class Sphere(Space):
         measure: formula of radii: ``"distance"``, ``|e - r|``, as in HierarCaps' metrics;
             ``"cosine"``, ``1 - e . r``, as in its traversal. Both give the same order of texts, but
             evenly spaced radii differ.
-        epsilon: constant of the cones, see :func:`hypvision.losses.cone_half_aperture`.
     """
 
-    def __init__(self, root: Tensor | None = None, measure: str = "distance", epsilon: float = 0.1):
+    def __init__(self, root: Tensor | None = None, measure: str = "distance"):
         one_of(("distance", "cosine"), measure=measure)
         self._root = root
         self.measure = measure
-        self.epsilon = epsilon
 
     def __repr__(self) -> str:
         return f"Sphere({'with' if self.has_root else 'without'} a root)"
@@ -131,7 +129,7 @@ class Sphere(Space):
         return radial_angle(x, y, self.root.expand_as(x))
 
     def half_aperture(self, x: Tensor) -> Tensor:
-        return cone_half_aperture(x, self.root, self.epsilon)
+        return cone_half_aperture(x, self.root, 0.1)
 
     def way(self, x: Tensor, steps: int, end: Tensor | None = None) -> Tensor:
         share = torch.linspace(0, 1, steps, dtype=x.dtype, device=x.device)[:, None]
@@ -267,23 +265,13 @@ class HyperboloidProduct(Lifted):
         c: curvatures ``(k,)``.
         dim: the dimension n of a factor.
         min_radius, scales: see :class:`Lifted`; a scale ``(k,)`` has one number for each factor.
-        metric: ``"l1"``; or ``"l2"``, an ablation: a distance is the root of the mean of squares.
     """
 
-    def __init__(
-        self,
-        c: Tensor,
-        dim: int,
-        min_radius: float = 0.1,
-        scales: Scales | None = None,
-        metric: str = "l1",
-    ):
-        one_of(("l1", "l2"), metric=metric)
+    def __init__(self, c: Tensor, dim: int, min_radius: float = 0.1, scales: Scales | None = None):
         factors = [(_Given(one), dim) for one in c.unbind()]
         super().__init__(Product(*factors), min_radius, scales)
         self.c = c
         self.dim = dim
-        self.metric = metric
 
     def __repr__(self) -> str:
         low, high = self.c.aminmax()
@@ -302,9 +290,7 @@ class HyperboloidProduct(Lifted):
         return self.manifold.by_factor(method, **points).mean(-1)
 
     def distances(self, x: Tensor, y: Tensor) -> Tensor:
-        if self.metric == "l1":
-            return self._mean("cdist", x=x, y=y)
-        return self.manifold.cdist(x, y) / len(self.c) ** 0.5
+        return self._mean("cdist", x=x, y=y)
 
     def radius(self, x: Tensor) -> Tensor:
         return self._mean("dist0", x=x)

@@ -8,7 +8,6 @@ from .hier import (
     lca_triplet_loss,
     mutual_neighbours,
     rescale_radii,
-    sample_triplets,
 )
 from .himapper import gaussian_prior_kl, tree_contrastive_loss
 from .metric_learning import MetricLoss, hyperbolic_distance
@@ -36,6 +35,6 @@ __all__ = [
     "ProxyNCALoss", "RadialLoss", "SupConLoss", "box_to_whole_contrast", "chain_triples",
     "clip_to_ball", "compositional_entailment", "cone_half_aperture", "contrastive_loss",
     "entailment", "gaussian_prior_kl", "hyperbolic_distance", "lca_triplet_loss",
-    "mutual_neighbours", "radial_angle", "rescale_radii", "sample_triplets",
+    "mutual_neighbours", "radial_angle", "rescale_radii",
     "tree_contrastive_loss", "uncertain_entailment", "uncertainty",
 ]  # fmt: skip

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, lorentz, poincare
 from hypvision.geometry.manifold import whose
 from hypvision.geometry.numerics import Function, clip_norm, exact
-from hypvision.io.checks import at_least, more_than, one_of
+from hypvision.io.checks import at_least, more_than
 from hypvision.io.errors import ArgumentError
 
 # Triplets per block, by device: on a CPU the tensors of a block fit into the cache of a core; a GPU
@@ -107,14 +107,13 @@ def mutual_neighbours(similarity: Tensor, k: int) -> Tensor:
 
 
 @torch.no_grad()
-def sample_triplets(
+def draw_triplets(
     similarity: Tensor,
     k: int = 20,
     draws: int = 50,
     exclude_anchor: bool = False,
-    generator: torch.Generator | None = None,
     least: int = 2,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """Draw triplets ``(i, j, k)`` of nodes: ``j`` is a mutual neighbour of ``i``, and ``k`` is not.
 
     Args:
@@ -122,38 +121,20 @@ def sample_triplets(
         k: number of nearest nodes that count, see :func:`mutual_neighbours`.
         draws: number of triplets for each ``i``, drawn with replacement.
         exclude_anchor: never draw ``i`` itself as ``k``; the published code may draw it.
-        generator: generator of the random numbers.
         least: a node ``i`` with fewer mutual neighbours has no triplets; the published code
             requires two.
 
     Returns:
-        Indices of nodes, ``(T, 3)``, sorted by ``i``.
+        Indices of nodes, ``(N draws, 3)``, sorted by ``i``; and a mask ``(N draws,)`` of those that
+        count, because a result of only those would have a size that the host must wait for.
     """
-    triplets, valid = draw_triplets(similarity, k, draws, exclude_anchor, generator, least)
-    return triplets[valid]
-
-
-@torch.no_grad()
-def draw_triplets(
-    similarity: Tensor,
-    k: int = 20,
-    draws: int = 50,
-    exclude_anchor: bool = False,
-    generator: torch.Generator | None = None,
-    least: int = 2,
-) -> tuple[Tensor, Tensor]:
-    """Return triplets ``(N draws, 3)`` of all nodes, drawn as :func:`sample_triplets` draws them,
-    and a mask ``(N draws,)`` of those that count. A result of only those would have a size that the
-    host must wait for."""
     mutual = mutual_neighbours(similarity, k)
     others = ~mutual
     if exclude_anchor:
         others.fill_diagonal_(False)
     valid = (mutual.sum(1, keepdim=True) >= least) & others.any(1, keepdim=True)
     tables = torch.cat([mutual | ~valid, others | ~valid]).float()
-    related, unrelated = torch.multinomial(
-        tables, draws, replacement=True, generator=generator
-    ).chunk(2)
+    related, unrelated = torch.multinomial(tables, draws, replacement=True).chunk(2)
     anchors = torch.arange(len(similarity), device=similarity.device)[:, None]
     triplets = torch.stack([anchors.expand_as(related), related, unrelated], -1)
     return triplets.view(-1, 3), valid.expand_as(related).flatten()
@@ -170,26 +151,16 @@ class _Noise:
     numbers, which leaves every expectation as it is.
     """
 
-    def __init__(
-        self,
-        like: Tensor,
-        gumbel: Tensor | None,
-        rows: int,
-        triplets: int,
-        generator: torch.Generator | None,
-    ):
+    def __init__(self, like: Tensor, gumbel: Tensor | None, rows: int, triplets: int):
         self.like = like
         self.width = like.shape[1]
         self.gumbel = gumbel
-        self.generator = generator
         size = max(_POOL // 2, 4 * rows * self.width)
         pooled = gumbel is None and like.device.type == "cpu" and triplets * self.width > size
         self.pools = self._draw(2, size) if pooled else None
 
     def _draw(self, *shape: int) -> Tensor:
-        u = torch.rand(
-            shape, generator=self.generator, dtype=self.like.dtype, device=self.like.device
-        )
+        u = torch.rand(shape, dtype=self.like.dtype, device=self.like.device)
         return u.log_().reciprocal_().neg_()  # u < 1, so no weight is infinite
 
     def __call__(self, start: int, rows: int) -> Iterable[Tensor]:
@@ -200,7 +171,7 @@ class _Noise:
         if self.pools is None:
             return self._draw(2, rows, self.width)
         count = rows * self.width
-        at = torch.randint(self.pools.shape[1] - count + 1, (2,), generator=self.generator).tolist()
+        at = torch.randint(self.pools.shape[1] - count + 1, (2,)).tolist()
         return [pool[a : a + count].view(rows, self.width) for pool, a in zip(self.pools, at)]
 
 
@@ -217,30 +188,18 @@ class _TripletLoss(Function):
         temperature: float,
         margin: float,
         gumbel: Tensor | None,
-        generator: torch.Generator | None,
-        score: str,
     ) -> Tensor:
         rows = _ROWS.get(dist.device.type, _ROWS_ELSEWHERE)
-        noise = _Noise(dist, gumbel, rows, len(triplets), generator)
+        noise = _Noise(dist, gumbel, rows, len(triplets))
         low, high = dist.aminmax()
         # exp(-max(d_i, d_j) / tau) is the smaller of two entries of a table of exp(-d / tau). The
         # table holds -d / tau instead if its entries would underflow, and on a GPU.
-        narrow = dist.device.type == "cpu"
-        if score == "exp":  # the logits are exp(-d), whose derivative is -exp(-d)
-            table = torch.exp(-dist)
-            temperature = 1.0
-            slope = table.clone()
-        else:
-            narrow = narrow and (high - low).item() <= _NATS * temperature
-            table = (dist - (low + high) / 2 if narrow else dist) * (-1 / temperature)
-            slope = None
+        narrow = dist.device.type == "cpu" and (high - low).item() <= _NATS * temperature
+        table = (dist - (low + high) / 2 if narrow else dist) * (-1 / temperature)
         if narrow:
             table.exp_()
         total = (low + high) * 0  # 0, or NaN if any distance in dist is not finite
-        grads = None
-        if ctx.needs_input_grad[0]:  # sums of the gradients of drawn distances and of logits
-            drawn = torch.zeros_like(dist)
-            grads = drawn, drawn if slope is None else torch.zeros_like(dist)
+        grad = torch.zeros_like(dist) if ctx.needs_input_grad[0] else None
         rows = min(rows, len(triplets))
         buffers = dist.new_empty(7 * rows * dist.shape[1])
         for start in range(0, len(triplets), rows):
@@ -248,19 +207,16 @@ class _TripletLoss(Function):
             counted = valid[start : start + rows]
             factors = noise(start, len(block))
             total += _block(
-                dist, table, narrow, block, counted, factors, margin, temperature, grads, buffers
+                dist, table, narrow, block, counted, factors, margin, temperature, grad, buffers
             )
-        if grads:
-            if slope is not None:
-                grads[0].addcmul_(grads[1], slope)
-            ctx.save_for_backward(grads[0])
+        ctx.save_for_backward(grad)
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = ctx.saved_tensors
-        return grad * upstream, None, None, None, None, None, None, None
+        return grad * upstream, None, None, None, None, None
 
 
 def _block(
@@ -272,10 +228,10 @@ def _block(
     noise: Iterable[Tensor],
     margin: float,
     temperature: float,
-    grads: tuple[Tensor, Tensor] | None,
+    grad: Tensor | None,
     buffers: Tensor,
 ) -> Tensor:
-    """Return the loss of a block of triplets, and add to ``grads`` the gradients of the drawn
+    """Return the loss of a block of triplets, and add to ``grad`` the gradients of the drawn
     distances and those through the softmax."""
     # row numbers (3, T) of i, j and k
     nodes = triplets.T.contiguous()
@@ -305,14 +261,13 @@ def _block(
     active = (gap > 0) & (chosen[0] != chosen[1])
     sign = (active & valid).to(dist.dtype)
     total = (gap * sign).sum()
-    if grads is None:
+    if grad is None:
         return total
 
-    drawn, soft = grads
     sign[2].neg_()
     # Add the gradient of the chosen distances.
-    drawn.view(-1).index_add_(0, at_pair.view(-1), sign.view(-1))
-    drawn.view(-1).index_add_(0, at_triple.view(-1), sign.view(-1), alpha=-1)
+    grad.view(-1).index_add_(0, at_pair.view(-1), sign.view(-1))
+    grad.view(-1).index_add_(0, at_triple.view(-1), sign.view(-1), alpha=-1)
     # Add the gradient through the softmax: with v = dL/d(choice for the pair) = -dL/d(choice for
     # the triple), dL/d(logits) = y (v - <y, v>), which goes to the node at the largest distance.
     v = F.embedding_bag(triplets, dist, per_sample_weights=sign.T.contiguous(), mode="sum")
@@ -323,7 +278,7 @@ def _block(
     rest = torch.sub(triple, pair, out=pair).sub_(to_k)
     to_j = j_rules.mul_(rest)
     torch.sub(rest, to_j, out=a)
-    soft.index_add_(0, nodes.flatten(), near.view(-1, width))
+    grad.index_add_(0, nodes.flatten(), near.view(-1, width))
     return total
 
 
@@ -343,9 +298,6 @@ def lca_triplet_loss(
     temperature: float = 0.1,
     margin: float = 0.1,
     gumbel: Tensor | None = None,
-    generator: torch.Generator | None = None,
-    score: str = "distance",
-    hard: bool = True,
     valid: Tensor | None = None,
 ) -> Tensor:
     r"""Return the mean hierarchical loss of triplets of nodes (HIER, eq. 6-8).
@@ -362,16 +314,10 @@ def lca_triplet_loss(
 
     Args:
         dist: distances ``(N, P)`` of N nodes from P proxies.
-        triplets: row numbers ``(T, 3)`` of nodes in ``dist``, see :func:`sample_triplets`.
+        triplets: row numbers ``(T, 3)`` of nodes in ``dist``, see :func:`draw_triplets`.
         temperature: the temperature :math:`\tau` of the softmax.
         margin: the margin :math:`m`.
         gumbel: Gumbel noise ``(2, T, P)``, for the pair and for the triple; None: drawn.
-        generator: generator of the noise that is drawn.
-        score: the logits of the softmax: ``"distance"``, as above and in HIER's code, or ``"exp"``,
-            as the papers write them: :math:`\exp(-\max(d_{ip}, d_{jp}))` without a temperature.
-        hard: whether one ancestor is drawn, as in HIER; False: the distance to the ancestor is a
-            mean over all proxies with the weights of the Gumbel softmax, which needs a few tensors
-            ``(3, T, P)``.
         valid: mask ``(T,)`` of the triplets that count; None: all.
 
     Returns:
@@ -379,7 +325,6 @@ def lca_triplet_loss(
     """
     _check_triplets(dist, triplets, gumbel)
     more_than(0, temperature=temperature)
-    one_of(("distance", "exp"), score=score)
     # On a GPU the host would have to wait for the number of valid triplets, so the mask stays.
     if valid is not None and dist.device.type == "cpu":
         triplets = triplets[valid]
@@ -390,13 +335,7 @@ def lca_triplet_loss(
     if not len(triplets):
         return dist.sum() * 0
     dist = dist.float() if dist.dtype in (torch.float16, torch.bfloat16) else dist
-    if hard:
-        total: Tensor = _TripletLoss.apply(
-            dist, triplets, valid, temperature, margin, gumbel, generator, score
-        )
-    else:
-        losses = _soft_losses(dist, triplets, temperature, margin, gumbel, generator, score)
-        total = (losses * valid).sum()
+    total: Tensor = _TripletLoss.apply(dist, triplets, valid, temperature, margin, gumbel)
     return total / valid.sum().clamp(min=1)
 
 
@@ -411,29 +350,6 @@ def _check_triplets(dist: Tensor, triplets: Tensor, gumbel: Tensor | None) -> No
             f"gumbel must be (2, T, P) = (2, {len(triplets)}, {dist.shape[1]}), got "
             f"{tuple(gumbel.shape)}."
         )
-
-
-def _soft_losses(
-    dist: Tensor,
-    triplets: Tensor,
-    temperature: float,
-    margin: float,
-    gumbel: Tensor | None,
-    generator: torch.Generator | None,
-    score: str,
-) -> Tensor:
-    """Return the losses ``(T,)`` of triplets, with mean distances to all proxies in place of the
-    distance to a drawn one."""
-    nodes = dist[triplets.T]  # (3, T, P)
-    farthest = torch.stack([nodes[:2].amax(0), nodes.amax(0)])
-    if gumbel is None:
-        gumbel = -torch.empty_like(farthest).exponential_(generator=generator).log()
-    logits = torch.exp(-farthest) if score == "exp" else -farthest / temperature
-    weights = (logits + gumbel).softmax(-1)
-    means = (nodes * weights[:, None]).sum(-1)  # (2, 3, T): for the pair and the triple
-    gap = (means[0] - means[1]) * dist.new_tensor([[1.0], [1.0], [-1.0]])
-    apart = weights[0].argmax(-1) != weights[1].argmax(-1)
-    return (gap + margin).clamp(min=0).sum(0) * apart
 
 
 # HIER's loss as a module
@@ -453,8 +369,8 @@ class HIERLoss(nn.Module):
             learnable).
         dim: dimension of the space.
         num_proxies: number of proxies.
-        temperature, margin, score: see :func:`lca_triplet_loss`.
-        neighbours, draws, exclude_anchor: see :func:`sample_triplets`.
+        temperature, margin: see :func:`lca_triplet_loss`.
+        neighbours, draws, exclude_anchor: see :func:`draw_triplets`.
         clip_radius: length at which the proxies' vectors are clipped in the ball; on the
             hyperboloid it sets only the initial radii.
         slope: the parameter ``s`` of the rescaling on the hyperboloid.
@@ -479,7 +395,6 @@ class HIERLoss(nn.Module):
         clip_radius: float = 2.3,
         slope: float = 2.0,
         limit: float | None = None,
-        score: str = "distance",
     ):
         super().__init__()
         if not isinstance(manifold, (PoincareBall, Lorentz)):
@@ -491,7 +406,6 @@ class HIERLoss(nn.Module):
         self.manifold = manifold
         self.temperature = temperature
         self.margin = margin
-        self.score = score
         self.neighbours = neighbours
         self.draws = draws
         self.exclude_anchor = exclude_anchor
@@ -518,7 +432,6 @@ class HIERLoss(nn.Module):
         labels: Tensor,
         triplets: tuple[Tensor, Tensor] | None = None,
         gumbel: tuple[Tensor, Tensor] | None = None,
-        generator: torch.Generator | None = None,
     ) -> Tensor:
         """Return the loss of triplets of samples plus that of triplets of proxies; the ancestors of
         both are proxies.
@@ -528,7 +441,6 @@ class HIERLoss(nn.Module):
             labels: class numbers of the samples ``(B,)``.
             triplets: two tensors of triplets, of samples and of proxies; None: drawn.
             gumbel: two tensors of noise, for samples and for proxies, see :func:`lca_triplet_loss`.
-            generator: generator of the random numbers.
 
         Returns:
             The loss, a scalar in float32 or float64, computed outside autocast.
@@ -544,20 +456,11 @@ class HIERLoss(nn.Module):
             itself = torch.eye(len(proxies), dtype=torch.bool, device=x.device)
             to_proxies = to_proxies.masked_fill(itself, 0.0)
             if triplets is None:
-                drawn = self._triplets(x.detach(), labels, to_proxies.detach(), generator)
+                drawn = self._triplets(x.detach(), labels, to_proxies.detach())
             else:
                 drawn = [(rows, None) for rows in triplets]
             first, second = (
-                lca_triplet_loss(
-                    part,
-                    rows,
-                    self.temperature,
-                    self.margin,
-                    noise,
-                    generator,
-                    self.score,
-                    valid=valid,
-                )
+                lca_triplet_loss(part, rows, self.temperature, self.margin, noise, valid)
                 for part, (rows, valid), noise in zip(
                     (to_samples, to_proxies), drawn, gumbel or (None, None)
                 )
@@ -566,13 +469,13 @@ class HIERLoss(nn.Module):
 
     @torch.no_grad()
     def _triplets(
-        self, x: Tensor, labels: Tensor, between_proxies: Tensor, generator: torch.Generator | None
+        self, x: Tensor, labels: Tensor, between_proxies: Tensor
     ) -> list[tuple[Tensor, Tensor | None]]:
         similarity = torch.exp(-self.manifold.cdist(x, x))
         similarity.fill_diagonal_(1.0)
         # Similarities are at most 1, so this ranks samples of the same class first.
         similarity += labels.unsqueeze(0) == labels.unsqueeze(1)
-        options = (self.neighbours, self.draws, self.exclude_anchor, generator)
+        options = (self.neighbours, self.draws, self.exclude_anchor)
         return [
             draw_triplets(table, *options) for table in (similarity, torch.exp(-between_proxies))
         ]

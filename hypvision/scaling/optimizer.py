@@ -16,18 +16,18 @@ from torch import Tensor
 
 _BETAS = (0.9, 0.999)
 _EPS = 1e-8
+_FLOOR = 0.05  # factor of the learning rate at the last step
 
 
-def learning_rate_factor(step: int, steps: int, warmup: int, floor: float = 0.05) -> float:
+def learning_rate_factor(step: int, steps: int, warmup: int) -> float:
     """Return the factor of the peak learning rate at ``step``, counted from 0: a linear warm-up to
-    1, unless the training is not longer than it, and then a cosine down to ``floor``."""
+    1, unless the training is not longer than it, and then a cosine down to ``_FLOOR``."""
     if warmup >= steps:
         warmup = 0
     if step + 1 < warmup:
         return (step + 1) / warmup
-    return (
-        floor + (1 - floor) * (1 + math.cos(math.pi * (step + 1 - warmup) / (steps - warmup))) / 2
-    )
+    share = (step + 1 - warmup) / (steps - warmup)
+    return _FLOOR + (1 - _FLOOR) * (1 + math.cos(math.pi * share)) / 2
 
 
 class AdamW:

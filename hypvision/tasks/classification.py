@@ -469,17 +469,18 @@ class ImageClassifier(BackboneModel):
         one_of(("tensor", "loss", "predict"), mode=mode)
         self.check_channels(inputs)
         if mode == "loss":
-            inputs, target = self.mix(inputs, label)
-            logits = self.backbone(inputs)
-            classes = self.class_loss(logits, target)
-            return (
-                self.taught_loss(inputs, logits, classes)
-                if self.distillation
-                else dict(loss=classes)
-            )
+            return self.losses(*self.mix(inputs, label))
         if mode == "tensor":
             return self.backbone(inputs)
         return per_image(label, index, scores=self.scores(self.test_logits(inputs)).cpu())
+
+    def losses(self, inputs: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """Return the parts of the loss by name."""
+        logits = self.backbone(inputs)
+        classes = self.class_loss(logits, target)
+        return (
+            self.taught_loss(inputs, logits, classes) if self.distillation else dict(loss=classes)
+        )
 
     def test_logits(self, inputs: Tensor) -> Tensor:
         """Return the logits that predictions are made from; with ``test_flip`` the mean of the

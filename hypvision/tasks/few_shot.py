@@ -212,42 +212,36 @@ class FewShotCLIP(BaseModel):
         weights = self.class_weights()
         if self.hierarchy is None:
             return dict(loss_ce=out.fit(out.logits(), label, weights), **out.losses)
-        config = self.hierarchy.config
+        # Images for which a teacher predicts the same class are neighbours, too.
         target = label if out.teacher is None else out.teacher.argmax(-1)
-        neighbours = target if out.teacher is None or config.pseudo_labels else None
-        found = self.hierarchy(*self.adapter_features(out), out.scale, neighbours)
-        if config.refined_consistency and out.consistency is not None:
-            out.losses = out.consistency(F.normalize(found.text, dim=-1))
+        found = self.hierarchy(*self.adapter_features(out), out.scale, target)
         cosine = found.cosine if out.extra is None else found.cosine + out.extra
         losses = dict(loss_ecls=out.fit(cosine, label, weights), **found.losses, **out.losses)
         if found.distance is not None:
-            losses |= _distance_loss(-found.distance, out, config.teacher_loss, target, weights)
+            losses |= _distance_loss(-found.distance, out, label, weights)
         return losses
 
     def adapter_features(self, out: HostOutput) -> tuple[Tensor, Tensor]:
-        """Return the features of images and of classes that LatHAdapter works on, normalised to
-        unit length or, with the option ``raw``, as the host computes them."""
-        raw = self.hierarchy is not None and self.hierarchy.config.raw
-        found = (out.raw_image, out.raw_text) if raw else (out.image, out.text)
-        if found[0] is None or found[1] is None:
+        """Return the unit features of images and of classes that LatHAdapter works on."""
+        if out.text is None:
             raise HypvisionError(
                 "LatHAdapter refines class features, which a linear probe does not have. Leave out "
                 "the adapter (+lath)."
             )
-        return found[0], found[1]
+        return out.image, out.text
 
 
 def _distance_loss(
-    logits: Tensor, out: HostOutput, kind: str, target: Tensor | None, weights: Tensor | None
+    logits: Tensor, out: HostOutput, label: Tensor | None, weights: Tensor | None
 ) -> dict[str, Tensor]:
     """Return the loss of negated hyperbolic distances, taken as logits (B, C): against the
     teacher's distribution, or against class labels."""
-    if out.teacher is not None and kind != "labels":
+    if out.teacher is not None:
         shares = logits.log_softmax(-1)
         wanted = out.teacher.log_softmax(-1)
         loss = F.kl_div(shares, wanted, reduction="batchmean", log_target=True)
         return dict(loss_hcls=loss)
-    return {} if target is None else dict(loss_hcls=F.cross_entropy(logits, target, weights))
+    return {} if label is None else dict(loss_hcls=F.cross_entropy(logits, label, weights))
 
 
 def _model(runner: Runner) -> FewShotCLIP:
@@ -297,8 +291,7 @@ class ClassNamesHook(_StartHook):
         loaded = any(name.endswith("lathadapter.attributes") for name in self._loaded)
         if model.hierarchy is not None and runner.iter == 0 and not loaded:
             with torch.no_grad():
-                unit, raw = model.host.class_features()
-                model.hierarchy.begin(raw if model.hierarchy.config.raw else unit)
+                model.hierarchy.begin(model.host.texts())
 
     def _difference(self, runner: Runner, loader: DataLoader) -> str:
         """Return how the class names of a data set differ from the learned ones, for a method that

@@ -42,18 +42,7 @@ class HierarchyClassifier(ImageClassifier):
         if self.distillation and self.backbone.distilled:
             self.backbone.set_distilled_training()
 
-    def forward(
-        self,
-        inputs: Tensor,
-        label: Tensor | None = None,
-        index: Tensor | None = None,
-        mode: str = "tensor",
-    ) -> Any:
-        """Compute what mmengine's ``mode`` asks for, as :class:`~hypvision.tasks.ImageClassifier`
-        does; ``"loss"`` returns the parts of the loss by name."""
-        if mode != "loss":
-            return super().forward(inputs, label, index, mode)
-        inputs, target = self.mix(inputs, label)
+    def losses(self, inputs: Tensor, target: Tensor) -> dict[str, Tensor]:
         out = self.backbone.forward_with_hierarchy(inputs)
         both = out["logits"] if isinstance(out["logits"], tuple) else (out["logits"], out["logits"])
         classes = self.class_loss(both[0], target)

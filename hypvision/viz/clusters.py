@@ -58,9 +58,8 @@ def cluster_map(
     head: int,
     level: str = "patch",
     size: tuple[int, int] | None = None,
-    index: int = 0,
 ) -> np.ndarray:
-    """Return, for every pixel, the centre with the largest assignment.
+    """Return, for every pixel of the first image, the centre with the largest assignment.
 
     Args:
         assignment: soft assignments of a block, with M centres in a window and K over the map.
@@ -69,12 +68,11 @@ def cluster_map(
             each pixel has the label, 0 to K - 1, of the window that it lies in.
         size: (height, width) to which the map is enlarged by repeating pixels; None: the size of
             the assignment.
-        index: number of the image in the batch.
 
     Returns:
         Labels ``(H, W)``, int64.
     """
-    weights = _weights(assignment, head, level, index)
+    weights = _weights(assignment, head, level)
     if level == "patch":
         labels = assignment.window_index * len(weights) + weights.argmax(0)
     else:
@@ -87,7 +85,6 @@ def confidence_map(
     head: int,
     level: str = "patch",
     size: tuple[int, int] | None = None,
-    index: int = 0,
 ) -> np.ndarray:
     """Return how far each pixel is from an even share among its centres: 0 uniform, 1 hard,
     ``(H, W)``.
@@ -95,7 +92,7 @@ def confidence_map(
     For the largest weight w among M centres it is ``(w - 1/M) / (1 - 1/M)``; 0 if there is only one
     centre. Arguments and errors as for :func:`cluster_map`.
     """
-    weights = _weights(assignment, head, level, index).double()
+    weights = _weights(assignment, head, level).double()
     count = len(weights)
     found = (weights.amax(0) - 1 / count) / max(1 - 1 / count, 1e-12)
     if level == "window":
@@ -103,7 +100,7 @@ def confidence_map(
     return enlarge(found.cpu().numpy(), size)
 
 
-def _weights(assignment: ClusterAssignment, head: int, level: str, index: int) -> Tensor:
+def _weights(assignment: ClusterAssignment, head: int, level: str) -> Tensor:
     """Return the soft assignments of one head to its centres: ``(M, H, W)``, or for the window
     level ``(K, fold, fold)``."""
     one_of(LEVELS, level=level)
@@ -111,7 +108,7 @@ def _weights(assignment: ClusterAssignment, head: int, level: str, index: int) -
     if weights is None:
         raise ValueError("This block has no window level. Give level='patch'.")
     between(0, weights.shape[1] - 1, integer=True, head=head)
-    return weights[index, head].detach()
+    return weights[0, head].detach()
 
 
 def enlarge(labels: np.ndarray, size: Sequence[int] | None) -> np.ndarray:
@@ -234,7 +231,6 @@ def merge_clusters(
     features: Tensor,
     k: int,
     head: int = 0,
-    seed: int = 0,
 ) -> np.ndarray:
     """Return regions made from the clusters of all stages, as :func:`merge_regions` describes, for
     the first image of a batch.
@@ -243,7 +239,7 @@ def merge_clusters(
         stage_assignments: the result of ``forward_assignments``; the last block of each stage is
             used.
         features: final feature map ``(B, C, h, w)``.
-        k, head, seed: as for :func:`merge_regions`.
+        k, head: as for :func:`merge_regions`.
 
     Returns:
         Labels ``(H, W)`` in the resolution of the finest stage, sorted by area: 0 is the largest
@@ -260,15 +256,13 @@ def merge_clusters(
     area = member.bincount().double()
     centers = torch.zeros(len(area), pixels.shape[1], dtype=torch.float64)
     centers.index_add_(0, member, pixels[0].flatten(1).t().double())
-    regions = kmeans(centers / area[:, None], k, area, seed)[member]
+    regions = kmeans(centers / area[:, None], k, area)[member]
     order = regions.bincount().argsort(descending=True, stable=True)
     return order.argsort()[regions].reshape(labels.shape).numpy()
 
 
 @torch.no_grad()
-def merge_regions(
-    model: nn.Module, image: Tensor, k: int, head: int = 0, seed: int = 0
-) -> np.ndarray:
+def merge_regions(model: nn.Module, image: Tensor, k: int, head: int = 0) -> np.ndarray:
     """Group the pixels of an image into k regions, from fine clusters to coarse ones.
 
     1. Each pixel of the first stage joins its arg-max centre (last block of the stage).
@@ -283,7 +277,6 @@ def merge_regions(
         image: normalised image ``(3, H, W)`` or ``(1, 3, H, W)``.
         k: number of regions.
         head: number of the head to follow; a stage with fewer heads uses its last.
-        seed: seed of k-means.
 
     Returns:
         Labels ``(H, W)``, int64, sorted by area: 0 is the largest region. There are k of them, or
@@ -296,7 +289,7 @@ def merge_regions(
     """
     x = image.unsqueeze(0) if image.ndim == 3 else image
     assignments, features = _look(model, x)
-    return enlarge(merge_clusters(assignments, features, k, head, seed), x.shape[-2:])
+    return enlarge(merge_clusters(assignments, features, k, head), x.shape[-2:])
 
 
 @torch.no_grad()

@@ -21,6 +21,7 @@ from PIL import Image, ImageDraw
 from hypvision.io.files import replacing, write_text
 from hypvision.io.images import write_image
 from hypvision.viz.overlay import font, printable
+from hypvision.viz.palette import css
 from hypvision.viz.sheet import contact_sheet
 
 _TEMPLATE = Path(__file__).with_name("disk_page.html")
@@ -60,7 +61,7 @@ def write_page(page: DiskPage, path: str | Path) -> None:
         "frames": np.round(page.frames, 6).tolist(),
         "labels": list(page.labels),
         "edges": np.asarray(page.edges).tolist(),
-        "colours": [_css(shade) for shade in page.shades],
+        "colours": [css(shade) for shade in page.shades],
         "order": [int(row) for row in page.order],
         "pictures": {str(row): _data_url(image) for row, image in page.pictures.items()},
         "scale": page.scale,
@@ -70,10 +71,6 @@ def write_page(page: DiskPage, path: str | Path) -> None:
     # Escape "<", because a label must not end the script.
     content = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     write_text(path, text.replace("{{data}}", content))
-
-
-def _css(shade: np.ndarray) -> str:
-    return "#" + "".join(f"{round(255 * float(part)):02x}" for part in shade)
 
 
 def _data_url(image: Image.Image) -> str:
@@ -113,7 +110,7 @@ def draw_page(page: DiskPage, z: np.ndarray, size: int = 400) -> Image.Image:
     def pixels(points: np.ndarray) -> np.ndarray:
         return np.stack([half + radius * points.real, half - radius * points.imag], -1)
 
-    colours = [_css(shade) for shade in page.shades]
+    colours = [css(shade) for shade in page.shades]
     arcs = pixels(geodesics(z[page.edges[:, 1]], z[page.edges[:, 0]]))
     for (name, _), arc in zip(page.edges, arcs):
         draw.line([tuple(point) for point in arc], fill=colours[name], width=_FINER)
@@ -202,7 +199,7 @@ def write_gif(page: DiskPage, path: str | Path, size: int = 320) -> None:
     """Write the pictures of :func:`walk_frames` as a GIF that repeats."""
     frames = walk_frames(page, size)
     # All frames share one table of colours, so that nothing flickers.
-    swatches = [Image.new("RGB", (96, 96), _css(shade)) for shade in np.unique(page.shades, axis=0)]
+    swatches = [Image.new("RGB", (96, 96), css(shade)) for shade in np.unique(page.shades, axis=0)]
     samples = contact_sheet([frames[-1], *swatches, *page.pictures.values()], cell=96)
     table = samples.quantize(128)
     drawn = [frame.quantize(palette=table, dither=Image.Dither.NONE) for frame in frames]

@@ -20,7 +20,6 @@ from PIL import Image, ImageDraw, ImageFilter
 from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz, lorentz
-from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError
 from hypvision.io.images import to_rgb
 from hypvision.models.hierarchy_mapper import HierarchyMapper
@@ -40,24 +39,19 @@ _LEGEND = "below each part: in how many patches its attention is the largest of 
 
 
 @torch.no_grad()
-def part_maps(
-    model: nn.Module, x: Tensor, source: str = "attention"
-) -> tuple[list[Tensor], dict[str, Any]]:
-    """Return the soft map of each node of the tree.
+def part_maps(model: nn.Module, x: Tensor) -> tuple[list[Tensor], dict[str, Any]]:
+    """Return the soft map of each node of the tree: its attention to the tokens of the map.
 
     Args:
         model: a :class:`~hypvision.models.HiMapper`; it is evaluated without dropout and noise, and
             its mode is left as it was.
         x: normalised images ``(B, 3, H, W)``.
-        source: ``"attention"``: attention of the nodes to the tokens of the map; ``"cosine"``:
-            positive cosine similarities of nodes and tokens, divided by their sum.
 
     Returns:
         For each level, the finest first, maps ``(B, n_l, h, w)`` whose sum over the map is 1; and
         the result of ``forward_with_hierarchy``.
     """
     himapper, mapper = _with_mapper(model)
-    one_of(("attention", "cosine"), source=source)
     mode = mapper.eval_noise
     mapper.eval_noise = "mean"
     try:
@@ -65,16 +59,10 @@ def part_maps(
             out = himapper.forward_with_hierarchy(x.to(next(model.parameters())), maps=True)
     finally:
         mapper.eval_noise = mode
-    tokens = out["tokens"]
-    height, width = _grid(tokens.shape[1], x.shape[-2], x.shape[-1])
-    if source == "attention":
-        # With kv="all" class tokens come before the pixels; leave them out.
-        maps = [
-            level[..., level.shape[-1] - tokens.shape[1] :].float() for level in out["attention"]
-        ]
-    else:
-        unit = F.normalize(tokens.float(), dim=-1)
-        maps = [F.relu(F.normalize(nodes.float(), dim=-1) @ unit.mT) for nodes in out["nodes"]]
+    count = out["tokens"].shape[1]
+    height, width = _grid(count, x.shape[-2], x.shape[-1])
+    # With kv="all" class tokens come before the pixels; leave them out.
+    maps = [level[..., level.shape[-1] - count :].float() for level in out["attention"]]
     maps = [level / level.sum(-1, keepdim=True).clamp(min=1e-12) for level in maps]
     return [level.unflatten(-1, (height, width)).cpu() for level in maps], out
 
@@ -259,14 +247,14 @@ def draw_parts(image: Image.Image, maps: Sequence[Tensor], side: int = 480) -> I
 
 
 def _outlined(
-    image: Image.Image, labels: np.ndarray, colours: Sequence[tuple[int, int, int]], width: int = 5
+    image: Image.Image, labels: np.ndarray, colours: Sequence[tuple[int, int, int]]
 ) -> Image.Image:
     """Return a copy of an image in which the inner border of each region of ``labels`` ``(H, W)``
     has the region's colour."""
     pixels = np.asarray(image).copy()
     for label in np.unique(labels):
         inside = Image.fromarray((255 * (labels == label)).astype(np.uint8))
-        core = np.asarray(inside.filter(ImageFilter.MinFilter(2 * width + 1)))
+        core = np.asarray(inside.filter(ImageFilter.MinFilter(11)))
         pixels[(labels == label) & (core == 0)] = colours[label]
     return Image.fromarray(pixels)
 

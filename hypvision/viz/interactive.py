@@ -13,6 +13,7 @@ from torch import Tensor
 from hypvision.geometry import Manifold
 from hypvision.io.errors import require
 from hypvision.viz.disk import geodesic_arc, places_of_hierarchy, plain_name
+from hypvision.viz.palette import css
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -42,7 +43,7 @@ def interactive_hierarchy(
     for shade in np.unique(shades, axis=0):  # one plotly trace for all lines of one colour
         lines = arcs[(shades[edges[:, 0]] == shade).all(1)]
         gaps = np.concatenate([lines, np.full((len(lines), 1, 2), np.nan)], 1).reshape(-1, 2)
-        style = dict(color=_css(shade), width=1)
+        style = dict(color=css(shade), width=1)
         figure.add_scatter(
             x=gaps[:, 0], y=gaps[:, 1], mode="lines", line=style, opacity=0.6, hoverinfo="skip"
         )
@@ -55,13 +56,13 @@ def interactive_hierarchy(
     ]
     written = _written(xy, list(map(plain_name, names)), order, labels)
     dots = dict(
-        size=5 + 1.5 * np.sqrt(sizes), color=[_css(shade) for shade in shades], line=dict(width=0)
+        size=5 + 1.5 * np.sqrt(sizes), color=[css(shade) for shade in shades], line=dict(width=0)
     )
     texts = [f"<b>{name}</b>" if row in written else "" for row, name in enumerate(shown)]
     figure.add_scatter(
         x=xy[:, 0], y=xy[:, 1], mode="markers+text", marker=dots, text=texts,
         textposition="top center",
-        textfont=dict(size=11, color=[_css(0.6 * shade) for shade in shades]), hovertext=about,
+        textfont=dict(size=11, color=[css(0.6 * shade) for shade in shades]), hovertext=about,
         hoverinfo="text",
     )  # fmt: skip
     figure.add_shape(type="circle", x0=-1, y0=-1, x1=1, y1=1, line=dict(color="#555", width=1.5))
@@ -73,11 +74,6 @@ def interactive_hierarchy(
         title=dict(text=html.escape(title), font=dict(size=14, color="#333"), x=0.5),
     )  # fmt: skip
     return figure
-
-
-def _css(shade: np.ndarray) -> str:
-    red, green, blue = (round(255 * float(part)) for part in shade)
-    return f"rgb({red},{green},{blue})"
 
 
 def _written(xy: np.ndarray, names: Sequence[str], order: Sequence[int], count: int) -> set[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,11 @@ def palette(count: int) -> list[list[int]]:
         rgb = colorsys.hls_to_rgb((i * 0.618034) % 1.0, (0.5, 0.65, 0.38)[i % 3], 0.75)
         colours.append([round(255 * value) for value in rgb])
     return colours[:count]
+
+
+def css(shade: Sequence[float]) -> str:
+    """Return a colour of three numbers from 0 to 1 as HTML writes it, ``#rrggbb``."""
+    return "#" + "".join(f"{round(255 * float(part)):02x}" for part in shade)
 
 
 def line_colours(count: int) -> list[Any]:

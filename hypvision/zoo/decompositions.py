@@ -48,6 +48,10 @@ def _asinh(x: Tensor) -> Tensor:
     return _series(x, direct, 0.02, -1 / 6, -9 / 20, -25 / 42)
 
 
+def _acosh(x: Tensor) -> Tensor:
+    return _asinh(((x - 1) * (x + 1)).sqrt())
+
+
 def _atanh(x: Tensor) -> Tensor:
     return _series(x, torch.log((1 + x) / (1 - x)) / 2, 0.02, 1 / 3, 3 / 5, 5 / 7)
 
@@ -60,7 +64,8 @@ def _of_doubles(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Any]
 _aten = torch.ops.aten
 _DOUBLES = {  # onnxruntime computes these in float32 only
     _aten.sinh.default: _of_doubles(_sinh), _aten.cosh.default: _of_doubles(_cosh),
-    _aten.asinh.default: _of_doubles(_asinh), _aten.atanh.default: _of_doubles(_atanh),
+    _aten.asinh.default: _of_doubles(_asinh), _aten.acosh.default: _of_doubles(_acosh),
+    _aten.atanh.default: _of_doubles(_atanh),
 }  # fmt: skip
 
 

@@ -77,10 +77,6 @@ def load(
             segmentation and detection the mmseg or mmdet model, with ``dataset_meta``; for
             retrieval the :class:`~hypvision.tasks.MetricLearner`, which returns points; for
             zero-shot an open_clip model with its ``tokenizer``.
-        class names; of a checkpoint file as much of that as its training wrote there); for
-        segmentation and detection the mmseg or mmdet model, with ``dataset_meta``; for retrieval
-        the :class:`~hypvision.tasks.MetricLearner`, which gives points; for zero-shot an open_clip
-        model with its ``tokenizer``.
     """
     if model is not None:
         return _from_file(name, model, overrides).to(device=device, dtype=dtype).eval()

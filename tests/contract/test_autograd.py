@@ -110,7 +110,9 @@ CASES = {
         numerics._ConvertForward.apply, leaf(3, 4), torch.float64, None, 1e18
     ),
     hyperclip._MapRows: lambda: of(
-        hyperclip.map_packed, torch.randn(12, 4), leaf(3, 2, 2, 2), 0.01
+        lambda packed, s: hyperclip.map_several([packed], [s], 0.01)[0],
+        torch.randn(12, 4),
+        leaf(3, 2, 2, 2),
     ),
     hcformer._GeluLinear: lambda: of(hcformer._GeluLinear.apply, leaf(3, 4), leaf(5, 4), leaf(5)),
     functional.Attached: lambda: of(functional.Attached.apply, leaf(3, 4), leaf(5)),

@@ -9,13 +9,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from helpers.configs import ROOT
-from helpers.fewshot import NAMES, OTHERS, bundle, tokenize
+from helpers.fewshot import NAMES, OTHERS, bundle
 from helpers.fewshot_layouts import coop
 from helpers.processes import run_in_two
 from mmengine.config import Config
-from references.fewshot import refine, unit
+from references.fewshot import unit
 
-from hypvision.clip.adapters.lathadapter import LatentHierarchy
 from hypvision.clip.features import image_features
 from hypvision.clip.prompting.heads import TipAdapter
 from hypvision.clip.prompting.promptsrc import gaussian_weights
@@ -132,75 +131,6 @@ def ball_distance(x, y, c=0.1, radius=2.3):
     a, b = points[0][:, None], points[1][None]
     gap, left, right = ((v**2).sum(-1) for v in (a - b, a, b))
     return torch.acosh(1 + 2 * c * gap / ((1 - c * left) * (1 - c * right))) / c**0.5
-
-
-@pytest.mark.parametrize(
-    "host", ["zeroshot", "coop", "clip-adapter", "maple", "tip-adapter", "cocoop"]
-)
-def test_features_as_they_are_reach_the_adapter(host):
-    """With feature_norm="none" what goes into the ball has the length that the towers give it."""
-    options = dict(keys=4, classes=4) if host == "tip-adapter" else HOST.get(host, {})
-    adapter = dict(type="lathadapter", attributes=3, feature_norm="none", beta=0.0)
-    model = FewShotCLIP({}, dict(name=host, **options), adapter).eval()
-    model.set_classes(NAMES)
-    out = model.host(IMAGES)
-    images = model.host.features(IMAGES)
-    if host in ("zeroshot", "tip-adapter"):
-        images = model.host.clip.encode_image(IMAGES.float())
-        text = model.host.clip.encode_text(tokenize([f"a photo of a {name}." for name in NAMES]))
-        assert not torch.allclose(text.norm(dim=-1), torch.ones(4), atol=0.05)
-    elif host == "cocoop":
-        text = out.raw_text[0]
-        images = images[:1]
-    else:
-        text = model.host.encode_classes()
-    assert torch.allclose(out.text, torch.nn.functional.normalize(out.raw_text, dim=-1), atol=1e-6)
-    found = (out.logits() - model(IMAGES))[: len(images)]  # logits are cosines less distances
-    assert torch.allclose(found.double(), ball_distance(images, text), atol=2e-3)
-
-
-def test_consistency_of_refined_classes_is_an_option():
-    host = dict(name="promptsrc", **HOST["promptsrc"])
-    losses = []
-    for refined in (False, True):
-        torch.manual_seed(0)
-        adapter = dict(type="lathadapter", attributes=3, beta=0.5, refined_consistency=refined)
-        model = FewShotCLIP({}, host, adapter).train()
-        model.set_classes(NAMES)
-        losses.append(model(IMAGES, LABELS, mode="loss"))
-    attributes, text = model.hierarchy.attributes, model.host.texts()
-    seen = unit(refine(text, unit(attributes), 0.5))
-    expected = 25 * (seen - model.host.frozen_texts()).abs().mean()
-    assert losses[1]["loss_text"].item() == pytest.approx(expected.item(), rel=1e-4)
-    assert (
-        losses[0]["loss_text"] != losses[1]["loss_text"]
-        and losses[0]["loss_logits"] != losses[1]["loss_logits"]
-    )
-    assert losses[0]["loss_image"] == losses[1]["loss_image"]
-
-
-def test_the_losses_of_a_teacher_are_options(monkeypatch):
-    teacher = dict(clip={}, host=dict(name="promptsrc", **HOST["promptsrc"]))
-    neighbours = []
-    draw = LatentHierarchy.draw
-    monkeypatch.setattr(
-        LatentHierarchy,
-        "draw",
-        lambda self, x, y, *rest: neighbours.append(y) or draw(self, x, y, *rest),
-    )
-    options = dict(pseudo_labels=False, teacher_loss="labels")
-    host = dict(name="promptkd", teacher=teacher, tokens=2, depth=2)
-    model = FewShotCLIP({}, host, dict(type="lathadapter", attributes=3, **options)).train()
-    model.set_classes(NAMES)
-    found = model(IMAGES, None, mode="loss")
-    assert neighbours == [None, None]
-    out = model.host(IMAGES)
-    distance = model.hierarchy(out.image, out.text, out.scale, losses=False).distance
-    predicted = out.teacher.argmax(-1)
-    expected = (
-        distance.gather(1, predicted[:, None])[:, 0] + (-distance).exp().sum(-1).log()
-    ).mean()
-    assert found["loss_hcls"].item() == pytest.approx(expected.item(), rel=1e-4)
 
 
 @pytest.mark.parametrize("average", [True, False])

@@ -32,20 +32,16 @@ def model():
     return timm.create_model("himapper", img_size=64, dynamic_img_size=True, **SMALL)
 
 
-@pytest.mark.parametrize("kind", ["attention", "cosine"])
-def test_maps_are_shares_of_the_image(model, kind):
+def test_maps_are_shares_of_the_image(model):
     model.train()
-    maps, out = part_maps(model, torch.randn(2, 3, 64, 96), kind)
+    maps, out = part_maps(model, torch.randn(2, 3, 64, 96))
     assert [tuple(level.shape) for level in maps] == [(2, n, 8, 12) for n in (32, 16, 8, 4)]
     assert all(
         torch.allclose(level.sum((-2, -1)), torch.ones(2, level.shape[1]), atol=1e-5)
         for level in maps
     )
-    if kind == "attention":
-        torch.testing.assert_close(maps[0].flatten(2), out["attention"][0], rtol=1e-5, atol=0)
+    torch.testing.assert_close(maps[0].flatten(2), out["attention"][0], rtol=1e-5, atol=0)
     assert model.training and model.mapper.eval_noise == "mean"
-    with pytest.raises(ValueError, match="source"):
-        part_maps(model, torch.randn(1, 3, 64, 64), "gradient")
     with pytest.raises(HypvisionError, match="no hierarchy"):
         part_maps(torch.nn.Linear(1, 1), torch.randn(1, 3, 64, 64))
 

@@ -141,7 +141,7 @@ def projection(device: str) -> Callable[[], None]:
     )
 
     def step() -> None:
-        hyperclip.map_packed(packed, s, 0.01).square().sum().backward()
+        hyperclip.map_several([packed], [s], 0.01)[0].square().sum().backward()
         s.grad = None
 
     return step

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -63,8 +63,6 @@ class HostOutput:
             features (linear probe), or minus the scaled distances of a hyperbolic CLIP.
         distillation: weight of the loss against ``teacher``.
         temperature: temperature of the softmax in this loss.
-        consistency: a function that computes ``losses`` for other unit class features (PromptSRC).
-        raw_image, raw_text: ``image`` and ``text`` before normalisation.
     """
 
     image: Tensor
@@ -76,19 +74,14 @@ class HostOutput:
     direct: Tensor | None = None
     distillation: float = 1.0
     temperature: float = 1.0
-    consistency: Callable[[Tensor], dict[str, Tensor]] | None = None
-    raw_image: Tensor | None = None
-    raw_text: Tensor | None = None
 
-    def logits(self, text: Tensor | None = None) -> Tensor:
-        """Return logits ``(B, C)``, computed outside autocast, for the class features ``text``, of
-        any length, or for the host's own (None)."""
-        if text is None and self.direct is not None:
+    def logits(self) -> Tensor:
+        """Return logits ``(B, C)``, computed outside autocast."""
+        if self.direct is not None:
             return self.direct if self.extra is None else self.direct + self.extra
-        text = self.text if text is None else text
+        text = self.text
         assert text is not None, "the output has neither class features nor direct logits"
         with exact(self.image.device):
-            text = F.normalize(text, dim=-1)
             cosines = (
                 self.image @ text.T if text.dim() == 2 else (text @ self.image[..., None])[..., 0]
             )
@@ -301,9 +294,7 @@ class Host(nn.Module):
         text, raw = classes
         if is_hyperbolic(self.clip):
             others["direct"] = self.plain_logits(image, raw)
-        return HostOutput(
-            F.normalize(image, dim=-1), text, self.scale, raw_image=image, raw_text=raw, **others
-        )
+        return HostOutput(F.normalize(image, dim=-1), text, self.scale, **others)
 
     def unsaid(self) -> dict[str, Tensor]:
         """Return entries of the state dict that a checkpoint may lack, with their values."""

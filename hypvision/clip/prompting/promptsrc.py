@@ -34,8 +34,6 @@ class PromptSRC(IVLP, name="promptsrc"):
     arguments.
 
     Args:
-        text_weight, image_weight, logit_weight: weights of the three consistency losses (Sec. 3.2:
-            25, 10, 1).
         templates: number of CLIP's templates whose mean gives the frozen class features (60);
             weights that name templates of their own use those.
         cache: folder for these features, in files named by a hash of sentences and weights; None:
@@ -51,9 +49,6 @@ class PromptSRC(IVLP, name="promptsrc"):
         words: str = "a photo of a",
         emulate_half: bool = False,
         text_chunk: int | None = None,
-        text_weight: float = 25.0,
-        image_weight: float = 10.0,
-        logit_weight: float = 1.0,
         templates: int = 60,
         cache: str | Path | None = None,
         text_depth: int | None = None,
@@ -62,7 +57,6 @@ class PromptSRC(IVLP, name="promptsrc"):
         super().__init__(
             clip, text, vision, depth, words, emulate_half, text_chunk, text_depth, vision_depth
         )
-        self.weights = (text_weight, image_weight, logit_weight)
         self.templates = templates
         self.cache = cache
         self._frozen = Memo()
@@ -88,17 +82,13 @@ class PromptSRC(IVLP, name="promptsrc"):
             image = F.normalize(self.frozen_features(images), dim=-1)
             text = self.frozen_texts()
             zero_shot = HostOutput(image, text, out.scale).logits()
-            of_text, of_image, of_logits = self.weights
-
-            def consistency(own: Tensor) -> dict[str, Tensor]:
-                return dict(
-                    loss_text=of_text * F.l1_loss(own, text),
-                    loss_image=of_image * F.l1_loss(out.image, image),
-                    loss_logits=of_logits * mean_divergence(out.logits(own), zero_shot),
-                )
-
-            out.losses = consistency(self.texts() if out.text is None else out.text)
-            out.consistency = consistency
+            own = self.texts() if out.text is None else out.text
+            # Section 3.2 gives the weights 25, 10 and 1.
+            out.losses = dict(
+                loss_text=25 * F.l1_loss(own, text),
+                loss_image=10 * F.l1_loss(out.image, image),
+                loss_logits=mean_divergence(out.logits(), zero_shot),
+            )
         return out
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:

@@ -57,7 +57,9 @@ def segmenter_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tenso
             layer, letter = projection.groups()
             split.setdefault(f"clip.{layer}.in_proj_weight", {})[letter] = value
         elif not _is_computed(name, value):
-            renamed = _renamed(name)
+            renamed = translated(name, _NAMES, back=True)
+            if renamed is None:
+                raise _unknown(name)
             # Weights in OpenAI's files are float16, which the official code converts to float32.
             wide = renamed.startswith("clip.") and value.is_floating_point()
             out[renamed] = value.float() if wide else value
@@ -88,20 +90,6 @@ def _is_computed(name: str, value: Tensor) -> bool:
         _check_constant(name, value, _shift_mask(value.device))
         return True
     return False
-
-
-def _renamed(name: str) -> str:
-    """Return our name for the name of an official entry."""
-    starts = {
-        "upsample1.": "upsample1.",
-        "upsample2.": "upsample2.",
-        _PREDICTOR + "transformer.": "head.",
-        _PREDICTOR + "clip_model.": "clip.",
-    }
-    for official, ours in starts.items():
-        if name.startswith(official):
-            return ours + name.removeprefix(official)
-    raise _unknown(name)
 
 
 def _with_unused_adapters(weights: dict[str, Tensor]) -> dict[str, Tensor]:

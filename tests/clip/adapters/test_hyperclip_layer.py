@@ -11,8 +11,8 @@ from hypvision.clip.adapters.hyperclip import BlockMaps, HyperCLIPConfig, layer
 from hypvision.clip.adapters.hyperclip.layer import (
     CLIP_RADIUS,
     block_product,
-    map_packed,
     map_rows,
+    map_several,
 )
 from hypvision.io.errors import HypvisionError
 
@@ -23,6 +23,10 @@ def blocks(k, n, noise=0.3):
 
 def rows(*shape, scale=1.0):
     return torch.randn(*shape, dtype=torch.double) * scale
+
+
+def map_packed(packed, s, *options):
+    return map_several([packed], [s], *options)[0]
 
 
 def test_block_product_is_that_of_the_dense_matrix():

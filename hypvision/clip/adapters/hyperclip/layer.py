@@ -9,7 +9,7 @@ the official code clamps. With all its clamps it is, exactly,
           \quad A_0 = \mathrm{artanh}(1 - 10^{-5}), \; A_1 = \mathrm{artanh}(1 - 10^{-3}):
 
 which is a linear map, clipped to the radius :math:`A_1 / \sqrt c` (38 for c = 0.01, 3.8 for c = 1).
-:func:`map_rows` computes it; :func:`map_packed` computes it fast for a packed q, k, v projection.
+:func:`map_rows` computes it; :func:`map_several` computes it fast for packed q, k, v projections.
 :class:`BlockMaps` holds the blocks S of one attention block.
 
 Shapes: rows ``(..., d)``; ``s`` is ``(K, n, n)`` with ``K * n = d``, or ``(n, n)`` for one block in
@@ -186,24 +186,17 @@ class _MapRows(Function):
         return found, None, *(None for _ in parts)
 
 
-def map_packed(
-    packed: Tensor, s: Tensor, c: float | None, thirds: tuple[int, ...] = (0, 1, 2)
-) -> Tensor:
-    """Return a packed projection with some of its parts mapped as by :func:`map_rows`. Of the
-    stacked q, k, v projections ``packed`` ``(3d, d)``, which are frozen, the parts ``thirds`` are
-    mapped by the blocks ``s`` ``(P, K, n, n)``, at least in float32. Gradients flow to the blocks
-    only. ``c=None``: the Euclidean map, which is not clipped."""
-    return map_several([packed], [s], c, thirds)[0]
-
-
 def map_several(
     packed: Sequence[Tensor],
     s: Sequence[Tensor],
     c: float | None,
     thirds: tuple[int, ...] = (0, 1, 2),
 ) -> Sequence[Tensor]:
-    """Return :func:`map_packed` of several projections of one shape with their blocks, computed in
-    a few products."""
+    """Return packed projections of one shape with some of their parts mapped as by
+    :func:`map_rows`, in a few products for all. Of the stacked q, k, v projections ``packed``
+    ``(3d, d)``, which are frozen, the parts ``thirds`` are mapped by the blocks ``s`` ``(P, K, n,
+    n)``, at least in float32. Gradients flow to the blocks only. ``c=None``: the Euclidean map,
+    which is not clipped."""
     dtype = torch.promote_types(packed[0].dtype, torch.float32)
     every = thirds == (0, 1, 2)
     with exact(packed[0].device):

@@ -94,24 +94,22 @@ class LatentHierarchy(nn.Module):
         """Set the initial attributes before training: with ``start="text"`` the mean of class
         features ``(C, d)`` plus noise."""
         if self.config.start == "text":
-            text = text.float() if self.config.raw else F.normalize(text.float(), dim=-1)
-            mean = text.flatten(0, -2).mean(0)
+            mean = F.normalize(text.float(), dim=-1).flatten(0, -2).mean(0)
             self.attributes.copy_(mean + 0.02 * torch.randn_like(self.attributes))
 
     def nodes(self) -> Tensor:
-        """Return the attributes ``(N, d)``, normalised if features are."""
-        return self.attributes if self.config.raw else F.normalize(self.attributes, dim=-1)
+        """Return the attributes ``(N, d)``, of unit length."""
+        return F.normalize(self.attributes, dim=-1)
 
     def lift(self, x: Tensor) -> Tensor:
         """Return the points of the ball for features."""
-        radius = self.config.clip_radius if self.config.raw else None
-        return clip_to_ball(x, self.ball, radius, self.config.riemannian)
+        return clip_to_ball(x, self.ball, None, riemannian=False)
 
     def refine(self, text: Tensor) -> Pair:
-        """Return refined class features ``(..., C, d)``: for cosines (normalised if
-        ``renormalise``), and as they are."""
+        """Return refined class features ``(..., C, d)``: normalised, for cosines, and as they
+        are."""
         refined = refine(text, self.nodes().to(text.dtype), self.config.beta, self.config.degree)
-        return (F.normalize(refined, dim=-1) if self.config.renormalise else refined), refined
+        return F.normalize(refined, dim=-1), refined
 
     def classes(self, text: Tensor) -> Pair:
         """Return refined classes for cosines, and as points of the ball; cached until classes or
@@ -134,18 +132,16 @@ class LatentHierarchy(nn.Module):
         losses: bool | None = None,
         triplets: Pair | None = None,
         gumbel: Pair | None = None,
-        generator: torch.Generator | None = None,
     ) -> LatHOutput:
         """Return logits, and in training (or with ``losses``) also the hierarchical losses.
 
         Args:
-            image, text: features ``(B, d)`` of images, and ``(C, d)`` or ``(B, C, d)`` of classes,
-                of unit length with ``feature_norm="l2"``.
+            image, text: unit features ``(B, d)`` of images, and ``(C, d)`` or ``(B, C, d)`` of
+                classes.
             scale: the factor of the cosines, ``1 / tau``.
             labels: labels ``(B,)``; images of one class are neighbours.
             triplets: the triplets of images and of attributes; None: they are drawn.
             gumbel: Gumbel noise for both losses (:func:`hypvision.losses.lca_triplet_loss`).
-            generator: source of random numbers.
         """
         with exact(image.device):
             dtype = torch.promote_types(
@@ -169,8 +165,8 @@ class LatentHierarchy(nn.Module):
                     ..., count:
                 ].view_as(cosine)
                 return LatHOutput(cosine - distance, cosine, distance, unit)
-            given = triplets, gumbel or (None, None), generator
-            distance, parts = self._hierarchy(image, classes, labels, *given)
+            noise = gumbel or (None, None)
+            distance, parts = self._hierarchy(image, classes, labels, triplets, noise)
             return LatHOutput(cosine - distance, cosine, distance, unit, parts)
 
     def _hierarchy(
@@ -180,7 +176,6 @@ class LatentHierarchy(nn.Module):
         labels: Tensor | None,
         triplets: Pair | None,
         gumbel: tuple[Tensor | None, Tensor | None],
-        generator: torch.Generator | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return distances ``(B, C)`` of images from refined classes, and the losses of
         :meth:`forward`."""
@@ -202,17 +197,15 @@ class LatentHierarchy(nn.Module):
         drawn: list[tuple[Tensor, Tensor | None]]
         if triplets is None:
             among = found[0].detach()
-            own = self.draw(among[:count, :count], labels, generator)
-            drawn = [own, self.draw(among[count:, count:rows], None, generator)]
+            own = self.draw(among[:count, :count], labels)
+            drawn = [own, self.draw(among[count:, count:rows], None)]
         else:
             drawn = [(rows, None) for rows in triplets]
-        if config.detach:
-            found = self.distances(above, rows, detach=True).view_as(found)
 
         def loss(dist: Tensor, side: int) -> Tensor:
             triplets, valid = drawn[side]
-            options = gumbel[side], generator, config.lca_score, config.hard, valid
-            return lca_triplet_loss(dist, triplets, config.tau, config.sigma, *options)
+            options = config.tau, config.sigma, gumbel[side], valid
+            return lca_triplet_loss(dist, triplets, *options)
 
         of_attributes = [loss(part[count:, rows:], 1) for part in found]
         return distance, dict(
@@ -222,9 +215,9 @@ class LatentHierarchy(nn.Module):
             else torch.stack(of_attributes).mean(),
         )
 
-    def distances(self, points: Tensor, count: int, detach: bool = False) -> Tensor:
+    def distances(self, points: Tensor, count: int) -> Tensor:
         r"""Return hyperbolic distances ``(..., count, n)`` of the first ``count`` points of ``(...,
-        n, d)`` from all points, which with ``detach`` get no gradient.
+        n, d)`` from all points.
 
         .. math:: \tfrac{2}{\sqrt c}\, \mathrm{asinh}
                   \frac{\sqrt c\, |x - y|}{\sqrt{(1 - c|x|^2)(1 - c|y|^2)}},
@@ -235,17 +228,13 @@ class LatentHierarchy(nn.Module):
         x = widen(points)
         square = c * square_norm(x)
         gap = 1 - square
-        parts = x, square, gap
-        y, y_square, y_gap = (part.detach() for part in parts) if detach else parts
-        x, square, gap = (part[..., :count, :] for part in parts)
-        chord = torch.add(square + y_square.mT, x @ y.mT, alpha=-2 * c)
-        half = torch.asinh(safe_sqrt(chord / (gap * y_gap.mT)))
+        first, own, left = (part[..., :count, :] for part in (x, square, gap))
+        chord = torch.add(own + square.mT, first @ x.mT, alpha=-2 * c)
+        half = torch.asinh(safe_sqrt(chord / (left * gap.mT)))
         return narrow(half * (2 / c**0.5), self.attributes.dtype)
 
     @torch.no_grad()
-    def draw(
-        self, distances: Tensor, labels: Tensor | None, generator: torch.Generator | None
-    ) -> tuple[Tensor, Tensor]:
+    def draw(self, distances: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
         """Draw triplets of nodes with these ``distances``, and return them with a mask of the valid
         ones (:func:`.draw_triplets`)."""
         similarity = torch.exp(-distances).fill_diagonal_(1.0)
@@ -257,7 +246,6 @@ class LatentHierarchy(nn.Module):
             config.neighbours,
             config.draws,
             config.exclude_anchor,
-            generator,
             config.least,
         )
 
