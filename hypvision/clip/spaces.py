@@ -29,6 +29,9 @@ Scales = Mapping[Modality, Tensor]
 class Space(Protocol):
     """The interface of an embedding space; ``d`` is the length of a point."""
 
+    factors: int = 1
+    """Number of the factors of a product; a table of distances takes so many times the memory."""
+
     def embed(self, features: Tensor, modality: Modality) -> Tensor:
         """Return points ``(..., d)`` for a tower's projected features ``(..., E)``, at least in
         float32, under autocast too."""
@@ -271,6 +274,7 @@ class HyperboloidProduct(Lifted):
         factors = [(_Given(one), dim) for one in c.unbind()]
         super().__init__(Product(*factors), min_radius, scales)
         self.c = c
+        self.factors = len(c)
         self.dim = dim
 
     def __repr__(self) -> str:

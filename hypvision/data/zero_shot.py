@@ -90,8 +90,7 @@ class Benchmark(NamedTuple):
         if not is_paper and self.set.startswith("imagenet"):
             return list(imagenet_templates(80)), ""
         text = _TEMPLATES.get(own.parent.name) or _PHOTO
-        count = f"{self.prompted} " if is_paper else ""
-        return [text], f"prompt '{text}': the suite's {count}are not known here; see '{own}'"
+        return [text], f"prompt '{text}', not the suite's, which are not known here; see '{own}'"
 
 
 def _read_prompts(path: Path) -> list[str]:

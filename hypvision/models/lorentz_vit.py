@@ -91,7 +91,7 @@ class Block(nn.Module):
             scale=math.sqrt(heads * (head_dim + 1)),
             head_dim=head_dim,
             join="points",
-            init="xavier",
+            init="torch",
             **factory,
         )
         self.add1 = LorentzResidual(manifold, "average", scale, **factory)

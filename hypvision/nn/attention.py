@@ -108,8 +108,8 @@ class LorentzAttention(HeadProjections):
             parts are concatenated and the time is computed anew. ``"points"``: the projection reads
             every head's time too, as in HyperCore. ``"centroid"``: their centroid is the result,
             without a projection, as in HyperCore without ``trans_heads_concat``.
-        init: initialisation of the projections, see :class:`LorentzLinear`; HyperCore's is
-            ``"xavier"``.
+        init: initialisation of the projections, see :class:`LorentzLinear`; that of HyperCore's
+            LViT is ``"torch"``, its other layers have ``"xavier"``.
 
     Shapes:
         tokens ``(B, N, dim)`` (and ``context`` ``(B, M, dim)``) to ``(B, N, dim)``, or
@@ -153,6 +153,8 @@ class LorentzAttention(HeadProjections):
         """Return a last projection that reads every head's time, with the entries of a
         :class:`LorentzLinear` of the given ``init``."""
         out = nn.Linear(self.num_heads * (self.head_dim + 1), self.dim, bias, **factory)
+        if init == "torch":
+            return out
         like = LorentzLinear(
             self.num_heads * self.head_dim, self.dim, self.manifold, init=init, **factory
         )

@@ -88,7 +88,8 @@ class LorentzLinear(nn.Module):
             range (orthonormal rows or columns, scaled where the dimension falls; time column 0).
             The others are published: ``"uniform"`` (+-0.02) by Bdeir et al., under which radii
             shrink to 0.05 within a few layers; ``"xavier"`` (gain sqrt 2) by Hypformer, under which
-            they grow; ``"orthogonal"`` (as ``"isometric"``, but not scaled) by LHIER+.
+            they grow; ``"torch"`` (as ``nn.Linear``, biases too) by the attention of HyperCore's
+            LViT; ``"orthogonal"`` (as ``"isometric"``, but not scaled) by LHIER+.
         manifold_out: the hyperboloid of the result, if its curvature differs; the result is then
             scaled by ``sqrt(c / c_out)``.
 
@@ -121,7 +122,7 @@ class LorentzLinear(nn.Module):
             manifold_out=manifold if manifold_out is None else manifold_out,
         )
         check_sizes(self, in_features=in_features, out_features=out_features)
-        one_of(("isometric", "uniform", "xavier", "orthogonal"), init=init)
+        one_of(("isometric", "uniform", "xavier", "torch", "orthogonal"), init=init)
         one_of((False, True, "time"), normalize=normalize)
         between(-80, 80, scale=scale)  # keeps exp(scale) finite
         more_than(0, margin=margin)
@@ -150,11 +151,12 @@ class LorentzLinear(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialise the weights as ``init`` says, biases with 0, and ``scale`` with its initial
-        value."""
-        if self.init == "uniform":
-            self.weight.uniform_(-0.02, 0.02)
-            self.time_weight.uniform_(-0.02, 0.02)
+        """Initialise the weights as ``init`` says, biases with 0 but for ``"torch"``, and ``scale``
+        with its initial value."""
+        bound = (self.in_features + 1) ** -0.5 if self.init == "torch" else 0.02
+        if self.init in ("uniform", "torch"):
+            self.weight.uniform_(-bound, bound)
+            self.time_weight.uniform_(-bound, bound)
         elif self.init == "xavier":
             both = torch.empty(self.out_features, self.in_features + 1)
             nn.init.xavier_uniform_(both, gain=math.sqrt(2))
@@ -172,6 +174,8 @@ class LorentzLinear(nn.Module):
                 self.norm_bias.zero_()
         if self.bias is not None:
             self.bias.zero_()
+            if self.init == "torch":
+                self.bias.uniform_(-bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.in_features)

@@ -33,6 +33,7 @@ from hypvision.clip.towers import (
     text_part,
 )
 from hypvision.engine.extensions import PREDICTORS
+from hypvision.geometry.numerics import has_float64
 from hypvision.inference.predictors import zero_shot
 from hypvision.io.checks import one_of, refuse
 from hypvision.losses.contrastive import (
@@ -57,6 +58,11 @@ def distinct(texts: Sequence[str]) -> tuple[list[int], list[int]]:
         first.setdefault(text, place)
     return own, list(first.values())
 
+
+SMALL_TABLE = 2**20
+"""Largest table of distances, 8 MiB, that ``chunk`` does not cut into blocks of rows."""
+BLOCK = 2**25
+"""Most distances of such a block, 256 MiB."""
 
 _RowLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -95,11 +101,12 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             stay zero, and are left out of a published file. For a training from scratch: an error
             with weights, or where the table is frozen.
         entail: weight of the entailment on a hyperboloid: 0.2 in all papers; 0 for none.
-        chunk: number of images and texts that a tower sees at a time, and of rows of the contrast;
-            None: all at once. Only the points are kept, and the backward pass computes one chunk
-            after the other again, with the same random numbers (GradCache, Gao et al., RepL4NLP
-            2021): gradients and loss are those of the whole batch, but the memory is that of a
-            chunk. Towers with batch norms cannot be trained in chunks.
+        chunk: number of images and texts that a tower sees at a time; None: all at once. Only the
+            points are kept, and the backward pass computes one chunk after the other again, with
+            the same random numbers (GradCache, Gao et al., RepL4NLP 2021): gradients and loss are
+            those of the whole batch, but the memory is that of a chunk. A table of logits larger
+            than :data:`SMALL_TABLE` is computed in so many rows at a time, or in fewer (see
+            :data:`BLOCK`). Towers with batch norms cannot be trained in chunks.
     """
 
     mean: Tensor
@@ -239,29 +246,17 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
     def _texts(self, tokens: Tensor) -> Tensor:
         return encode_by_length(self.clip, tokens, normalize=True)
 
-    def _in_chunks(self, function: Callable[..., Tensor], *columns: Tensor) -> list[Tensor]:
-        """Return the results of a function of all rows, or of each chunk of the rows; of a chunk
-        only the result is kept for the backward pass."""
-        if self.chunk is None:
-            return [function(*columns)]
-
-        def of_part(_: Tensor, *part: Tensor) -> Tensor:
-            return function(*part)
-
-        parts = zip(*(column.split(self.chunk) for column in columns))
-        # The mean comes first because checkpoint keeps the random state of a GPU only if an
-        # argument is on the GPU, and tokens are on the host.
-        return [checkpoint(of_part, self.mean, *part, use_reentrant=False) for part in parts]
-
     def _encode(self, inputs: Tensor, caption: list[str], boxes: _Boxes | None) -> _Points:
         """Return the points of a batch, in float32."""
         words = [] if boxes is None else boxes.words
         sentences = sorted({*caption, *words})
-        encoded = torch.cat(self._in_chunks(self._texts, self.tokenizer(sentences)))
+        encoded = torch.cat(
+            _in_parts(self._texts, self.chunk, self.mean, self.tokenizer(sentences))
+        )
         # Images come last: their activations, the largest, are freed before gradients of the text
         # tower are allocated.
         pixels = inputs if boxes is None else torch.cat([inputs, boxes.inputs])
-        images = torch.cat(self._in_chunks(self._images, pixels))
+        images = torch.cat(_in_parts(self._images, self.chunk, self.mean, pixels))
         place = {text: number for number, text in enumerate(sentences)}
         texts = encoded[[place[text] for text in [*caption, *words]]]
         count = len(inputs)
@@ -313,11 +308,44 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         self, images: _Rows, texts: _Rows, all_images: Tensor, all_texts: Tensor, scale: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the losses of images among texts and of texts among images; both come from one
-        table of logits if all rows are in this process and in one chunk."""
-        if self.chunk is None and get_world_size() == 1:
-            logits = space_of(self.clip).logits(images.points, texts.points, scale)
-            return contrastive_loss(logits, images.true(images.numbers))
-        return self._mean(images, all_texts, scale), self._mean(texts, all_images, scale)
+        table of logits if all rows are in this process."""
+        if get_world_size() > 1:
+            return self._mean(images, all_texts, scale), self._mean(texts, all_images, scale)
+        size = self._block(images, texts.points)
+        if size is not None:
+            return self._by_blocks(images, texts, scale, size)
+        logits = space_of(self.clip).logits(images.points, texts.points, scale)
+        return contrastive_loss(logits, images.true(images.numbers))
+
+    def _block(self, rows: _Rows, others: Tensor) -> int | None:
+        """Return how many rows of a table of logits are computed at a time; None: all at once."""
+        width = len(others) * space_of(self.clip).factors
+        if self.chunk is None or len(rows.points) * width <= SMALL_TABLE:
+            return None
+        return min(self.chunk, max(1, BLOCK // width))
+
+    def _by_blocks(
+        self, images: _Rows, texts: _Rows, scale: Tensor, size: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return what :meth:`_both_ways` does, from blocks of ``size`` rows of the table, of which
+        only sums of rows and columns are kept."""
+        space = space_of(self.clip)
+        blocks = images.numbers.split(size)
+        named = torch.stack([images.true(numbers).sum(0) for numbers in blocks]).sum(0)
+
+        def of_block(points: Tensor, numbers: Tensor) -> Tensor:
+            logits = space.logits(points, texts.points, scale)
+            if has_float64(logits):  # float32 would leave 1e-5 of a sum of exponentials
+                logits = logits.double()
+            true = images.true(numbers)
+            rows = len(points) * soft_cross_entropy(logits, true)
+            own = (logits * (true / named)).sum()
+            return torch.cat([logits.logsumexp(0), torch.stack([rows, own])])
+
+        found = torch.stack(_in_parts(of_block, size, self.mean, images.points, images.numbers))
+        rows, own = found[:, -2:].sum(0)
+        columns = found[:, :-2].logsumexp(0).sum()
+        return rows / images.every, (columns - own) / texts.every
 
     def _mean(self, rows: _Rows, others: Tensor, scale: Tensor, loss: _RowLoss = _plain) -> Tensor:
         """Return the mean loss of the rows of all processes against ``others`` ``(N, d)``: each
@@ -329,8 +357,9 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             logits = space.logits(points, others, scale)
             return len(points) * loss(logits, points, rows.true(numbers))
 
-        total = torch.stack(self._in_chunks(summed, rows.points, rows.numbers)).sum()
-        return total * (get_world_size() / rows.every)
+        size = self._block(rows, others)
+        parts = _in_parts(summed, size, self.mean, rows.points, rows.numbers)
+        return torch.stack(parts).sum() * (get_world_size() / rows.every)
 
     def _of_parts(self, points: _Points, wholes: _Wholes, boxes: _Boxes) -> dict[str, Tensor]:
         """Return UNCHA's contrastive losses of boxes with their words, and of both with the whole
@@ -454,6 +483,24 @@ class _Rows(NamedTuple):
     numbers: Tensor
     every: int
     true: Callable[[Tensor], Tensor]
+
+
+def _in_parts(
+    function: Callable[..., Tensor], size: int | None, device: Tensor, *columns: Tensor
+) -> list[Tensor]:
+    """Return the results of a function of all rows, or of each ``size`` rows; of a part only the
+    result is kept for the backward pass.
+
+    ``device`` is any tensor on the device of the work: checkpoint keeps the random state of a GPU
+    only if an argument is on the GPU, and tokens are on the host."""
+    if size is None:
+        return [function(*columns)]
+
+    def of_part(_: Tensor, *part: Tensor) -> Tensor:
+        return function(*part)
+
+    parts = zip(*(column.split(size) for column in columns))
+    return [checkpoint(of_part, device, *part, use_reentrant=False) for part in parts]
 
 
 def _exp(logarithm: Tensor) -> Tensor:

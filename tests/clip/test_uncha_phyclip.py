@@ -454,6 +454,26 @@ def official(name):
     return weights
 
 
+def test_official_names_and_shapes_are_those_of_the_sheet(named):
+    lists = ("curvs", "visual_concept_alphas", "textual_concept_alphas")
+    scales = ("global_logit_scale", "local_logit_scale", "global_local_logit_scale")
+    more = {
+        "uncha": {
+            **dict.fromkeys(scales, ()),
+            "textual.min_radius_head.0.weight": (1, 32),
+            "textual.min_radius_head.0.bias": (1,),
+        },
+        "phyclip": {f"{name}.{factor}": () for name in lists for factor in range(3)},
+    }
+    shapes = {
+        name: {key: tuple(value.shape) for key, value in official(f"{name}-tiny").items()}
+        for name in ("meru", *more)
+    }
+    assert {"curv", "visual_alpha", "textual_alpha", "logit_scale"} <= shapes["meru"].keys()
+    for name, added in more.items():
+        assert shapes[name] == shapes["meru"] | added and not shapes["meru"].keys() & added.keys()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_official_files_in_both_directions(kind, named, tmp_path, monkeypatch):
     weights = official(f"{kind}-tiny")

@@ -27,7 +27,7 @@ for module in (
     "tasks.contrastive", "tasks.language", "tasks.metric_learning_metrics", "tasks.radial",
     "openmmlab.label_maps", "openmmlab.coco_metric", "openmmlab.datasets.detection",
     "openmmlab.open_vocabulary.detection", "openmmlab.open_vocabulary.panoptic",
-    "openmmlab.open_vocabulary.segmentation",
+    "openmmlab.open_vocabulary.segmentation", "openmmlab.tree_metric",
 ):  # fmt: skip
     importlib.import_module(f"hypvision.{module}")
 
@@ -131,6 +131,13 @@ CASES = {
         bad=[[segmented([[0, 0]], logit=NAN)], [segmented([[0, 0]], logit=INF)]],
         named="street.jpg",
         variants=(dict(), dict(iou_metrics=["mIoU", "mDice", "mFscore"]), dict(nan_to_num=0)),
+    ),
+    "TreeIoUMetric": dict(
+        good=[segmented([[0, 0]])],
+        no_truth=[[segmented([[255, 255]])]],
+        partly=([segmented([[0, 0]])], "bee, cow, doe"),
+        bad=[[segmented([[0, 0]], logit=NAN)], [segmented([[0, 0]], logit=INF)]],
+        named="street.jpg", options=dict(tree={"small": ["ant", "bee"], "cow": [], "doe": []}),
     ),
     "CocoMetric": dict(
         good=[detected([(0, 0)])],
@@ -269,14 +276,16 @@ MAPS = [
 @pytest.mark.parametrize("name", MAPS)
 def test_pixels_and_segments_of_a_long_test_set_are_counted_exactly(name):
     """2**24 maps and one more: float32 would not see the last."""
-    metric = registered()[name]()
+    metric = registered()[name](**CASES[name].get("options", {}))
     metric.dataset_meta = dict(classes=CLASSES)
     metric.process({}, CASES[name]["good"])
     (last,) = metric.results
     for found in zip(*last) if isinstance(last, np.ndarray) else last:
         one = np.asarray(found)
         assert sum([one * 2**24, one]).tolist() == [int(count) * (2**24 + 1) for count in one]
-    assert {"IoUMetric", "OpenVocabIoUMetric", "OpenVocabPanopticMetric"} == set(MAPS)
+    assert {"IoUMetric", "OpenVocabIoUMetric", "OpenVocabPanopticMetric", "TreeIoUMetric"} == set(
+        MAPS
+    )
 
 
 # Functions

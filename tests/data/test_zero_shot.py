@@ -42,6 +42,15 @@ def test_a_suite_has_its_sets_of_classes_with_as_many_prompts_as_the_papers(name
     assert (len(others) == 16) == (name == "phyclip")  # 7 of SugarCrepe and 6 of VL-Checklist
 
 
+def test_cifar_cars_and_caltech_have_the_prompts_of_clip():
+    for name in ("cifar10", "cifar100"):
+        prompts = row(name).prompts.split("|")
+        assert [prompt.replace(" of a ", " of the ") for prompt in prompts[:9]] == prompts[9:]
+    assert row("cars").prompts.count("my") == 6 and "i love my {}!" in row("cars").prompts
+    prompts = row("caltech101").prompts.split("|")
+    assert {"a {} in a video game.", "the plushie {}.", "graffiti of the {}."} <= {*prompts}
+
+
 def test_published_numbers_are_of_the_suites():
     found = published()
     assert {name for name, _ in found} <= {row.set for row in suite("hycoclip")}
@@ -155,9 +164,9 @@ def test_prompts_are_the_suites_or_said_to_be_others(root, tmp_path):
         ["a photo of a {}.", "a photo of the {}."],
         "",
     )
-    texts, note = row("cars").sentences("uncha", root)
+    texts, note = row("mnist").sentences("uncha", root)
     assert texts == ["a photo of a {}."]
-    assert "the suite's 8 are not known here" in note and "stanford_cars" in note
+    assert "not the suite's, which are not known here" in note and "mnist" in note
     assert len(row("imagenet").sentences("open_clip", root)[0]) == 80
     assert len(row("imagenet").sentences("uncha", root)[0]) == 7
     texts, note = row("pets").sentences("open_clip", root)

@@ -32,6 +32,20 @@ def test_the_number_of_the_specification():
     assert float(loss) == pytest.approx(5.81779, abs=2e-5)
 
 
+def test_busemann_functions_give_the_logits_of_the_specification():
+    """Those of a Busemann regression: minus a weight times the function, plus a bias."""
+    c = 0.5
+    tangents = 2 * F.normalize(det("tangent", (4, 5)).double(), dim=-1)
+    root = c**0.5
+    points = math.sinh(2 * root) / root * tangents / 2
+    points = torch.cat([(1 / c + points.square().sum(-1, keepdim=True)).sqrt(), points], -1)
+    ideal = F.normalize(det("weight_v", (7, 5)).double(), dim=-1)
+    weights = torch.exp(0.05 * det("weight_g", (7,)).double())
+    functions = Lorentz(c).busemann(points[:, None], ideal)
+    logits = -weights * functions + 0.05 * det("bias", (7,)).double()
+    assert logits[0, :3].tolist() == pytest.approx([-0.78807, -0.08458, -0.14907], abs=1e-5)
+
+
 def exact(u, p, c, phi):
     """Of one feature, with 60 digits; p is made a unit vector in them."""
     with mpmath.workdps(60):

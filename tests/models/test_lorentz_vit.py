@@ -115,3 +115,31 @@ def test_half_precision_stays_near(dtype, share):
     with torch.autocast("cpu", dtype):
         found = model(images).float()
     assert (found - wanted).abs().max() < share * wanted.abs().max()
+
+
+@torch.no_grad()
+def test_weights_start_as_published():
+    """Uniform ones within the bounds of HyperCore's module."""
+    model = timm.create_model("lvit_tiny", depth=1)
+    block = model.stages[0]
+    patch, tokens = 2 / (3 * 16 * 16), 1 / 193  # squares of the bounds
+    expected = {"stem.conv": patch, "head": 1 / 192}
+    expected |= {f"stages.0.attn.{name}": tokens for name in ("query", "key", "value")}
+    expected["stages.0.attn.out"] = 1 / (3 * 65)
+    expected |= {"stages.0.fc1": 2 * 6 / (193 + 768), "stages.0.fc2": 2 * 6 / (769 + 192)}
+    for name, square in expected.items():
+        layer = model.get_submodule(name)
+        drawn = [layer.weight, getattr(layer, "time_weight", layer.weight)]
+        if "fc" in name:
+            assert not layer.bias.any()
+        else:
+            drawn.append(layer.bias)
+        for values in drawn:
+            share = float(values.abs().max()) / square**0.5
+            assert 0.9 < share <= 1 + 1e-6, name
+            assert float(values.square().mean()) * 3 / square == pytest.approx(1, abs=0.25), name
+    weights = [block.add1.weight, block.add2.weight, model.stem.add.weight]
+    assert [float(weight) for weight in weights] == [1, 1, 1]
+    assert float(block.attn.scale) == pytest.approx((3 * 65) ** 0.5)
+    points = model.manifold.from_space(model.stem.pos_embed.movedim(1, -1))
+    torch.testing.assert_close(model.manifold.dist0(points), torch.ones(1, 14, 14))

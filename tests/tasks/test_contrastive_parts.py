@@ -84,9 +84,12 @@ def step(model, data):
     return {name: value.detach() for name, value in losses.items()}, gradients(model)
 
 
+@pytest.mark.parametrize("blocks", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_chunks_give_the_loss_and_the_gradients_of_the_whole_batch(kind):
+def test_chunks_give_the_loss_and_the_gradients_of_the_whole_batch(kind, blocks, monkeypatch):
+    """Also where the table of logits is computed in blocks, as that of a large batch is."""
     expected = step(task(kind), batch(kind))
+    monkeypatch.setattr(contrastive, "SMALL_TABLE", 0 if blocks else contrastive.SMALL_TABLE)
     model = task(kind, chunk=5)
     seen = []
     model.clip.visual.register_forward_hook(lambda _, given, __: seen.append(len(given[0])))
@@ -128,7 +131,9 @@ WORKER = """
 import torch
 from torch import distributed
 distributed.init_process_group("gloo")
+from hypvision.tasks import contrastive
 from test_contrastive_parts import KINDS, batch, half, step, task
+contrastive.SMALL_TABLE = 0  # a chunk cuts tables, too
 rank = distributed.get_rank()
 found = {}
 for kind in KINDS:

@@ -45,3 +45,14 @@ def test_a_page(tmp_path, capsys):
     bench.run(parser.parse_args(words.split()))
     assert "--batches 3 --chunk 2" in capsys.readouterr().out
     assert "| 3 |" in page.read_text() and "rows of one of 2 processes" in page.read_text()
+
+
+@pytest.mark.slow
+def test_a_large_step_stands_beside_the_plain_one(tmp_path):
+    parser = argparse.ArgumentParser()
+    bench.add_arguments(parser)
+    parser.set_defaults(benchmark="large-batch")
+    page = tmp_path / "benchmarks.md"
+    bench.run(parser.parse_args(f"--large 5 --chunk 2 --pairs 8 --write {page}".split()))
+    written = page.read_text()
+    assert "--large 5 --pixels 32 --chunk 2" in written and "| 5 |" in written

@@ -19,6 +19,7 @@ from hypvision.io.errors import HypvisionError
 from hypvision.io.files import replacing
 
 MIB = 2**20
+GIB = 2**30
 
 
 def peak_bytes(function: Callable[[], object], device: str = "cpu") -> int:
