@@ -65,7 +65,6 @@ def points_avg_fn(
         model: the model in training, as it is given to ``AveragedModel``.
         decay: decay of a moving average, as in :func:`torch.optim.swa_utils.get_ema_multi_avg_fn`;
             None: all models count alike, as in stochastic weight averaging.
-            all models count alike, as in stochastic weight averaging.
     """
 
     @torch.no_grad()
