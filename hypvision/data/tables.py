@@ -203,7 +203,8 @@ def _list_of(text: str, where: str) -> list[str]:
 
 def find_images_of(names: Sequence[str], root: Path, table: StrPath) -> tuple[list[str], list[int]]:
     """Return the paths of the images that a table names, below ``root``, and the positions of those
-    that do not exist. A name may lack its ending, as in Kaggle's tables, or its folder."""
+    that do not exist. A name may lack its ending, as in Kaggle's tables, or its folder; of several
+    images the one in a folder called like the table is taken."""
     paths = inside([root / name for name in names], root)
     lost = [number for number, path in enumerate(paths) if not is_image(Path(path))]
     if not lost:
@@ -215,6 +216,7 @@ def find_images_of(names: Sequence[str], root: Path, table: StrPath) -> tuple[li
     missing = []
     for number in lost:
         found = there.get(composed(Path(names[number]).name), [])
+        found = [path for path in found if path.parent.name == Path(table).stem] or found
         if len(found) > 1:
             raise HypvisionError(
                 f"'{table}' names the image '{names[number]}', which may be '{found[0]}' or "
