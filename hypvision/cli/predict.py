@@ -80,9 +80,8 @@ def add_predict_arguments(parser: Parser) -> None:
     parser.add(
         "--white N",
         "value of white in images of 16 bits: 4095 for 12 bits, or auto: by the largest value of "
-        "all images (default: 65535)",
+        "all images (default: 65535, with a warning if that makes them black)",
         _white,
-        65535,
     )
     add_cfg_options(
         parser,

@@ -220,13 +220,14 @@ def run_test(args: Namespace) -> None:
     from hypvision.engine.config import leave_processes, parse_options
     from hypvision.engine.run import test
     from hypvision.inference.progress import say
-    from hypvision.tasks.own_folder import config_of
+    from hypvision.tasks.own_folder import config_of_weights
 
     with readable_errors():
         options = parse_options(args.cfg_options)
         metrics = test(
-            config_of(args.config), args.weights, args.work_dir, args.out, args.show_dir, args.tta,
-            options, args.launcher, args.allow_nonfinite, args.verbose, args.save,
+            config_of_weights(args.config, args.weights), args.weights, args.work_dir, args.out,
+            args.show_dir, args.tta, options, args.launcher, args.allow_nonfinite, args.verbose,
+            args.save,
         )  # fmt: skip
         from mmengine.dist import is_main_process
 

@@ -203,7 +203,7 @@ def unpacked(name: str, source: Path) -> Iterator[Path]:
             else:
                 with tarfile.open(file) as packed_tar:
                     packed_tar.extractall(place, filter="data")
-        yield Path(place, folder) if name == "tiny-imagenet" else Path(place)
+        yield Path(place)
 
 
 # ImageNet

@@ -60,6 +60,7 @@ def find_white(paths: Sequence[str | Path], white: int | str | None, usage: Usag
         usage.notes.append(
             f"Images of 16 bits: the largest value in those probed is {largest}, of {WHITE}, so "
             f"they are nearly black here. If they have {bits} bits, set white={2**bits - 1} (or "
-            "'auto') in the data set; for boxes and label maps, in LoadImageFromFile."
+            "'auto') in the data set; for boxes and label maps, in LoadImageFromFile; for predict, "
+            "--white."
         )
     return WHITE

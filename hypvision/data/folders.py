@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
@@ -55,12 +56,15 @@ def class_names(
 ) -> list[str]:
     """Return the names of the folders in ``root``, sorted, without hidden folders and, if
     ``wanted`` classes are given, without other classes; ``usage`` counts the folders that are left
-    out. A name that equals one of ``wanted`` or ``spelled`` once :func:`composed` is returned in
-    that spelling."""
+    out. Names are :func:`composed`; one that then equals one of ``wanted`` or ``spelled`` is
+    returned in that spelling."""
     found = []
     kept = None if wanted is None else set(wanted)
-    own = {composed(name): name for name in (*spelled, *(wanted or ()))}
     entries = [(name_of(entry.name), entry) for entry in os.scandir(root)]
+    forms = Counter(composed(name) for name, _ in entries)
+    # Two folders whose names differ in their form alone stay two.
+    own = {name: name for name, count in forms.items() if count == 1}
+    own |= {composed(name): name for name in (*spelled, *(wanted or ()))}
     for name, entry in sorted((own.get(composed(name), name), entry) for name, entry in entries):
         is_folder = entry.is_dir()
         reason = _why_no_class(name, is_folder, kept)

@@ -92,7 +92,8 @@ def _plain(name: str) -> str:
 def _need(path: Path) -> Path:
     ensure(
         path.exists(),
-        f"'{path}' does not exist. Check SOURCE; docs/open-vocabulary.md says what it must hold.",
+        f"'{path}' does not exist. Check SOURCE; docs/data.md and docs/open-vocabulary.md say what "
+        "it must hold.",
     )
     return path
 
@@ -219,6 +220,8 @@ def _cifar(name: str, source: Path) -> Iterator[Picture]:
 
 
 def _tiny_imagenet(source: Path) -> Iterator[Picture]:
+    inner = source / "tiny-imagenet-200"
+    source = inner if inner.is_dir() else source
     classes = _names(source / "wnids.txt")
     for wnid in sorted(classes):
         for path in sorted(_need(source / "train" / wnid / "images").iterdir()):

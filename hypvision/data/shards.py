@@ -372,7 +372,10 @@ class ImageShards(_Shards):
             classes = classes.read_text().split("\n")
             classes = [name.strip() for name in classes if name.strip()]
         if isinstance(classes, (str, Path)):
-            classes = read_lines(classes, "the list of classes")
+            classes = read_lines(
+                classes,
+                "the list of classes, a name a line (or give classes=[...] in the data set)",
+            )
         self.metainfo = dict(classes=tuple(classes))
         self._numbers = {name: number for number, name in enumerate(classes)}
         super().__init__(shards, transform, shuffle, seed)

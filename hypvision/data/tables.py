@@ -131,9 +131,9 @@ def box_columns(head: Sequence[str]) -> list[str]:
 
 
 def label_of(text: str, where: str) -> str:
-    """Return a label without spaces around it; raise an error for an empty cell and for ``NaN``.
-    ``where``: the line, for the message."""
-    text = text.strip()
+    """Return a label, :func:`composed` and without spaces around it; raise an error for an empty
+    cell and for ``NaN``. ``where``: the line, for the message."""
+    text = composed(text.strip())
     ensure(
         text.lower() not in _MISSING,
         f"{where}: the label is {text or 'empty'!r}, a missing value. Give the image a label, or "
@@ -202,7 +202,8 @@ def _list_of(text: str, where: str) -> list[str]:
 
 def find_images_of(names: Sequence[str], root: Path, table: StrPath) -> tuple[list[str], list[int]]:
     """Return the paths of the images that a table names, below ``root``, and the positions of those
-    that do not exist. A name may lack its ending, as in Kaggle's tables, or its folder."""
+    that do not exist. A name may lack its ending, as in Kaggle's tables, or its folder; of several
+    images the one in a folder called like the table is taken."""
     paths = inside([root / name for name in names], root)
     lost = [number for number, path in enumerate(paths) if not is_image(Path(path))]
     if not lost:
@@ -214,6 +215,7 @@ def find_images_of(names: Sequence[str], root: Path, table: StrPath) -> tuple[li
     missing = []
     for number in lost:
         found = there.get(composed(Path(names[number]).name), [])
+        found = [path for path in found if path.parent.name == Path(table).stem] or found
         if len(found) > 1:
             raise HypvisionError(
                 f"'{table}' names the image '{names[number]}', which may be '{found[0]}' or "
@@ -265,6 +267,12 @@ class ImageTableDataset(_ImageDataset):
             classes = table_classes(read_labels_of(classes, image, label).values())
         names = table_classes(rows.values()) if classes is None else list(classes)
         check_classes(enumerate(names), f"The table '{ann_file}'", "Correct them.")
+        joined = [name for name in names if any(map(name.count, ";|,"))]
+        if joined:
+            self.usage.notes.append(
+                f"The label {some(joined, 1)} is the name of one class here. For several labels "
+                "per image use MultiLabelDataset."
+            )
         number = {name: place for place, name in enumerate(names)}
         known_labels(rows.values(), number, f"'{ann_file}' has")
         images = list(rows)
@@ -335,7 +343,21 @@ def read_labels_of(
             "of the two lines, or train with several labels per image (MultiLabelDataset).",
         )
     ensure(found, f"The table '{path}' names no images. {_ONE_LABEL}.")
+    _refuse_several(found.values(), str(labels), path)
     return found
+
+
+def _refuse_several(texts: Iterable[str], name: str, path: StrPath) -> None:
+    """Raise an error for a label that may be several: a Python list, or, in a column that is called
+    ``labels`` or ``tags``, a text with a separator of names."""
+    signs = ";|, " if name.lower() in ("labels", "tags") else ""
+    several = {text for text in texts if text.startswith("[") or any(map(text.count, signs))}
+    ensure(
+        not several,
+        f"The table '{path}' has the {name} {some(sorted(several), 1)}, which may be several. For "
+        "several labels per image train a config with MultiLabelDataset (own_multi_label.py); for "
+        "one, write a plain name and call the column 'label'.",
+    )
 
 
 def is_marked(cells: Cells, names: Sequence[str]) -> bool:

@@ -224,6 +224,8 @@ class Run(Config):
         def is_below(path: str, root: str) -> bool:
             return path.rstrip("/") == root or path.startswith(root + "/")
 
+        keep = keep and is_below(new, old)  # from data/own to data everything moves
+
         def move(node: Any) -> Any:
             if isinstance(node, dict):
                 return type(node)({key: move(value) for key, value in node.items()})

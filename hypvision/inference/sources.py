@@ -151,7 +151,7 @@ def _tell_left_out(folder: Path, used: int, videos: Collection[str]) -> None:
 
 
 def find_sources(
-    given: Source | Sequence[Source], every: int = 1, white: int | str | None = WHITE
+    given: Source | Sequence[Source], every: int = 1, white: int | str | None = None
 ) -> Sources:
     """Return the images and videos that names mean, each file once and in the order given.
 
@@ -182,13 +182,12 @@ def find_sources(
         "No image is given. Give a path of an image, folder, list or video, or a pattern.",
     )
     paths = [image for image in images if isinstance(image, Path)]
-    value = WHITE if white == WHITE else _white_of(paths, white)
-    return Sources(tuple(images), tuple(videos), every, value)
+    return Sources(tuple(images), tuple(videos), every, _white_of(paths, white))
 
 
 def _white_of(paths: list[Path], white: int | str | None) -> int:
-    """Return the value of white in images of 16 bits, where ``white`` is not the usual one, and
-    warn of what :func:`~hypvision.data.depth.find_white` notes about the images."""
+    """Return the value of white in images of 16 bits, and warn of what
+    :func:`~hypvision.data.depth.find_white` notes about the images."""
     usage = Usage("images")
     value = find_white(paths, white, usage)
     for note in usage.notes:

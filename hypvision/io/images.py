@@ -56,7 +56,9 @@ _MISSING = {
 MAX_PIXELS = 178_956_970
 WHITE = 65535  # the value of white in an image of 16 bits
 
-_OTHER_VIDEOS = (".3gp", ".flv", ".mpeg", ".mpg", ".mts", ".ogv", ".wmv")
+_OTHER_VIDEOS = (
+    ".3gp", ".asf", ".flv", ".m2ts", ".mpeg", ".mpg", ".mts", ".mxf", ".ogv", ".ts", ".vob", ".wmv"
+)  # fmt: skip
 
 _Result = TypeVar("_Result")
 

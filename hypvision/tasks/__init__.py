@@ -5,6 +5,8 @@ Importing this package registers classification; configs that use ``metric_learn
 ``contrastive`` name these modules in ``custom_imports``.
 """
 
+from importlib.util import find_spec
+
 from hypvision.tasks.classification import ImageClassifier, PredictionPainterHook
 from hypvision.tasks.classification_metrics import (
     CalibrationError,
@@ -16,6 +18,9 @@ from hypvision.tasks.classification_report import ClassificationReport, MultiLab
 from hypvision.tasks.familiar import FamiliarHook
 from hypvision.tasks.hierarchy import HierarchyClassifier
 from hypvision.tasks.probe import LinearProbeHook
+
+if find_spec("webdataset"):
+    import hypvision.data.shards  # noqa: F401 - registers its data sets
 
 __all__ = [
     "CalibrationError",

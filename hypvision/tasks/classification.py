@@ -39,7 +39,7 @@ from hypvision.engine.extensions import PREDICTORS, RUN_HOOKS, TEST_OPTIONS, Tes
 from hypvision.engine.hooks import classes_in
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request, classifier, label_score
-from hypvision.io.checks import between, more_than, one_of, refuse
+from hypvision.io.checks import between, ensure, more_than, one_of, refuse
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import below
 from hypvision.io.images import as_rgb
@@ -245,6 +245,11 @@ class BackboneModel(BaseModel):
 
     def check_channels(self, images: Tensor) -> None:
         """Raise an error for images whose number of channels is not what the backbone takes."""
+        ensure(
+            isinstance(images, Tensor),
+            "The data loader gives a list of images. Set collate_fn=dict(type='default_collate') "
+            "in it.",
+        )
         given = images.shape[1]
         wanted = getattr(self.backbone, "in_chans", images.shape[1])
         if given != wanted:

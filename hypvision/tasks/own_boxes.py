@@ -14,6 +14,7 @@ from hypvision.data.yolo import find_yaml, outlined, read_yolo
 from hypvision.engine.config import load_config
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_json
+from hypvision.io.images import is_image
 from hypvision.io.shipped import config_folder
 
 NAMES = dict(
@@ -227,11 +228,14 @@ def _id(item: dict[str, Any], key: str) -> Any:
 def refuse_other_boxes(folder: Path) -> None:
     """Raise an error for a folder that has boxes in a layout that is not read, before its folders
     are taken for classes."""
-    folders = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
+    entries = sorted(folder.iterdir())
+    folders = {path.name.lower(): path for path in entries if path.is_dir()}
+    images = {path.stem for path in entries if is_image(path)}
     known = [folders[name] for name in _BOXES if name in folders]
+    known += [path for path in entries if path.suffix in (".json", ".xml") and path.stem in images]
     if known:
         raise HypvisionError(
-            f"'{folder}' has the folder '{known[0].name}', so it seems to hold boxes, but it has "
+            f"'{folder}' has '{known[0].name}', so it seems to hold boxes, but it has "
             "neither YOLO's data.yaml nor a file of COCO such as annotations/instances_train.json "
             "or train/_annotations.coco.json. For YOLO write a data.yaml, with 'names: [cat, dog]' "
             "and 'train: images'. For VOC, LabelMe or CreateML use hypvision data convert. Unpack "

@@ -12,7 +12,12 @@ from mmengine.config import Config
 
 from hypvision.data.folders import class_names
 from hypvision.data.image_folder import ImageFolderDataset
-from hypvision.data.tables import ImageTableDataset, read_labels_of, table_classes
+from hypvision.data.tables import (
+    ImageTableDataset,
+    read_cells,
+    read_labels_of,
+    table_classes,
+)
 from hypvision.data.usage import Usage
 from hypvision.engine.config import Run, load_config
 from hypvision.io.checks import ensure
@@ -70,6 +75,19 @@ def config_of(source: str | Path | Config, choices: Choices | None = None) -> st
     config = boxes_config(folder) or folder_config(folder)
     _choose(config, choices or Choices())
     return config
+
+
+def config_of_weights(source: str | Path, weights: str | Path) -> str | Path | Config:
+    """Return the config for a folder, as :func:`config_of` does; where a training on this folder
+    has left its config beside the weights, this, which has the size of its images."""
+    config = config_of(source)
+    beside = Path(weights).expanduser().with_name("config.py")
+    if not isinstance(config, Config) or not beside.is_file():
+        return config
+    parts = [dict(each.dataset("train")) for each in (config, load_config(beside))]
+    for part in parts:
+        part.pop("transform", part.pop("pipeline", None))
+    return beside if parts[0] == parts[1] else config
 
 
 def _is_data(source: str | Path) -> bool:
@@ -193,11 +211,21 @@ def _table(folder: Path, part: str) -> Path | None:
     return next((folder / name for name in (*own, *inside) if (folder / name).is_file()), None)
 
 
+def _labelled(folder: Path, part: str, table: Path) -> Path | None:
+    """Return the table of a part for validation; None if there is none, or if it is a test's that
+    lacks columns of the training table, as Kaggle's without labels."""
+    own = _table(folder, part)
+    if own is None or not part.startswith("test"):
+        return own
+    wanted, given = (set(read_cells(path, "").head) for path in (table, own))
+    return own if wanted <= given else None
+
+
 def _table_config(config: Config, folder: Path, table: Path) -> Config:
     """Change the config to a table with one label per image, and return it."""
     labels = read_labels_of(table)
     parts = [config[f"{part}_dataloader"].dataset for part in ("train", "val", "test")]
-    held_out = next(filter(None, (_table(folder, part) for part in _VAL)), None)
+    held_out = next(filter(None, (_labelled(folder, part, table) for part in _VAL)), None)
     tested = held_out or table
     for dataset, source in zip(parts, (table, tested, tested)):
         dataset.type = "ImageTableDataset"

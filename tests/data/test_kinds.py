@@ -119,8 +119,10 @@ def test_forms_of_unicode(disk, listed, fresh):
             write(root / part / folder / f"{on_disk}.png", picture(7))
     train = ImageFolderDataset(str(root / "train"), VIEW)
     val = ImageFolderDataset(str(root / "val"), VIEW, classes=str(root / "train"))
+    alone = ImageFolderDataset(str(root / "val"), VIEW)
     named = ImageFolderDataset(str(root / "train"), VIEW, classes=[name, "dog"])
-    assert val.metainfo["classes"] == train.metainfo["classes"] and len(val) == 2
+    for data in (val, alone):
+        assert data.metainfo["classes"] == train.metainfo["classes"] and len(data) == 2
     assert named.metainfo["classes"] == (name, "dog") and len(named) == 2
     images = root / "train" / on_disk
     (tmp_path / "list.txt").write_text(f"{name}/{name}.png 0\ndog/{name}.png 1\n", "utf-8")

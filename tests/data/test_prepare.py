@@ -297,9 +297,11 @@ def test_tiny_imagenet(tmp_path):
     (source / "wnids.txt").write_text("n02\nn01\n")
     table = source / "val/val_annotations.txt"
     table.write_text("val_0.JPEG\tn02\t0\t0\t9\t9\nval_1.JPEG\tn01\t0\t0\t9\t9\n")
-    assert prepare("tiny-imagenet", source, tmp_path / "out") == 4
+    for number, place in enumerate((source, tmp_path)):
+        assert prepare("tiny-imagenet", place, tmp_path / f"out{number}") == 4
     found = sorted(
-        path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.JPEG")
+        path.relative_to(tmp_path / "out1").as_posix()
+        for path in (tmp_path / "out1").rglob("*.JPEG")
     )
     assert found == [
         "train/n01/n01_0.JPEG",

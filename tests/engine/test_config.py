@@ -294,3 +294,13 @@ def test_the_text_of_a_config_has_no_secrets(tmp_path):
         texts.append((tmp_path / f"a.{suffix}").read_text())
     for text in texts:
         assert "hunter2" not in text and text.count("https://example.org/{000..009}.tar") == 2
+
+
+@pytest.mark.parametrize("root", ["data", "data/own/inner", "elsewhere"])
+def test_a_config_moves_the_data_of_its_bases(root, tmp_path):
+    own = "_base_ = ['hypvision::_base_/datasets/own_folders.py']\nmodel = dict(type='x')\n"
+    own += f"data_root = {root!r}\ntest_dataloader = dict(dataset=dict(root={root + '/mine'!r}))\n"
+    (tmp_path / "mine.py").write_text(own)
+    config = load_config(tmp_path / "mine.py")
+    places = [config.dataset(part).root for part in ("train", "val", "test")]
+    assert places == [f"{root}/{name}" for name in ("train", "val", "mine")]

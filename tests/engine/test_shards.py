@@ -2,18 +2,23 @@
 can be looked at."""
 
 import io
+import re
 import tarfile
+from pathlib import Path
 
 import pytest
 import torch
 
 pytest.importorskip("webdataset")
 from helpers.engine import make_images, write_config
+from mmengine.registry import DATASETS
 
 from hypvision.cli import main
 from hypvision.data.write_shards import write_shards
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
+from hypvision.io.errors import HypvisionError
+from hypvision.tasks import ImageClassifier
 
 
 @pytest.fixture
@@ -26,7 +31,6 @@ def config(tmp_path):
 
     def make(epochs, workers=0):
         config = load_config(write_config(tmp_path / "mine.py", tmp_path / "data", epochs=2))
-        config.custom_imports = dict(imports=["hypvision.tasks", "hypvision.data.shards"])
         for part in ("train", "val"):
             data = dict(
                 type="ImageShards",
@@ -95,3 +99,20 @@ def test_faults_of_shards_are_reported_at_once(config, tmp_path, capsys):
             )
         assert "All 36 samples were read; 2 faults" in told
     assert len([*(tmp_path / "seen").glob("train_*.png")]) == 5
+
+
+def test_the_pieces_of_own_folders_read_shards(tmp_path):
+    """The block of docs/data.md, with names in the files ``.cls``."""
+    page = (Path(__file__).parents[2] / "docs/data.md").read_text()
+    (block,) = re.findall(r"```python\n(view = .*?)```", page, flags=re.S)
+    pieces = ("datasets/own_folders", "default_runtime")
+    bases = [f"hypvision::_base_/{name}.py" for name in pieces]
+    (tmp_path / "mine.py").write_text(f"_base_ = {bases}\nmodel = dict(type='x')\n{block}")
+    config = load_config(tmp_path / "mine.py")
+    for part in ("train", "val", "test"):
+        assert DATASETS.get(config.dataset(part).type).__name__ == "ImageShards"
+        assert config[f"{part}_dataloader"].collate_fn.type == "default_collate"
+        assert config[f"{part}_dataloader"].sampler is None
+    model = ImageClassifier(dict(model_name="test_vit", num_classes=3))
+    with pytest.raises(HypvisionError, match="collate_fn="):
+        model.check_channels([torch.ones(3, 8, 8)])

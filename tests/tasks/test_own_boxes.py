@@ -151,11 +151,22 @@ def test_faults_of_folders(drawn, tmp_path):
 @each("name", ["Annotations", "labels", "JPEGImages", "obj_train_data"])
 def test_boxes_of_other_layouts_are_no_classes(name, tmp_path):
     (tmp_path / name / name).mkdir(parents=True)
-    with pytest.raises(HypvisionError, match=f"has the folder '{name}'.*data convert"):
+    with pytest.raises(HypvisionError, match=f"has '{name}'.*data convert"):
         config_of(tmp_path / name)
     (tmp_path / f"{name}.zip").write_bytes(b"PK")
     with pytest.raises(HypvisionError, match="is an archive. Unpack it"):
         config_of(tmp_path / f"{name}.zip")
+
+
+@each("ending", [".json", ".xml"])
+def test_boxes_beside_images_are_named(ending, drawn, tmp_path):
+    """As LabelMe and labelImg write them."""
+    root = tmp_path / ending
+    root.mkdir()
+    shutil.copy(next(drawn.rglob("*.jpg")), root / "a.jpg")
+    (root / f"a{ending}").write_text("{}")
+    with pytest.raises(HypvisionError, match=f"has 'a{ending}'.*data convert"):
+        config_of(root)
 
 
 def test_check_names_file_and_line(drawn, tmp_path, monkeypatch, capsys):

@@ -11,7 +11,14 @@ from helpers.engine import make_images
 from hypvision.cli import main
 from hypvision.engine.config import load_config
 from hypvision.io.errors import HypvisionError
-from hypvision.tasks.own_folder import Choices, config_of, described, folder_config
+from hypvision.tasks.own_folder import (
+    Choices,
+    config_of,
+    config_of_weights,
+    described,
+    folder_config,
+    save_config,
+)
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +59,26 @@ def test_a_table(header, ending, images, tmp_path):
     assert not {*train.indices} & {*val.indices}
     assert {*train.indices} | {*val.indices} == {*range(10)}
     assert "a table" in described(config) and "2 classes" in described(config)
+
+
+def test_kaggles_test_without_labels_is_passed_over(images, tmp_path):
+    """Its images have the names of the training images, in another folder."""
+    root = as_table(tmp_path / "mine", images, "id,label", "")
+    shutil.copytree(root / "train", root / "test")
+    (root / "test.csv").write_text("id\nb0\n")
+    assert "every fifth image" in described(folder_config(root))
+    shutil.copy(root / "train.csv", root / "test.csv")
+    assert f"validation: '{root / 'test.csv'}'" in described(folder_config(root))
+
+
+def test_a_test_takes_the_config_of_its_training(images, tmp_path):
+    beside = save_config(config_of(images, Choices(image_size=64)), str(tmp_path))
+    assert config_of_weights(images, tmp_path / "probe.pth") == beside
+    shutil.copytree(images, tmp_path / "other")
+    for folder, weights in ((tmp_path / "other", tmp_path), (images, tmp_path / "other")):
+        config = config_of_weights(folder, weights / "probe.pth")
+        assert config.test_dataloader.dataset.root == f"{folder}/val"
+    assert config_of_weights("mine.py", tmp_path / "probe.pth") == "mine.py"
 
 
 def test_choices(images):

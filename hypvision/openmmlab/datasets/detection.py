@@ -278,7 +278,8 @@ def images_by_id(content: dict[str, Any], path: str, usage: Usage) -> dict[Any, 
             usage.leave_out("images", "listed twice", name)
     content["images"] = list(found.values())
     names = Counter(item["file_name"] for item in content["images"])
-    twice = [name for name, count in names.items() if count > 1]
+    # In the file that mmdet's metric makes of the ground truth no image has a name.
+    twice = [name for name, count in names.items() if count > 1 and name]
     if twice:
         _logger.warning(
             "'%s' lists %d images under several ids, which count several times, each with the "
