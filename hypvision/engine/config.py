@@ -274,7 +274,10 @@ def _read(source: str | Path) -> Run:
     if not path.is_file() and recipe is None:
         hint = close_configs(source)
         if path.is_dir():
-            hint = " That folder can be the `data_root` of a config (docs/own-data.md)."
+            hint = (
+                f" Photos or boxes in that folder train without a config: hypvision train {source}."
+                " It can also be the `data_root` of a config (docs/own-data.md)."
+            )
         raise HypvisionError(
             f"{why_no_file(source, 'config or folder')}{hint} Give the path of a config file, or a "
             "name of `hypvision configs`."
