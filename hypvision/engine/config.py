@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import uuid
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -286,7 +287,10 @@ def _read(source: str | Path) -> Run:
     if recipe is None:
         check_regular(path, _LARGEST)
     try:
-        config = Run.from_path(path)
+        with warnings.catch_warnings():
+            # mmengine looks for the packages of stock configs by a module that setuptools drops
+            warnings.filterwarnings("ignore", "pkg_resources is deprecated")
+            config = Run.from_path(path)
         _import_modules(config)
     except HypvisionError:
         raise

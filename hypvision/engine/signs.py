@@ -124,13 +124,13 @@ class SignsHook(Hook):
     def _late(self, runner: Runner) -> bool:
         return runner.iter + 1 >= max(self.interval, runner.max_iters // 10)
 
-    def _tell(self, runner: Runner, kind: str, what: str) -> None:
+    def _tell(self, runner: Runner, kind: str, what: str, step: int | None = None) -> None:
         if kind not in self._told:
             self._told.add(kind)
             head = _HEAD if hasattr(network_of(runner), "head_init") else ""
             runner.logger.warning(
-                f"Nothing seems to be learned: after step {runner.iter + 1} {what}. {_ADVICE}"
-                f"{head}."
+                f"Nothing seems to be learned: after step {step or runner.iter + 1} {what}. "
+                f"{_ADVICE}{head}."
             )
 
     def before_val_epoch(self, runner: Runner) -> None:
@@ -161,11 +161,11 @@ class SignsHook(Hook):
         names = (getattr(dataset, "metainfo", None) or {}).get("classes") or ()
         of_all = f"all {self._validated} validation images"
         if not self._answers:
-            self._tell(runner, "class", f"no box is found in {of_all}")
+            self._tell(runner, "class", f"no box is found in {of_all}", runner.iter)
             return
         (number,) = self._answers
         name = names[number] if number < len(names) else number
-        self._tell(runner, "class", f"{of_all} are taken for '{name}'")
+        self._tell(runner, "class", f"{of_all} are taken for '{name}'", runner.iter)
 
 
 def answers_in(output: Any) -> set[int]:

@@ -175,6 +175,13 @@ def test_a_part_and_its_pictures(demo, name):
 
 
 @pytest.mark.slow
+def test_a_search_and_a_tree_of_words(demo):
+    for picture in (demo.search(), demo.words()):
+        assert min(Image.open(picture.path).size) > 150 and picture.text.endswith(".")
+    assert (demo.ROOT / "words.html").is_file()
+
+
+@pytest.mark.slow
 def test_clusters_of_a_photo(demo):
     found = demo.clusters()
     assert [picture.path.name for picture in found] == [
