@@ -25,16 +25,17 @@ _HEAD = "; a new head on trained features begins best with model.head_init=probe
 # The sign of a detector is that it finds no box, not that all boxes are of one class.
 _BOXES = {-1, -2}
 _IGNORED = 255  # the label of pixels that do not count
-_LOSSES = ("loss_cls", "decode.loss_ce", "loss")  # the first that a model has is looked at
+# The first that a model has is looked at: of classifiers, segmenters and few-shot methods.
+_LOSSES = ("loss_cls", "decode.loss_ce", "loss_ce", "loss_ecls", "loss")
 _WINDOW = 20  # number of steps that the loss is averaged over
 
 
 @HOOKS.register_module()
 class SignsHook(Hook):
-    """Warn, once for each sign, if the loss of a classifier or segmenter is no lower than that of
-    guessing, ``ln C``; if the features of all images of a batch are the same; if the gradients of
-    all weights are 0; and if a validation gives all images or pixels the same class, or finds no
-    box.
+    """Warn, once for each sign, if the loss of a classifier, segmenter or few-shot method is no
+    lower than that of guessing, ``ln C``; if the features of all images of a batch are the same; if
+    the gradients of all weights are 0; and if a validation gives all images or pixels the same
+    class, or finds no box.
 
     Each check waits for the GPU, in one of every ``interval`` steps. The loss and the predictions
     are checked when a tenth of the training is over, and no sooner than after ``interval`` steps.
@@ -220,8 +221,11 @@ def same_for_all(features: Tensor) -> bool:
 
 
 def guessed_classes(model: Any) -> int:
-    """Return the number of classes of a classifier with one label per image, or of a segmenter,
-    that learns by plain cross-entropy; 0 for other models."""
+    """Return the number of classes of a classifier with one label per image, of a segmenter, or of
+    a few-shot method, that learns by plain cross-entropy; 0 for other models."""
+    names = getattr(getattr(model, "host", None), "names", ())
+    if names:
+        return len(names)
     head = getattr(model, "decode_head", None)
     loss = getattr(head, "loss_decode", None)
     if type(loss).__name__ == "CrossEntropyLoss":

@@ -181,6 +181,13 @@ def test_guessing_of_a_segmenter():
         assert guessed_classes(model) == classes
 
 
+def test_guessing_of_a_few_shot_method():
+    model = nn.Module()
+    model.host = nn.Module()
+    model.host.names = ("ant", "bee", "cat")
+    assert guessed_classes(model) == 3
+
+
 def test_features_up_to_rounding():
     base = torch.rand(1, 5, 3, 3) + 1
     assert same_for_all(base.repeat(4, 1, 1, 1) * (1 + 1e-8))
