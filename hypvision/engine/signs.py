@@ -98,9 +98,10 @@ class SignsHook(Hook):
         loss = next((given[name] for name in _LOSSES if name in given), None)
         if isinstance(loss, Tensor):
             self._losses = [*self._losses[1 - _WINDOW :], loss.detach()]
-        if self._handle is not None:
+        if self._handle is not None:  # None for a model without a backbone
             self._handle.remove()
             self._handle = None
+        if (runner.iter + 1) % self.interval == 0:
             self._check(runner)
 
     def _check(self, runner: Runner) -> None:

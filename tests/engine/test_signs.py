@@ -186,6 +186,14 @@ def test_guessing_of_a_few_shot_method():
     model.host = nn.Module()
     model.host.names = ("ant", "bee", "cat")
     assert guessed_classes(model) == 3
+    told = []
+    runner = SimpleNamespace(
+        model=model, iter=9, max_iters=20, logger=SimpleNamespace(warning=told.append)
+    )
+    hook = SignsHook(interval=10)
+    hook.before_train_iter(runner, 9)  # there is no backbone to listen to
+    hook.after_train_iter(runner, 9, None, dict(loss_ce=torch.tensor(1.098)))
+    assert len(told) == 1 and "ln 3" in told[0]
 
 
 def test_features_up_to_rounding():
