@@ -507,6 +507,12 @@ def write_report(
         + "</tr>"
         for part, metric, least, seconds in rows
     ]
+    found = probed()
+    if found is not None:
+        lines.append(
+            "<tr><td>photos</td><td>the same by a linear head on the frozen features</td>"
+            f'<td class="number">{found / 100:.3f}</td><td></td><td></td></tr>'
+        )
     figures = []
     for path, title, text in pictures:
         kind = path.suffix[1:]
@@ -523,12 +529,19 @@ def write_report(
     return out
 
 
-def about_probe() -> str:
-    """What a linear head on the frozen features reached before the training of the photos, by its
-    last checkpoint."""
+def probed() -> float | None:
+    """The accuracy of a linear head on the frozen features before the training of the photos, in
+    per cent, by its last checkpoint; None if nothing tells it."""
     path = ROOT / "photos/last.pth"
     checkpoint = read_file(path) if path.is_file() else {}
-    found = (checkpoint.get("message_hub") or {}).get("runtime_info", {}).get("probe_accuracy")
+    hub = checkpoint.get("message_hub") or {}
+    accuracy: float | None = hub.get("runtime_info", {}).get("probe_accuracy")
+    return accuracy
+
+
+def about_probe() -> str:
+    """What :func:`probed` says, in words."""
+    found = probed()
     if found is None:
         return "Nothing tells what a linear head on the frozen features reaches."
     return (
