@@ -1,6 +1,8 @@
 #!/usr/bin/env python
 """Draw what words find on photos, before and after tuning, with what ships:
-``python studies/draw_words.py docs/images/hyperclip/emoji.png``."""
+``python studies/draw_words.py docs/images/hyperclip/emoji.png``, and for README, in which it is
+shown as small as it is drawn, ``... docs/images/readme/words.png --side 144 --columns 2 --rows 1``.
+"""
 
 import sys
 import tempfile
@@ -15,13 +17,13 @@ from hypvision.data.emoji_export import export_emoji
 from hypvision.engine.config import load_config
 from hypvision.io.errors import guard
 from hypvision.io.images import images_in, open_image, read_labels
+from hypvision.viz.clusters import enlarge
 from hypvision.viz.overlay import add_legend, paint
 from hypvision.viz.palette import label_colours
 from hypvision.viz.sheet import save_image, titled_sheet
 
 DEMO = Path("tools/demo_data")
 CONFIG = "configs/hyperclip/emoji-words_hyperclip_150i.py"
-SIDE = 288  # three times that of a scene
 
 
 def scenes(folder: Path, shown: int) -> list[tuple[Image.Image, np.ndarray]]:
@@ -34,24 +36,26 @@ def scenes(folder: Path, shown: int) -> list[tuple[Image.Image, np.ndarray]]:
     return [(open_image(image), read_labels(mask)) for image, mask in zip(*files)]
 
 
-def tile(image: Image.Image, labels: np.ndarray, names: list[str], novel: list[str]) -> Image.Image:
-    """The photo, enlarged, with all but the label 0 painted in, above the names; a star marks those
-    without a label in training."""
-    factor = SIDE // image.width
+def tile(
+    image: Image.Image, labels: np.ndarray, names: list[str], novel: list[str], side: int
+) -> Image.Image:
+    """The photo, ``side`` pixels wide, with all but the label 0 painted in, above the names; a star
+    marks those without a label in training."""
     colours = label_colours(len(names))
-    large = image.resize((SIDE, SIDE), Image.Resampling.BICUBIC)
-    shown = labels.astype(int).repeat(factor, 0).repeat(factor, 1) - 1
+    large = image.resize((side, side), Image.Resampling.BICUBIC)
+    shown = enlarge(labels, (side, side)).astype(int) - 1
     present, counts = np.unique(labels, return_counts=True)
     rows = [
         (names[label] + "*" * (names[label] in novel), colours[label - 1])
         for label, count in zip(present, counts)
         if label and count >= labels.size / 50
     ]
-    return add_legend(paint(large, shown, colours, 0.6), rows, width=SIDE)
+    return add_legend(paint(large, shown, colours, 0.6), rows, width=side)
 
 
-def draw(out: Path, shown: int = 40, rows: int = 2) -> None:
-    """Write the picture: ``rows`` of the first ``shown`` scenes."""
+def draw(out: Path, side: int = 288, columns: int = 4, rows: int = 2, shown: int = 40) -> None:
+    """Write the picture: ``rows`` of the first ``shown`` scenes, four tiles ``side`` pixels wide of
+    each."""
     settings = load_config(CONFIG)
     names, novel = list(settings.words), list(settings.novel_words)
     unseen = [names.index(name) for name in novel]
@@ -64,19 +68,25 @@ def draw(out: Path, shown: int = 40, rows: int = 2) -> None:
     tiles = []
     for image, truth in chosen[:rows]:
         maps = [segment(image, names, model).labels for model in (before, after)]
-        drawn = [image.resize((SIDE, SIDE), Image.Resampling.BICUBIC)]
-        drawn += [tile(image, labels, names, novel) for labels in (truth, *maps)]
+        drawn = [image.resize((side, side), Image.Resampling.BICUBIC)]
+        drawn += [tile(image, labels, names, novel, side) for labels in (truth, *maps)]
         height = max(part.height for part in drawn)
         # photos at one height, above names of different number
         level = [
-            ImageOps.pad(part, (SIDE, height), color="white", centering=(0, 0)) for part in drawn
+            ImageOps.pad(part, (side, height), color="white", centering=(0, 0)) for part in drawn
         ]
-        tiles += zip(level, ("photo", "truth", "before tuning", "after tuning (HyperCLIP)"))
-    save_image(titled_sheet(tiles, columns=4).quantize(256), out)  # half of the bytes
+        tiles += zip(level, ("photo", "truth", "before tuning", "with HyperCLIP"))
+    save_image(titled_sheet(tiles, columns=columns).quantize(256), out)  # half of the bytes
     print(out)
 
 
 if __name__ == "__main__":
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path, help="the picture")
-    sys.exit(guard(lambda args: draw(args.out), parser.parse_args()))
+    for name, default, text in (
+        ("side", 288, "width of a tile in pixels"),
+        ("columns", 4, "tiles in a row"),
+        ("rows", 2, "number of scenes"),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=default, help=text)
+    sys.exit(guard(lambda args: draw(**vars(args)), parser.parse_args()))

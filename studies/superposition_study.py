@@ -49,21 +49,24 @@ def parser_of_study() -> Parser:
     text = "folder of results, which a second run takes up"
     parser.add("--out DIR", text, default="scaling", output="folder")
     for name, text in (
-        ("alphas", "exponents of the frequencies"),
-        ("decays", "decays gamma; below 0 they are growth"),
-        ("densities", "densities of active features, from 0 to 1"),
+        ("alphas", "exponents alpha: feature i is active with a frequency like i^-alpha"),
+        ("decays", "weight decays gamma; a negative one makes weights grow"),
+        ("densities", "densities: mean numbers of active features in a sample, from 0 to 1"),
     ):
         parser.add(f"--{name} X...", f"only these {text}", number)
-    text = "these widths m instead of the figure's; others than the paper's are marked"
+    text = "these widths m instead of the figure's; figures and tables note others than the paper's"
     parser.add("--widths M...", text, whole(1, 2**16))
     for name, least, text in (
         ("features", 2, "features n"),
         ("steps", 1, "steps of a training"),
         ("batch", 1, "samples of a step"),
     ):
-        text = f"{text} instead of the figure's; the results are marked"
+        text = f"{text} instead of the figure's; figures and tables say so"
         parser.add(f"--{name} N", text, whole(least, 2**24))
-    text = "figures 3 to 7 with the models of quick, a fiftieth of the work; the results are marked"
+    text = (
+        "draw figures 3 to 7 from smaller models, those of `quick`: a fiftieth of the work; "
+        "figures and tables say so"
+    )
     parser.add("--tiny", text)
     text = "fig1, fig8: losses of language models, as for hypvision scaling fit"
     parser.add("--losses CSV", text)

@@ -70,6 +70,11 @@ class Part(NamedTuple):
     scale: float
 
 
+HYPVISION = (sys.executable, "-m", "hypvision.cli")
+WORDS = (
+    "food > fruit > lemon, food > fruit > orange, food > fruit > melon, food > vegetable > carrot, "
+    "food > vegetable > leek, animal > bird > owl, animal > mammal > tiger, animal > mammal > cow"
+)
 PARTS = (
     Part("photos", "top1", "top-1 accuracy (20 groceries)", 0.01),
     Part("emoji_segmentation", "mIoU", "mIoU (4 groups and photo)", 0.01),
@@ -232,7 +237,10 @@ def call(command: list, log: Path | None = None, answer: bool = False) -> str:
 
 def draw_all() -> list[Picture]:
     """The pictures of all parts."""
-    return [photos(), *tree(), segmentations(), detections(), before_and_after(), *clusters()]
+    return [
+        photos(), *tree(), search(), words(), segmentations(), detections(), before_and_after(),
+        *clusters(),
+    ]  # fmt: skip
 
 
 def photos(shown: int = 12) -> Picture:
@@ -286,6 +294,31 @@ def clusters(photo: str = "Watermelon/07") -> list[Picture]:
     return [Picture(drawn[kind], f"A photo's parts: {kind}", text) for kind, text in texts.items()]
 
 
+def search(photo: str = "Lemon/07") -> Picture:
+    """The training photos that are nearest to a test photo, by the command that users have."""
+    path = ROOT / "images/search.png"
+    command = [*HYPVISION, "metric", "search", SHIPPED / f"photos/test/{photo}.jpg"]
+    gallery = ["--gallery", SHIPPED / "photos/train", "--save", path]
+    call([*command, "--model", "zoo:lhier_tf_efficientnet_lite0.grocery", *gallery], answer=True)
+    text = (
+        "A test photo, framed, and the nearest training photos by a metric learner of the zoo: the "
+        "hyperbolic distance, folder and file of each."
+    )
+    return Picture(path, "Photos found by example", text)
+
+
+def words(tree: str = WORDS) -> Picture:
+    """Names that settle in the Poincare disk, by the command that users have."""
+    path = ROOT / "images/words.gif"
+    page = ROOT / "words.html"
+    call([*HYPVISION, "disk", tree, "--out", page, "--gif", path], answer=True)
+    text = (
+        "Names of a tree settle in the Poincare disk, and a walk through it. words.html beside "
+        "this page is the same to walk through with the mouse."
+    )
+    return Picture(path, "A tree of words", text)
+
+
 def explain(photo: str, model: str, *options: str | Path) -> dict[str, Path]:
     """Drawings of a test photo, ``CLASS/NUMBER``, by the command that users have: their files, by
     kind."""
@@ -293,13 +326,7 @@ def explain(photo: str, model: str, *options: str | Path) -> dict[str, Path]:
     image = open_image(SHIPPED / "photos/test" / f"{photo}.jpg").resize(
         (512, 512), Image.Resampling.BICUBIC
     )
-    command = [
-        sys.executable,
-        "-m",
-        "hypvision.cli",
-        "explain",
-        save_image(image, DATA / f"{name}.png"),
-    ]
+    command = [*HYPVISION, "explain", save_image(image, DATA / f"{name}.png")]
     call(
         [*command, "--out", ROOT / "images", "--size", "256", "--model", model, *options],
         answer=True,
@@ -455,6 +482,14 @@ td.number {{ text-align: right; font-variant-numeric: tabular-nums }} img {{ max
 </table>
 {probe}
 {pictures}
+<h2>What to do next</h2>
+<ol>
+<li>Your own photos, in folders of classes: <code>hypvision train FOLDER --method probe</code> answers in seconds,
+<code>hypvision train FOLDER</code> goes on from there (docs/own-data.md).</li>
+<li>Your own words or photos in the disk: <code>hypvision disk FOLDER --out disk.html</code>.</li>
+<li>All of it in the browser: <code>pip install -c constraints.txt -e '.[app]'</code>, then <code>hypvision app</code>
+(docs/app.md).</li>
+</ol>
 </body></html>
 """  # noqa: E501
 
@@ -472,12 +507,19 @@ def write_report(
         + "</tr>"
         for part, metric, least, seconds in rows
     ]
+    found = probed()
+    if found is not None:
+        lines.append(
+            "<tr><td>photos</td><td>the same by a linear head on the frozen features</td>"
+            f'<td class="number">{found / 100:.3f}</td><td></td><td></td></tr>'
+        )
     figures = []
     for path, title, text in pictures:
+        kind = path.suffix[1:]
         image = b64encode(path.read_bytes()).decode()
         figures.append(
             f"<h2>{escape(title)}</h2>\n<p>{escape(text)}</p>\n"
-            f'<img alt="{escape(text)}" src="data:image/png;base64,{image}">'
+            f'<img alt="{escape(text)}" src="data:image/{kind};base64,{image}">'
         )
     out = ROOT / "report.html"
     probe = about_probe()
@@ -487,12 +529,19 @@ def write_report(
     return out
 
 
-def about_probe() -> str:
-    """What a linear head on the frozen features reached before the training of the photos, by its
-    last checkpoint."""
+def probed() -> float | None:
+    """The accuracy of a linear head on the frozen features before the training of the photos, in
+    per cent, by its last checkpoint; None if nothing tells it."""
     path = ROOT / "photos/last.pth"
     checkpoint = read_file(path) if path.is_file() else {}
-    found = (checkpoint.get("message_hub") or {}).get("runtime_info", {}).get("probe_accuracy")
+    hub = checkpoint.get("message_hub") or {}
+    accuracy: float | None = hub.get("runtime_info", {}).get("probe_accuracy")
+    return accuracy
+
+
+def about_probe() -> str:
+    """What :func:`probed` says, in words."""
+    found = probed()
     if found is None:
         return "Nothing tells what a linear head on the frozen features reaches."
     return (

@@ -1,5 +1,5 @@
 # CLIP-Adapter. 16 shots of all classes of Caltech101.
-_base_ = []  # first, so that mmengine reads this as plain Python
+_base_ = []  # without it mmengine does not run the import below
 from hypvision.tasks.few_shot_recipes import few_shot_config  # noqa: E402
 
 globals().update(

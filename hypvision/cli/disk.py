@@ -54,7 +54,8 @@ def run_disk(args: Namespace) -> None:
     with protecting(*files):
         page = settle(hierarchy, title.replace("_", " "), args.steps, args.seed)
         write_page(page, args.out)
-        print(f"{len(page.labels)} names and photos in {args.out}: open it in a browser")
+        what = "groups and photos" if files else "names"
+        print(f"{len(page.labels)} {what} in {args.out}: open it in a browser")
         if args.gif is not None:
             write_gif(page, args.gif)
             print(f"A walk in {args.gif}")

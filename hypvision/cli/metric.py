@@ -180,7 +180,8 @@ def run_metric_search(args: Namespace) -> None:
             path = out
             if len(found) > 1:
                 path = out.with_stem(f"{out.stem}_{each.query.stem}")
-                print(_caption(each.query))
+            kind = "cosine" if embedder.space == "cosine" else "hyperbolic"
+            print(f"Nearest to {_caption(each.query)}, behind their {kind} distances:")
             _draw_found(each, path)
         info = dict(
             weights=without_secrets(embedder.weights), space=embedder.space, gallery=args.gallery

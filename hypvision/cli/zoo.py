@@ -4,6 +4,7 @@ checkout of the repository."""
 from __future__ import annotations
 
 import json
+import shutil
 from argparse import Namespace
 from pathlib import Path
 
@@ -54,7 +55,8 @@ def run_zoo_list(args: Namespace) -> None:
         raise HypvisionError(
             f"No weights of the zoo match the name and the task. Available: {there}."
         )
-    print(listing(records, [whereabouts(index, record) for record in records]))
+    width = shutil.get_terminal_size().columns
+    print(listing(records, [whereabouts(index, record) for record in records], width))
 
 
 def add_zoo_get_arguments(parser: Parser) -> None:

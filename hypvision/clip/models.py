@@ -25,7 +25,7 @@ from dataclasses import asdict
 from importlib.util import find_spec
 from numbers import Real
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -63,6 +63,9 @@ from hypvision.clip.spaces import Space, space_of
 from hypvision.clip.towers import embedding_size, encode_image, encode_text
 from hypvision.io.checks import depths, one_of
 from hypvision.io.errors import HypvisionError, did_you_mean, require
+
+if TYPE_CHECKING:
+    from hypvision.clip.tokenizer import Tokenizer
 
 MEAN = (122.7709383, 116.7460125, 104.09373615)
 """Mean of RGB from 0 to 255 with which OpenAI's CLIP was trained; ``STD`` is the deviation."""
@@ -303,8 +306,6 @@ def _random_model(
     from open_clip.model import set_model_preprocess_cfg
     from open_clip.transform import PreprocessCfg, merge_preprocess_dict
 
-    from hypvision.clip.tokenizer import Tokenizer
-
     vision = config["vision_cfg"]
     if size is not None:
         vision["image_size"] = ARCHITECTURES[name]["vision_cfg"]["image_size"]
@@ -315,7 +316,7 @@ def _random_model(
     set_model_preprocess_cfg(model, about)
     if config.get("geometry"):
         model.normalise_by(about["mean"], about["std"])
-    return model, Tokenizer(_text_length(config), ends=not config.get("box_scales"))
+    return model, tokenizer_of(config)
 
 
 def _normalise_as_loaded(model: Any, options: Mapping[str, Any]) -> None:
@@ -534,6 +535,14 @@ def _explained(name: str) -> Iterator[None]:
 
 def _text_length(config: Mapping[str, Any]) -> int:
     return config["text_cfg"].get("context_length", 77)
+
+
+def tokenizer_of(config: Mapping[str, Any], context_length: int | None = None) -> Tokenizer:
+    """Return the tokenizer of a model of :data:`ARCHITECTURES`, from its config."""
+    from hypvision.clip.tokenizer import Tokenizer
+
+    length = context_length or _text_length(config)
+    return Tokenizer(length, ends=not config.get("box_scales"))
 
 
 def _tokenizer(

@@ -7,7 +7,8 @@
 open_clip's registry holds sizes for its own classes, whose embeddings lie on a sphere. So its
 ``create_model`` passes the names of :data:`~hypvision.clip.models.ARCHITECTURES` on to
 :func:`~hypvision.clip.models.create_clip`, and returns, for example, a
-:class:`~hypvision.clip.hyperbolic.HyperbolicCLIP` with its curvature.
+:class:`~hypvision.clip.hyperbolic.HyperbolicCLIP` with its curvature; ``get_tokenizer`` returns the
+tokenizer of these models.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 from torch import nn
 
-from hypvision.clip.models import ARCHITECTURES, create_clip
+from hypvision.clip.models import ARCHITECTURES, create_clip, tokenizer_of
 
 # Arguments of open_clip's own loading, which create_clip does not take.
 _OF_LOADING = ("device", "cache_dir", "weights_only", "require_pretrained")
@@ -78,8 +79,18 @@ def _install(module: Any) -> None:
         known = parameters.parameters.get(name)
         return known is not None and (value is None or value == known.default or value == {})
 
+    plain_tokenizer = factory.get_tokenizer
+
+    @wraps(plain_tokenizer)
+    def get_tokenizer(model_name: str = "", *given: Any, **options: Any) -> Any:
+        if model_name not in ARCHITECTURES:
+            return plain_tokenizer(model_name, *given, **options)
+        return tokenizer_of(ARCHITECTURES[model_name], *given, **options)
+
     factory.create_model = create_model
     module.create_model = create_model
+    factory.get_tokenizer = get_tokenizer
+    module.get_tokenizer = get_tokenizer
 
 
 def _ours(asked: dict[str, Any]) -> nn.Module:

@@ -112,8 +112,20 @@ def check_root(root: StrPath) -> None:
     if not root.is_dir():
         raise HypvisionError(
             f"The data folder '{root}' does not exist. Expected there: one folder a class with its "
-            f"images, e.g. '{root}/cat/0001.jpg'. {where_data_come_from(root)}"
+            f"images, e.g. '{root}/cat/0001.jpg'. {_or_train(root)}{where_data_come_from(root)}"
         )
+
+
+def _or_train(root: Path) -> str:
+    """Return advice if the class folders lie in the folder above, without train and val."""
+    above = root.parent
+    parts = root.name in ("train", "val") and above.is_dir()
+    if not parts or len(class_names(above, Usage(above))) < 2:
+        return ""
+    return (
+        f"Class folders that are not divided into train and val, as in '{above}', train without a "
+        f"config: hypvision train {above}. "
+    )
 
 
 def _posterize(image: Image.Image, bits_to_keep: int, **_: Any) -> Image.Image:

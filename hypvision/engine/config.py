@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import uuid
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -279,7 +280,10 @@ def _read(source: StrPath) -> Run:
     if not path.is_file() and recipe is None:
         hint = close_configs(source)
         if path.is_dir():
-            hint = " That folder can be the `data_root` of a config (docs/own-data.md)."
+            hint = (
+                f" Photos or boxes in that folder train without a config: hypvision train {source}."
+                " It can also be the `data_root` of a config (docs/own-data.md)."
+            )
         raise HypvisionError(
             f"{why_no_file(source, 'config or folder')}{hint} Give the path of a config file, or a "
             "name of `hypvision configs`."
@@ -289,7 +293,10 @@ def _read(source: StrPath) -> Run:
         check_regular(path, _LARGEST)
     # A config is code, so reading it can raise any error.
     with explaining(lambda error: f"The config '{path}' {_why_unreadable(error)}"):
-        config = Run.from_path(path)
+        with warnings.catch_warnings():
+            # mmengine looks for the packages of stock configs by a module that setuptools drops.
+            warnings.filterwarnings("ignore", "pkg_resources is deprecated")
+            config = Run.from_path(path)
         _import_modules(config)
     return config
 

@@ -21,18 +21,22 @@ from torch.optim import Optimizer
 from hypvision.data.usage import classes_of
 from hypvision.engine.hooks import network_of
 
-_ADVICE = (
-    "Stop it and try a lower rate (--cfg-options optim_wrapper.optimizer.lr=...); a new head on "
-    "trained features begins best with model.head_init=probe or zero."
-)
+_ADVICE = "Stop it and try a lower rate (--cfg-options optim_wrapper.optimizer.lr=...)"
+_HEAD = "; a new head on trained features begins best with model.head_init=probe or zero"
+# The sign of a detector is that it finds no box, not that all boxes are of one class.
+_BOXES = {-1, -2}
+_IGNORED = 255  # the label of pixels that do not count
+# The first that a model has is looked at: of classifiers, segmenters and few-shot methods.
+_LOSSES = ("loss_cls", "decode.loss_ce", "loss_ce", "loss_ecls", "loss")
 _WINDOW = 20  # number of steps that the loss is averaged over
 
 
 @HOOKS.register_module()
 class SignsHook(Hook):
-    """Warn, once for each sign, if the loss of a classifier is no lower than that of guessing, ``ln
-    C``; if the features of all images of a batch are the same; if the gradients of all weights are
-    0; and if a validation gives all images the same class.
+    """Warn, once for each sign, if the loss of a classifier, segmenter or few-shot method is no
+    lower than that of guessing, ``ln C``; if the features of all images of a batch are the same; if
+    the gradients of all weights are 0; and if a validation gives all images or pixels the same
+    class, or finds no box.
 
     Each check waits for the GPU, in one of every ``interval`` steps. The loss and the predictions
     are checked when a tenth of the training is over, and no sooner than after ``interval`` steps.
@@ -51,7 +55,9 @@ class SignsHook(Hook):
         self._handle: Any = None
         self._wants_gradients = False
         self._largest: Tensor | None = None
-        self._predicted: list[int] = []
+        self._validated = 0
+        self._answers: set[int] = set()
+        self._truths: set[int] = set()
 
     def before_train(self, runner: Runner) -> None:
         model = network_of(runner)
@@ -89,12 +95,14 @@ class SignsHook(Hook):
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
-        loss = (outputs or {}).get("loss_cls", (outputs or {}).get("loss"))
+        given = outputs or {}
+        loss = next((given[name] for name in _LOSSES if name in given), None)
         if isinstance(loss, Tensor):
             self._losses = [*self._losses[1 - _WINDOW :], loss.detach()]
-        if self._handle is not None:
+        if self._handle is not None:  # None for a model without a backbone
             self._handle.remove()
             self._handle = None
+        if (runner.iter + 1) % self.interval == 0:
             self._check(runner)
 
     def _check(self, runner: Runner) -> None:
@@ -119,43 +127,77 @@ class SignsHook(Hook):
     def _late(self, runner: Runner) -> bool:
         return runner.iter + 1 >= max(self.interval, runner.max_iters // 10)
 
-    def _tell(self, runner: Runner, kind: str, what: str) -> None:
+    def _tell(self, runner: Runner, kind: str, what: str, step: int | None = None) -> None:
         if kind not in self._told:
             self._told.add(kind)
+            head = _HEAD if hasattr(network_of(runner), "head_init") else ""
             runner.logger.warning(
-                f"Nothing seems to be learned: after step {runner.iter + 1} {what}. {_ADVICE}"
+                f"Nothing seems to be learned: after step {step or runner.iter + 1} {what}. "
+                f"{_ADVICE}{head}."
             )
 
     def before_val_epoch(self, runner: Runner) -> None:
-        self._predicted = []
+        self._validated = 0
+        self._answers = set()
+        self._truths = set()
 
     def after_val_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
-        if getattr(network_of(runner), "multi_label", None) is False:
-            self._predicted += [int(output["scores"].argmax()) for output in outputs or ()]
+        if getattr(network_of(runner), "multi_label", False):
+            return
+        for output in outputs or ():
+            self._validated += 1
+            if len(self._answers) < 2:
+                self._answers |= answers_in(output)
+            if len(self._truths) < 2:
+                self._truths |= truths_in(output)
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        """Warn if all validation images get the same class, unless the validation data have only
-        one."""
-        labels = getattr(runner.val_dataloader.dataset, "labels", ())
-        several = len({str(label) for label in labels}) > 1
-        if runner._train_loop is None or not several or not self._late(runner):
+        """Warn if a validation gives one answer alone, or no box, unless the validation data have
+        only one class, too."""
+        if runner._train_loop is None or len(self._truths) < 2 or not self._late(runner):
             return
-        if len(self._predicted) > 1 and len(set(self._predicted)) == 1:
-            number = self._predicted[0]
-            names = classes_of(runner.val_dataloader.dataset)
-            name = names[number] if number < len(names) else number
-            self._tell(
-                runner,
-                "class",
-                f"all {len(self._predicted)} validation images are taken for '{name}'",
-            )
+        if self._validated < 2 or len(self._answers) > 1:
+            return
+        names = classes_of(runner.val_dataloader.dataset)
+        of_all = f"all {self._validated} validation images"
+        if not self._answers:
+            self._tell(runner, "class", f"no box is found in {of_all}", runner.iter)
+            return
+        (number,) = self._answers
+        name = names[number] if number < len(names) else number
+        self._tell(runner, "class", f"{of_all} are taken for '{name}'", runner.iter)
+
+
+def answers_in(output: Any) -> set[int]:
+    """Return the classes that a model sees in one image of the validation: the best one of a
+    classifier, those of a segmenter's pixels; of a detector :data:`_BOXES` if it finds any."""
+    if isinstance(output, dict):
+        return {int(output["scores"].argmax())} if "scores" in output else set()
+    if hasattr(output, "pred_sem_seg"):
+        return _numbers(output.pred_sem_seg.data)
+    return _BOXES if len(getattr(output, "pred_instances", ())) else set()
+
+
+def truths_in(output: Any) -> set[int]:
+    """Return the classes that one image of the validation has by its labels; for a detector
+    :data:`_BOXES`."""
+    if isinstance(output, dict):
+        label = output.get("label") if "scores" in output else None
+        return set() if label is None else {int(label)}
+    if hasattr(output, "gt_sem_seg"):
+        return _numbers(output.gt_sem_seg.data) - {_IGNORED}
+    return _BOXES if hasattr(output, "pred_instances") else set()
+
+
+def _numbers(labels: Any) -> set[int]:
+    return set(torch.as_tensor(labels).unique().tolist())
 
 
 def listen(model: Any, keep: Callable[[Any], None]) -> Any:
     """Call ``keep`` with the features of each batch from now on: the input of a classifier's linear
-    head, else the output of the backbone.
+    head, else the output of the neck (of a metric learner the embeddings), else of the backbone.
 
     Returns:
         The handle whose ``remove()`` ends the calls; None for a model without a backbone.
@@ -164,6 +206,7 @@ def listen(model: Any, keep: Callable[[Any], None]) -> Any:
     head = network.get_classifier() if hasattr(network, "get_classifier") else None
     if isinstance(head, nn.Linear):
         return head.register_forward_pre_hook(lambda _, inputs: keep(inputs[0]))
+    network = getattr(model, "neck", None) or network
     if isinstance(network, nn.Module):
         return network.register_forward_hook(lambda _, inputs, found: keep(found))
     return None
@@ -179,8 +222,16 @@ def same_for_all(features: Tensor) -> bool:
 
 
 def guessed_classes(model: Any) -> int:
-    """Return the number of classes of a classifier with one label per image and cross-entropy; 0
-    for other models."""
+    """Return the number of classes of a classifier with one label per image, of a segmenter, or of
+    a few-shot method, that learns by plain cross-entropy; 0 for other models."""
+    names = getattr(getattr(model, "host", None), "names", ())
+    if names:
+        return len(names)
+    head = getattr(model, "decode_head", None)
+    loss = getattr(head, "loss_decode", None)
+    if type(loss).__name__ == "CrossEntropyLoss":
+        plain = not loss.use_sigmoid and loss.loss_weight == 1 and loss.class_weight is None
+        return int(head.num_classes) if plain else 0
     plain = getattr(model, "multi_label", None) is False and not getattr(
         model, "distillation", None
     )

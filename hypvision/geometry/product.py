@@ -135,9 +135,11 @@ class Product(Manifold):
 
     def _tangent0(self, u: Tensor) -> tuple[Tensor, ...]:
         if u.shape[-1] != sum(self.dims):
+            dims = " + ".join(map(str, self.dims))
             raise ValueError(
-                f"Tangent vectors at the origin have {sum(self.dims)} coordinates, got "
-                f"{u.shape[-1]}."
+                f"Tangent vectors at the origin of this product have {dims} = {sum(self.dims)} "
+                f"coordinates, got {u.shape[-1]}. That is also the last size of random(): "
+                f"random(..., {sum(self.dims)})."
             )
         return torch.split(u, self.dims, -1)
 

@@ -91,7 +91,7 @@ def load_embedder(
 
     A timm model without ``weights`` gets its published weights, as with ``pretrained=True``.
     ``model`` may also name a metric learner or a classifier of the zoo, such as
-    ``"tf_efficientnet_lite0.imagenet"``, whose weights are then loaded.
+    ``"tf_efficientnet_lite0.imagenet"``, also with ``"zoo:"``, whose weights are then loaded.
     """
     if (config is None) == (model is None):
         raise HypvisionError(
@@ -103,7 +103,7 @@ def load_embedder(
                 "--config needs --weights: give the checkpoint of the config's training."
             )
         return _trained(config, weights, device)
-    name = str(weights or model)
+    name = str(weights or model).removeprefix("zoo:")
     record = builtin_index().records.get(name) if weights is None else None
     if record is None:
         return _of_timm(str(model), weights, device)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hypvision.data.closures import Closure, closure_of, read_closure
 from hypvision.geometry import Lorentz
+from hypvision.inference.progress import Progress
 from hypvision.inference.sources import Sources
 from hypvision.io.errors import HypvisionError, require
 from hypvision.io.files import read_lines
@@ -164,13 +165,17 @@ def settle(hierarchy: Hierarchy, title: str, steps: int = 400, seed: int = 0) ->
     space = Lorentz(1.0)
     seen: list[Tensor] = []
 
+    bar = Progress("settling", steps, unit="step", closing=False)
+
     def watch(step: int, points: Tensor) -> None:
+        bar.update(step + 1)
         if step % max(1, steps // FRAMES) == 0:
             seen.append(points.clone())
 
     points = embed_closure(
         closure, space=space, steps=steps, seed=seed, start=in_order(closure), watch=watch
     )
+    bar.close()
     edges = closure.parents()
     places = places_of_hierarchy(points, space, len(closure.names), edges)
     top = places.order[0]

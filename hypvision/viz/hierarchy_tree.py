@@ -237,12 +237,12 @@ def draw_parts(image: Image.Image, maps: Sequence[Tensor], side: int = 480) -> I
     large = to_rgb(image).resize((side, height), Image.Resampling.BICUBIC)
     colours = node_colours(list(map(len, maps)))
     tiles = []
-    for l in range(len(maps) - 1, max(len(maps) - 3, -1), -1):
+    for l, kind in zip(reversed(range(len(maps))), ("the coarsest nodes", "the nodes below")):
         labels = enlarge(maps[l].argmax(0).numpy(), (height, side))
         drawn = _outlined(large, labels, colours[l])
         if l == len(maps) - 1:
             _name_parts(drawn, labels)
-        tiles.append((drawn, f"level {l}: {len(np.unique(labels))} parts"))
+        tiles.append((drawn, f"{kind}: {len(np.unique(labels))} parts"))
     return titled_sheet(tiles, columns=len(tiles))
 
 

@@ -4,6 +4,7 @@ the terminal."""
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -43,8 +44,9 @@ def input_text(record: Record) -> str:
 
 
 def metric_text(metric: Metric) -> str:
-    """Return name and value of a metric as text: ``top1 56.23``."""
-    return f"{metric.name} {metric.value:.4g}"
+    """Return name and value of a metric as text: ``top1 56.23 %``; AP is a fraction."""
+    unit = "" if metric.name.startswith("coco/") else " %"
+    return f"{metric.name} {metric.value:.4g}{unit}"
 
 
 def _by(metric: Metric) -> str:
@@ -278,7 +280,7 @@ def _code(arguments: Mapping[str, Any]) -> str:
 def table(rows: Sequence[Mapping[str, str]]) -> str:
     """Return rows with equal keys as a table of plain text; columns of counts and sizes are aligned
     at the right."""
-    right = ("parameters", "multiply-adds", "activations", "size")
+    right = ("parameters", "params", "multiply-adds", "activations", "size")
     heads = list(rows[0]) if rows else []
     widths = {head: max(len(head), *(len(row[head]) for row in rows)) for head in heads}
     lines = []
@@ -291,21 +293,27 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def listing(records: Iterable[Record], whereabouts: Sequence[str]) -> str:
-    """Return records as a table for the terminal; ``whereabouts`` has for each record where its
-    file is."""
-    return table(
-        [
-            {
-                "name": record.name,
-                "task": record.task,
-                "parameters": count_text(record.parameters),
-                "input": input_text(record),
-                "result": metric_text(record.metrics[0]),
-                "measured on": record.metrics[0].data,
-                "size": size_text(record.file.bytes),
-                "where": where,
-            }
-            for record, where in zip(records, whereabouts)
-        ]
-    )
+def listing(records: Iterable[Record], whereabouts: Sequence[str], width: int = 80) -> str:
+    """Return records as a table for the terminal, and below each row task, result and the data that
+    it was measured on, in lines of at most ``width`` characters; ``whereabouts`` has for each
+    record where its file is."""
+    records = list(records)
+    rows = [
+        {
+            "name": record.name,
+            "params": count_text(record.parameters),
+            "input": input_text(record),
+            "size": size_text(record.file.bytes),
+            "where": where,
+        }
+        for record, where in zip(records, whereabouts)
+    ]
+    head, *lines = table(rows).splitlines()
+    parts = [head]
+    for record, line in zip(records, lines):
+        best = record.metrics[0]
+        text = f"{record.task}, {metric_text(best)}: {best.data}"
+        parts.append(line)
+        parts.append(textwrap.fill(text, width, initial_indent="    ", subsequent_indent="    "))
+    parts += ["params: parameters; input: channels x height x width. hypvision zoo card NAME"]
+    return "\n".join(parts)

@@ -161,7 +161,9 @@ def test_search_finds_a_copy_first(learner, tmp_path, capsys, kind):
         )
         == 0
     )
-    said = capsys.readouterr().out.splitlines()
+    heading, *said = capsys.readouterr().out.splitlines()
+    distance = "hyperbolic" if kind == "learner" else "cosine"
+    assert heading == f"Nearest to {query}, behind their {distance} distances:"
     assert said[0].startswith("0.0000") and said[0].endswith("ship/0003.png") and len(said) == 5
     assert said[-1] == f"Drawn in {out}; weights {weights}"
     assert [float(line.split()[0]) for line in said[:4]] == sorted(

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -16,13 +17,14 @@ from hypvision.clip.models import create_clip
 from hypvision.io.errors import HypvisionError
 
 
-def test_meru_comes_with_its_geometry_and_its_transform():
+def test_meru_comes_with_its_geometry_and_its_transform(caplog):
     model, train, transform = open_clip.create_model_and_transforms("meru-vit-s-16")
     assert isinstance(model, HyperbolicCLIP) and model.curv.requires_grad
     assert tuple(transform.transforms[-1].mean) == (0.485, 0.456, 0.406)
     with torch.no_grad():
         points = model.encode_image(torch.zeros(1, 3, 224, 224), normalize=True)
         tokens = open_clip.get_tokenizer("meru-vit-s-16")(["a cat"])
+        assert tokens.shape == (1, 77) and not caplog.records  # open_clip does not know the name
         words = model.encode_text(tokens, normalize=True)
     for point in (points, words):  # on the hyperboloid of curvature -1 at first
         inner = point[:, 1:].square().sum() - point[:, 0].square().sum()
@@ -37,6 +39,15 @@ def test_options_and_weights_are_those_of_create_clip():
         assert torch.equal(value, model.state_dict()[name])
     with pytest.raises(HypvisionError, match="takes no option 'precision'"):
         open_clip.create_model("emoji-s16", precision="fp16")
+
+
+def test_tokenizers_are_those_of_create_clip():
+    texts = ["a cat", "a photo of " + "very " * 80 + "much"]
+    for name in ("emoji-s16", "uncha-emoji-s16", "ViT-S-32-alt"):
+        clip = create_clip(name, None)
+        with pytest.warns(UserWarning, match="cut") if name != "ViT-S-32-alt" else nullcontext():
+            expected = clip.tokenizer(texts)
+            assert torch.equal(open_clip.get_tokenizer(name)(texts), expected)
 
 
 def test_other_models_are_open_clips():

@@ -644,7 +644,7 @@ def test_a_value_of_another_kind(classifier, tmp_path, capsys, option, message):
 
 
 def test_a_folder_of_data_is_no_config(originals):
-    with pytest.raises(HypvisionError, match="That folder can be the `data_root` of a config"):
+    with pytest.raises(HypvisionError, match="hypvision train .* `data_root` of a config"):
         load_config(originals["detection"])
 
 

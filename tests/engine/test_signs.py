@@ -1,5 +1,6 @@
 """Trainings that learn nothing say so while they run; those that learn do not."""
 
+import importlib
 import math
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from torch import nn
 
 from hypvision.cli import main
 from hypvision.engine.extensions import RUN_HOOKS
-from hypvision.engine.signs import SignsHook, same_for_all
+from hypvision.engine.signs import SignsHook, guessed_classes, listen, same_for_all
 
 CLASSES = 4
 
@@ -43,6 +44,7 @@ def run(
     labels=(0, 1, 2, 3),
     loss=None,
     multi_label=False,
+    outputs=None,
 ):
     """A training as the Runner makes it, with the hook; what it has told."""
     torch.manual_seed(0)
@@ -53,7 +55,7 @@ def run(
     model.multi_label = multi_label
     optimizer = torch.optim.SGD(network.parameters(), rate)
     told = []
-    dataset = SimpleNamespace(labels=labels, metainfo=dict(classes=("ant", "bee", "cat", "dog")))
+    dataset = SimpleNamespace(metainfo=dict(classes=("ant", "bee", "cat", "dog")))
     runner = SimpleNamespace(
         model=model, max_iters=steps, iter=0, _train_loop=True,
         logger=SimpleNamespace(warning=told.append),
@@ -75,7 +77,8 @@ def run(
         )
     hook.before_val_epoch(runner)
     scores = torch.eye(CLASSES)[torch.tensor(predicted or [0, 1, 2])]
-    hook.after_val_iter(runner, 0, None, [dict(scores=row, label=0) for row in scores])
+    outputs = outputs or [dict(scores=row, label=n) for row, n in zip(scores, labels)]
+    hook.after_val_iter(runner, 0, None, outputs)
     hook.after_val_epoch(runner, {})
     return told
 
@@ -122,8 +125,75 @@ def test_gradients_of_zero_with_live_features():
 def test_a_constant_answer():
     (told,) = run(Network(), 0.1, predicted=[2, 2, 2, 2])
     assert "all 4 validation images are taken for 'cat'" in told
-    assert run(Network(), 0.1, predicted=[2, 2, 2, 2], labels=(1, 1)) == []
+    assert run(Network(), 0.1, predicted=[2, 2, 2, 2], labels=(1, 1, 1, 1)) == []
     assert run(Network(), 0.1, predicted=[2, 2, 2, 2], multi_label=True) == []
+
+
+def sample(**maps):
+    """The result of a segmenter or detector for an image, with what mmseg's and mmdet's have."""
+    return SimpleNamespace(**maps)
+
+
+def pixels(*numbers):
+    return SimpleNamespace(data=torch.tensor([[numbers]]))
+
+
+def test_segmenters_and_detectors_without_an_answer():
+    def painted(*found, truth=(0, 1, 255)):
+        return [sample(pred_sem_seg=pixels(*found), gt_sem_seg=pixels(*truth))] * 2
+
+    (told,) = run(Network(), 0.1, outputs=painted(2, 2, 2))
+    assert "all 2 validation images are taken for 'cat'" in told
+    assert run(Network(), 0.1, outputs=painted(2, 2, 1)) == []
+    assert run(Network(), 0.1, outputs=painted(2, 2, 2, truth=(1, 1, 255))) == []
+    (told,) = run(Network(), 0.1, outputs=[sample(pred_instances=[])] * 3)
+    assert "no box is found in all 3 validation images" in told
+    found = [sample(pred_instances=[]), sample(pred_instances=["a box"])]
+    assert run(Network(), 0.1, outputs=found) == []
+
+
+def test_embeddings_are_the_features_of_a_metric_learner():
+    model = nn.Module()
+    model.backbone = nn.Linear(6, 16)
+    model.neck = nn.Linear(16, 4)
+    nn.init.zeros_(model.neck.weight)
+    kept = []
+    listen(model, kept.append)
+    model.neck(model.backbone(torch.randn(8, 6)))
+    assert kept[0].shape == (8, 4) and same_for_all(kept[0])
+
+
+def test_guessing_of_a_segmenter():
+    pytest.importorskip("mmseg")
+    import hypvision.openmmlab  # noqa: F401 - lets mmseg be imported without mmcv's operators
+
+    mmseg = importlib.import_module("mmseg.models.losses")
+    model = nn.Module()
+    model.decode_head = nn.Module()
+    model.decode_head.num_classes = 11
+    for loss, classes in (
+        (mmseg.CrossEntropyLoss(), 11),
+        (mmseg.CrossEntropyLoss(use_sigmoid=True), 0),
+        (mmseg.CrossEntropyLoss(class_weight=[0.5] * 11), 0),
+        (mmseg.DiceLoss(), 0),
+    ):
+        model.decode_head.loss_decode = loss
+        assert guessed_classes(model) == classes
+
+
+def test_guessing_of_a_few_shot_method():
+    model = nn.Module()
+    model.host = nn.Module()
+    model.host.names = ("ant", "bee", "cat")
+    assert guessed_classes(model) == 3
+    told = []
+    runner = SimpleNamespace(
+        model=model, iter=9, max_iters=20, logger=SimpleNamespace(warning=told.append)
+    )
+    hook = SignsHook(interval=10)
+    hook.before_train_iter(runner, 9)  # there is no backbone to listen to
+    hook.after_train_iter(runner, 9, None, dict(loss_ce=torch.tensor(1.098)))
+    assert len(told) == 1 and "ln 3" in told[0]
 
 
 def test_features_up_to_rounding():

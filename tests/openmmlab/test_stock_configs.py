@@ -1,6 +1,7 @@
 """mmdet's and mmseg's own configs, as they come in their wheels, with our backbone in the place of
 theirs."""
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -170,7 +171,9 @@ def test_the_snippet_of_the_page_fits_and_other_channels_are_named(tmp_path):
     snippet = page.partition("## Stock configs")[2].partition("```python\n")[2].partition("```")[0]
     base = '_base_ = ["mmdet::faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py"]\n'
     (tmp_path / "mine.py").write_text(base + snippet)
-    config = load_config(tmp_path / "mine.py")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # mmengine's look for mmdet warns of pkg_resources
+        config = load_config(tmp_path / "mine.py")
     model = untrained_model(config)
     assert list(model.neck.in_channels) == model.backbone.out_channels
     config = load_config(tmp_path / "mine.py", {"model.neck.in_channels": [8, 8, 8, 8]})

@@ -75,6 +75,8 @@ def test_the_report_says_what_the_frozen_features_reach(demo):
     content = dict(message_hub=dict(runtime_info=dict(probe_accuracy=80.625)))
     torch.save(content, demo.ROOT / "photos/last.pth")
     assert "with which their training begins: 0.806" in demo.about_probe()
+    page = demo.write_report([(demo.PARTS[0], 0.75, 0.05, 12.3)], []).read_text()
+    assert "a linear head on the frozen features</td>" in page and ">0.806<" in page
 
 
 def test_what_is_painted_on_the_larger_image(demo):
@@ -172,6 +174,13 @@ def test_a_part_and_its_pictures(demo, name):
             and picture.title
             and picture.text.endswith(".")
         )
+
+
+@pytest.mark.slow
+def test_a_search_and_a_tree_of_words(demo):
+    for picture in (demo.search(), demo.words()):
+        assert min(Image.open(picture.path).size) > 150 and picture.text.endswith(".")
+    assert (demo.ROOT / "words.html").is_file()
 
 
 @pytest.mark.slow
