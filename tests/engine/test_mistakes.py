@@ -250,21 +250,6 @@ def test_damaged_annotation_file(copies):
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "task", ["segmentation", pytest.param("detection", marks=pytest.mark.slow)]
-)
-def test_corrupt_image_in_a_worker(copies, tmp_path, capsys, task):
-    data = copies(task)
-    for path in data.glob("**/*.jpg"):
-        if "val" not in path.parent.name:
-            path.write_bytes(path.read_bytes()[:200])
-    config = tiny(task, data, tmp_path / f"{task}.py", workers=1)
-    said = fails(capsys, "train", config, "--work-dir", tmp_path / "run")
-    assert ".jpg' cannot be read" in said and str(data) in said
-    assert remains(tmp_path / "run") == []
-
-
 def test_label_out_of_range_in_test_data(copies, checkpoints, tmp_path, capsys):
     data = copies("segmentation")
     label_map(77)(data / "annotations/validation/000001.png")
@@ -458,22 +443,6 @@ def test_full_disk(originals, checkpoints, tmp_path, capsys, monkeypatch, task):
         assert "found.bbox.json' was not written" in said
 
 
-def test_full_disk_in_classification(tmp_path, capsys, monkeypatch):
-    config = write_config(tmp_path / "classifier.py", make_images(tmp_path / "data", per_class=2))
-    assert main(["train", str(config), "--work-dir", str(tmp_path / "run")]) == 0
-    out = tmp_path / "out.json"
-    out.write_text("old")
-
-    monkeypatch.setattr(os, "replace", full_disk(os.replace))
-    arguments = ["test", config, tmp_path / "run/epoch_1.pth", "--work-dir", tmp_path / "run"]
-    assert f"'{out}' was not written: the disk is full" in fails(capsys, *arguments, "--save", out)
-    assert out.read_text() == "old" and remains(tmp_path / "data") == []
-    assert "was not written: the disk is full" in fails(
-        capsys, *arguments, "--show-dir", tmp_path / "shown"
-    )
-    assert list((tmp_path / "shown").iterdir()) == []
-
-
 def test_places_that_cannot_be(originals, checkpoints, tmp_path, capsys):
     config = tiny("segmentation", originals["segmentation"], tmp_path / "segmentation.py")
     (tmp_path / "file").write_text("x")
@@ -591,23 +560,6 @@ def test_a_place_for_data_that_is_made_on_the_fly():
     assert load_config(config, {"randomness.seed": 3}).randomness.seed == 3
 
 
-def test_values_that_a_network_refuses(classifier, tmp_path, capsys):
-    arguments = ["train", classifier, "--work-dir", tmp_path / "run", "--cfg-options"]
-    for model, option, message in (
-        (
-            "hcformer_nano",
-            "curvature=0",
-            "curvature, minus the sectional curvature, must be a finite number above 0",
-        ),
-        ("hcformer_nano", "patch_size=0", "patch_size must be an integer of at least 1"),
-    ):
-        options = [f"model.backbone.model_name={model}", f"model.backbone.{option}"]
-        assert f"'{model}' does not accept what model.backbone" in (
-            said := fails(capsys, *arguments, *options)
-        )
-        assert message in said
-
-
 @pytest.mark.parametrize(
     ("option", "message"),
     [
@@ -662,23 +614,6 @@ def test_a_launcher_that_started_nothing(classifier, tmp_path, capsys, monkeypat
         capsys, "train", classifier, "--work-dir", tmp_path / "run", "--launcher", "pytorch"
     )
     assert "torchrun started, which sets RANK" in said and "tools/dist_train.sh" in said
-
-
-def test_commands_without_mmengine(tmp_path, capsys, originals):
-    (tmp_path / "notes.md").write_text("")
-    image = next((originals["detection"] / "train2017").iterdir())
-    shipped = Path(__file__).parents[2] / "tools/demo_data"
-    sources = ["--emoji", shipped / "emoji", "--photos", shipped / "photos", "--val", "1"]
-    for arguments, message in (
-        (["data", "make", tmp_path / "notes.md", *sources], "notes.md' is not a folder"),
-        (["data", "make", "/proc/scenes", *sources, "--train", "1"], "was not written"),
-        (
-            ["explain", image, "--model", "hcformer_nano", "--model-args", "patch_size=0"],
-            "patch_size must be an integer",
-        ),
-    ):
-        assert message in fails(capsys, *arguments)
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.md"]
 
 
 def test_half_of_a_loop_is_told(tmp_path, capsys):

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 pytest.importorskip("mmengine")
-from helpers.configs import shipped
 from helpers.engine import ROOT, fails, make_images, write_config
 
 from hypvision.cli import main
@@ -84,25 +83,6 @@ def test_train_then_test(trained, tmp_path, capsys):
         and len(report["predictions"]) == 24
     )
     assert len(list((tmp_path / "painted").glob("*.png"))) == 24
-
-
-@pytest.mark.slow
-def test_tensorboard_logs(data, tmp_path):
-    config = write_config(tmp_path / "tensorboard.py", data, epochs=1)
-    text = config.read_text().replace("LocalVisBackend", "TensorboardVisBackend")
-    config.write_text(text)
-    assert main(["train", str(config), "--work-dir", str(tmp_path / "run")]) == 0
-    assert list((tmp_path / "run").glob("*/vis_data/events.out.tfevents.*"))
-
-
-@pytest.mark.slow
-def test_all_configs_load():
-    files = shipped()
-    assert files
-    for file in files:
-        config = load_config(file)
-        loader = config.get("train_dataloader") or config.test_dataloader  # some only test
-        assert config.model.type and loader.batch_size > 0
 
 
 @pytest.mark.parametrize(
@@ -257,17 +237,6 @@ def test_bad_configs(capsys, tmp_path, data):
     )
 
 
-def test_unknown_names(capsys, tmp_path, data):
-    work = ["--work-dir", tmp_path / "run"]
-    config = write_config(tmp_path / "unknown.py", data)
-    said = fails(
-        capsys, "train", config, *work, "--cfg-options", "model.backbone.model_name=hcformer_nanoo"
-    )
-    assert "hcformer_nano" in said and "model.backbone.model_name" in said
-    said = fails(capsys, "train", config, *work, "--cfg-options", "model.type=ImageClasifier")
-    assert "ImageClasifier" in said and "registry" in said
-
-
 def test_missing_data(capsys, tmp_path, data):
     config = write_config(tmp_path / "moved.py", data)
     run = tmp_path / "run"
@@ -307,37 +276,6 @@ def test_label_out_of_range(capsys, tmp_path, data):
     assert "has 3 classes, but the model predicts 2" in said and "'red'" in said
 
 
-def test_nan_loss(capsys, tmp_path, data):
-    config = write_config(tmp_path / "hot.py", data, epochs=3)
-    options = ["optim_wrapper.optimizer.type=SGD", "optim_wrapper.optimizer.lr=1e38"]
-    said = fails(capsys, "train", config, "--work-dir", tmp_path / "run", "--cfg-options", *options)
-    assert (
-        "loss became" in said
-        and "iteration 2" in said
-        and "No checkpoint without" in said
-        and "lr" in said
-    )
-    assert not list((tmp_path / "run").glob("*.pth"))
-
-
-@pytest.mark.slow
-def test_bad_checkpoints(capsys, trained, tmp_path):
-    config, checkpoint = trained
-    work = ["--work-dir", tmp_path]
-    assert "no checkpoint" in fails(capsys, "test", config, tmp_path / "none.pth", *work)
-    (tmp_path / "cut.pth").write_bytes(checkpoint.read_bytes()[:5000])
-    assert "cut.pth" in fails(capsys, "test", config, tmp_path / "cut.pth", *work)
-    other = ["--cfg-options", "model.backbone.model_name=test_vit2"]
-    assert "epoch_2.pth" in fails(capsys, "test", config, checkpoint, *work, *other)
-    other = ["--cfg-options", "model.backbone.model_name=hcformer_nano", f"load_from={checkpoint}"]
-    assert "epoch_2.pth" in fails(capsys, "train", config, *work, *other)
-    weights = torch.load(checkpoint, weights_only=False)["state_dict"]
-    torch.save(dict(state_dict=weights), tmp_path / "weights.pth")
-    assert "load_from" in fails(
-        capsys, "train", config, "--resume", tmp_path / "weights.pth", *work
-    )
-
-
 def test_errors_from_below():
     full = OSError(errno.ENOSPC, "No space left on device", "epoch_3.pth")
     assert "disk is full at 'epoch_3.pth'" in explain(full)
@@ -374,16 +312,3 @@ def test_check_data_looks_into_wrappers(tmp_path):
     inner["data_root"] = str(tmp_path / "gone")
     with pytest.raises(HypvisionError, match="gone'"):
         check_data(config)
-
-
-def test_the_layout_of_voc_is_told_in_words(tmp_path):
-    dataset = dict(
-        type="CheckedVOCDataset",
-        data_root=str(tmp_path),
-        ann_file="none.txt",
-        data_prefix=dict(sub_data_root=""),
-    )
-    with pytest.raises(
-        HypvisionError, match=r"none\.txt' of the val.*': the folders of the images.*list of names"
-    ):
-        check_data(dict(val_dataloader=dict(dataset=dataset)), ("val",))
