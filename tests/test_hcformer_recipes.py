@@ -50,11 +50,9 @@ def _imagenet(cfg: Config, found: dict[str, str]) -> dict[str, str]:
     warm_up, cosine = cfg.param_scheduler
     train, test = (cfg[f"{kind}_dataloader"].dataset.transform for kind in ("train", "test"))
     mix = cfg.model.mixup
-    assert (
-        cfg.auto_scale_lr == dict(base_batch_size=1024, enable=True)
-        and warm_up.by_epoch
-        and cosine.by_epoch
-    )
+    assert cfg.auto_scale_lr == dict(base_batch_size=1024, enable=True)
+    assert warm_up.by_epoch
+    assert cosine.by_epoch
     assert train.re_mode == "pixel" and train.is_training
     return {
         "batch": f"{found['batch']}, linear rule",

@@ -245,11 +245,9 @@ def _data(cfg: Config) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if train:
         if "pad_crop" in train:
-            assert (
-                train.get("color_jitter") is None
-                and not train.get("auto_augment")
-                and not train.get("re_prob")
-            )
+            assert train.get("color_jitter") is None
+            assert not train.get("auto_augment")
+            assert not train.get("re_prob")
             text = f"crops of {train.input_size} padded by {train.pad_crop}, mirrored"
             found["padding"] = {"constant": "zeros"}[train.pad_mode]
         elif train.get("auto_augment"):
@@ -346,10 +344,8 @@ def _model(cfg: Config) -> dict[str, Any]:
         found["entailment"] = f"{model.entail:g}"
         assert "preprocess" not in model.clip
         pixels = clip_models.meru().normalisation()
-        assert (
-            tuple(pixels["mean"]) == IMAGENET_DEFAULT_MEAN
-            and tuple(pixels["std"]) == IMAGENET_DEFAULT_STD
-        )
+        assert tuple(pixels["mean"]) == IMAGENET_DEFAULT_MEAN
+        assert tuple(pixels["std"]) == IMAGENET_DEFAULT_STD
         found["mean and deviation of pixels"] = "ImageNet's"
     if model.type == "RadialTuning":
         assert model.root == "text"

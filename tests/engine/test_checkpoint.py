@@ -261,14 +261,11 @@ def test_official_names_carry_their_sum(tmp_path, monkeypatch):
     monkeypatch.setattr(hypvision.checkpoints.sources, "download", fetch)
     CheckpointLoader.load_checkpoint("https://example.org/fpn_r50_20200101-0a1b2c3d.pth")
     CheckpointLoader.load_checkpoint("torchvision://resnet50")
-    assert (
-        fetched[0] == ("https://example.org/fpn_r50_20200101-0a1b2c3d.pth", "0a1b2c3d")
-        and len(fetched) >= 2
-    )
+    assert fetched[0] == ("https://example.org/fpn_r50_20200101-0a1b2c3d.pth", "0a1b2c3d")
+    assert len(fetched) >= 2
     url, prefix = fetched[-1]
-    assert url.startswith("https://download.pytorch.org/models/resnet50-") and url.endswith(
-        f"-{prefix}.pth"
-    )
+    assert url.startswith("https://download.pytorch.org/models/resnet50-")
+    assert url.endswith(f"-{prefix}.pth")
 
 
 def test_writing_is_atomic_and_is_what_mmengine_uses(tmp_path):
@@ -300,11 +297,9 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch, step):
         with pytest.raises(HypvisionError) as caught:
             save_checkpoint(resumable(3), str(tmp_path / target))
         message = str(caught.value)
-        assert (
-            "disk is full" in message
-            and f"{target}' was not written" in message
-            and "--resume" in message
-        )
+        assert "disk is full" in message
+        assert f"{target}' was not written" in message
+        assert "--resume" in message
         assert f"last complete checkpoint is '{tmp_path / last}'" in message
     assert sorted(file.name for file in tmp_path.iterdir()) == ["epoch_1.pth", "epoch_2.pth"]
     assert (tmp_path / "epoch_2.pth").read_bytes() == before

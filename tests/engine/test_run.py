@@ -32,14 +32,7 @@ def trained(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     config = write_config(folder / "trained.py", data, epochs=2)
     environment = dict(os.environ, OMP_NUM_THREADS="1")
-    command = [
-        sys.executable,
-        "tools/train.py",
-        str(config),
-        "--work-dir",
-        str(folder / "run"),
-        "--amp",
-    ]
+    command = f"{sys.executable} tools/train.py {config} --work-dir {folder / 'run'} --amp".split()
     command += ["--cfg-options", "train_dataloader.batch_size=6"]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=300, cwd=ROOT
@@ -55,33 +48,18 @@ def trained(data, tmp_path_factory):
 def test_train_then_test(trained, tmp_path, capsys):
     config, checkpoint = trained
     assert any(checkpoint.parent.glob("best_top1_epoch_*.pth"))
-    arguments = [
-        "--save",
-        tmp_path / "predictions.json",
-        "--show-dir",
-        tmp_path / "painted",
-        "--tta",
-    ]
+    arguments = (
+        f"--save {tmp_path / 'predictions.json'} --show-dir {tmp_path / 'painted'} --tta".split()
+    )
     capsys.readouterr()
     assert (
-        main(
-            [
-                "test",
-                str(config),
-                str(checkpoint),
-                "--work-dir",
-                str(tmp_path),
-                *map(str, arguments),
-            ]
-        )
+        main([*f"test {config} {checkpoint} --work-dir {tmp_path}".split(), *map(str, arguments)])
         == 0
     )
     metrics = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     report = json.loads((tmp_path / "predictions.json").read_text())
-    assert (
-        metrics["top1"] == pytest.approx(report["metrics"]["top1"], abs=1e-3)
-        and len(report["predictions"]) == 24
-    )
+    assert metrics["top1"] == pytest.approx(report["metrics"]["top1"], abs=1e-3)
+    assert len(report["predictions"]) == 24
     assert len(list((tmp_path / "painted").glob("*.png"))) == 24
 
 
@@ -139,9 +117,8 @@ def test_prepare_fits_the_config_to_a_cpu(monkeypatch):
     kind = "BFloat16OptimWrapper" if has_fast_bfloat16() else "OptimWrapper"
     assert config.optim_wrapper.type == kind and config.env_cfg.dist_cfg.backend == "gloo"
     assert config.work_dir == "work_dirs/hcformer-nano_4xb256-310e_in1k"
-    assert (
-        not config.train_dataloader.persistent_workers and config.val_dataloader.persistent_workers
-    )
+    assert not config.train_dataloader.persistent_workers
+    assert config.val_dataloader.persistent_workers
     again = prepare(config.copy())
     assert sorted(hook.type for hook in again.custom_hooks) == sorted(
         hook.type for hook in config.custom_hooks
@@ -192,10 +169,8 @@ def test_options_of_test_reach_the_parts_of_segmentation_and_detection(tmp_path)
         engine._write_predictions(config, tmp_path / "maps.json")
     engine._write_report(config, tmp_path / "report", "x.pth")
     assert config.test_evaluator[1].output_dir == str(tmp_path / "report/label_maps")
-    assert (
-        config.test_evaluator[2].type == "SegmentationReport"
-        and config.custom_hooks[-1].type == "ReportHook"
-    )
+    assert config.test_evaluator[2].type == "SegmentationReport"
+    assert config.custom_hooks[-1].type == "ReportHook"
     engine._show(config, tmp_path / "painted")
     assert config.custom_hooks[-1] == dict(
         type="ResultPainterHook", out_dir=str(tmp_path / "painted")
@@ -242,12 +217,7 @@ def test_missing_data(capsys, tmp_path, data):
     run = tmp_path / "run"
     said = fails(
         capsys,
-        "train",
-        config,
-        "--work-dir",
-        run,
-        "--cfg-options",
-        f"data_root={tmp_path / 'nowhere'}",
+        *f"train {config} --work-dir {run} --cfg-options data_root={tmp_path / 'nowhere'}".split(),
     )
     assert "nowhere/train' does not exist" in said and "docs/data.md" in said
     assert not run.exists()  # told before anything was begun
@@ -266,12 +236,9 @@ def test_label_out_of_range(capsys, tmp_path, data):
     config = write_config(tmp_path / "few.py", data)
     said = fails(
         capsys,
-        "train",
-        config,
-        "--work-dir",
-        tmp_path,
-        "--cfg-options",
-        "model.backbone.num_classes=2",
+        *(
+            f"train {config} --work-dir {tmp_path} --cfg-options model.backbone.num_classes=2"
+        ).split(),
     )
     assert "has 3 classes, but the model predicts 2" in said and "'red'" in said
 

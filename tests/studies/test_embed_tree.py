@@ -43,15 +43,12 @@ def test_the_command_writes_a_table_and_an_image(page, tmp_path, capsys):
         for line in text.splitlines()
         if line.startswith("| ") and "hypvision" in line or "geoopt" in line
     ]
-    assert (
-        text.startswith("before")
-        and text.endswith("after\n")
-        and "old" not in text
-        and "13 nodes" in text
-    )
-    assert (
-        len([row for row in rows if row.startswith("|")]) == 4 and "Euclidean plane, Adam" in text
-    )
+    assert text.startswith("before")
+    assert text.endswith("after\n")
+    assert "old" not in text
+    assert "13 nodes" in text
+    assert len([row for row in rows if row.startswith("|")]) == 4
+    assert "Euclidean plane, Adam" in text
     assert rows[-1] in capsys.readouterr().out
     assert Image.open(image).width > 1000
 

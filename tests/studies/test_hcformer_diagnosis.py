@@ -58,10 +58,8 @@ def test_a_segmenter(monkeypatch, data, tmp_path, capsys):
     assert tool(monkeypatch, config, "--images", 1, *where) == 0
     for both, first in zip(found["purity"], json.loads(path.read_text())["purity"]):
         of_both, of_first = (row["purity"] - row["grid"] for row in (both, first))
-        assert (
-            both["error"] == pytest.approx(abs(of_both - of_first), abs=1e-6)
-            and "error" not in first
-        )
+        assert both["error"] == pytest.approx(abs(of_both - of_first), abs=1e-6)
+        assert "error" not in first
 
     path.unlink()
     for option, why in (
@@ -71,10 +69,8 @@ def test_a_segmenter(monkeypatch, data, tmp_path, capsys):
         ("--images", "at least 1"),
     ):
         value = {"--draw": [tmp_path / "no.png"], "--images": [0]}.get(option, [])
-        assert (
-            tool(monkeypatch, config, option, *value, *where) == 2
-            and why in capsys.readouterr().err
-        )
+        assert tool(monkeypatch, config, option, *value, *where) == 2
+        assert why in capsys.readouterr().err
     assert not path.exists()
 
 
@@ -122,10 +118,8 @@ def test_parameters_are_away_for_a_while():
     with pytest.raises(KeyError), module["without"](blocks, module["ASSIGNMENT"]):
         assignment = network.forward_assignments(torch.randn(1, 3, 32, 32))[0].assignment
         assert assignment.patch.std() < 1e-6 and assignment.window.std() < 1e-6
-        assert (
-            blocks[0].mixer.locality.sum() == 0
-            and network.stages[1].blocks[0].mixer.locality.min() == 1
-        )
+        assert blocks[0].mixer.locality.sum() == 0
+        assert network.stages[1].blocks[0].mixer.locality.min() == 1
         raise KeyError
     assert all(torch.equal(p, before[name]) for name, p in network.named_parameters())
 

@@ -90,12 +90,7 @@ def test_the_tool_measures_a_checkpoint(tool, monkeypatch, tmp_path, capsys):
 
     def call(*outliers):
         words = [
-            "robustness.py",
-            ROOT / SMALL,
-            tmp_path / "w.pth",
-            "--images",
-            6,
-            "--outliers",
+            *f"robustness.py {ROOT / SMALL} {tmp_path / 'w.pth'} --images 6 --outliers".split(),
             *outliers,
         ]
         monkeypatch.setattr(sys, "argv", [*map(str, words), "--cfg-options", *options])

@@ -70,9 +70,8 @@ def test_the_papers_own_numbers_hold():
     ]
     for figure, count in (("fig3", 3), ("fig4", 4)):
         claims = claims_of(figure, rows)
-        assert len(claims) == count and all(claim.confirmed for claim in claims), list(
-            map(str, claims)
-        )
+        assert len(claims) == count, list(map(str, claims))
+        assert all(claim.confirmed for claim in claims), list(map(str, claims))
         assert claims[-1].ours.endswith("difference 0.000 ± 0.000")
 
 
@@ -109,10 +108,8 @@ def test_skewed_frequencies_have_twice_alpha_less_one():
     assert "2(alpha - 1)" in claim.statement and claim.confirmed
     assert claim.ours == claim.paper == "off by -0.06 to +0.29"
     flat = [r | {"loss": 5 / r["m"]} for r in rows]  # 1 at every alpha: short of 1.5 and of 2
-    assert (
-        claims_of("fig6", flat)[-1].confirmed is False
-        and claims_of("fig6", flat)[-1].ours == "off by -1.00 to -0.50"
-    )
+    assert claims_of("fig6", flat)[-1].confirmed is False
+    assert claims_of("fig6", flat)[-1].ours == "off by -1.00 to -0.50"
 
 
 def test_figure_7_is_read_at_the_scanned_width_and_over_replicates():
@@ -124,10 +121,8 @@ def test_figure_7_is_read_at_the_scanned_width_and_over_replicates():
         for point in experiment("fig7").points
     ]  # fmt: skip
     claims = claims_of("fig7", rows)
-    assert (
-        claims[0].ours == f"m = 63: {6.25 / 63:.2f} to {12.5 / 63:.2f}, 8 of 8 steps up"
-        and claims[0].confirmed
-    )
+    assert claims[0].ours == f"m = 63: {6.25 / 63:.2f} to {12.5 / 63:.2f}, 8 of 8 steps up"
+    assert claims[0].confirmed
 
 
 def head(m, overlap, norm):

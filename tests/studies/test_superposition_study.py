@@ -49,14 +49,12 @@ def test_quick(tmp_path, capsys):
     assert status == 0 and "10 of 10 points" in out and "shortened: n 200" in out
     assert len(re.findall("^(confirmed|refuted|open): growth", out, re.MULTILINE)) == 1
     assert "\nopen: the loss falls faster" in out  # of models that have learned nothing yet
-    assert (
-        len(rows(tmp_path / "quick.csv")) == 10 and len(rows(tmp_path / "quick_exponents.csv")) == 2
-    )
+    assert len(rows(tmp_path / "quick.csv")) == 10
+    assert len(rows(tmp_path / "quick_exponents.csv")) == 2
     line = rows(tmp_path / "quick_exponents.csv")[0]
     assert float(line["error_fit"]) > 0 and line["error_seeds"] == "" and line["points"] == "5"
-    assert (tmp_path / "quick.png").read_bytes()[:4] == b"\x89PNG" and (
-        tmp_path / "quick.pdf"
-    ).read_bytes()[:4] == b"%PDF"
+    assert (tmp_path / "quick.png").read_bytes()[:4] == b"\x89PNG"
+    assert (tmp_path / "quick.pdf").read_bytes()[:4] == b"%PDF"
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "points").iterdir()}
     assert len(before) == 20
     assert call(capsys, "quick", "--out", tmp_path, *SHORT)[0] == 0
@@ -88,25 +86,20 @@ def test_results_whose_weights_are_gone_are_drawn_without_them(tmp_path, capsys)
     (tmp_path / "fig6.png").unlink()
     status, out, err = call(capsys, *words)
     assert status == 0 and (tmp_path / "fig6.png").exists() and "1/m" in out
-    assert (
-        "fig6: a panel is empty. There are no weights of power-a1.0000" in err and "-m8.json" in err
-    )
+    assert "fig6: a panel is empty. There are no weights of power-a1.0000" in err
+    assert "-m8.json" in err
 
 
 def test_several_figures_are_checked_before_the_first_is_trained(tmp_path, capsys):
     status, out, err = call(capsys, "quick", "fig44", "--out", tmp_path, *SHORT)
-    assert (
-        status == 2
-        and "no figure 'fig44'" in err
-        and not list(tmp_path.glob("points/*"))
-        and not out
-    )
+    assert status == 2
+    assert "no figure 'fig44'" in err
+    assert not list(tmp_path.glob("points/*"))
+    assert not out
     status, _, err = call(capsys, "quick", "fig4", "--out", tmp_path, "--device", "cpu")
-    assert (
-        status == 2
-        and "quick and fig4 are of different grids" in err
-        and not list(tmp_path.glob("points/*"))
-    )
+    assert status == 2
+    assert "quick and fig4 are of different grids" in err
+    assert not list(tmp_path.glob("points/*"))
 
 
 @pytest.mark.drawn
@@ -120,10 +113,8 @@ def test_figure_8(tmp_path, capsys, drawn_once):
     assert (
         status == 0 and "The overlaps are the paper's" in out and (tmp_path / "fig8.pdf").exists()
     ), err
-    assert (
-        "\nconfirmed: the losses of language models" in out
-        and "paper: 0.91 ± 0.04; here: 0.90 ± 0.00" in out
-    )
+    assert "\nconfirmed: the losses of language models" in out
+    assert "paper: 0.91 ± 0.04; here: 0.90 ± 0.00" in out
     save_file({"lm_head.weight": torch.randn(50, 8)}, tmp_path / "head.safetensors")
     heads = ["scaling", "heads", str(tmp_path / "head.safetensors"), "--out", str(tmp_path)]
     assert hypvision(heads) == 0

@@ -238,11 +238,9 @@ def test_checkpoints_with_a_log_need_no_mmengine(tmp_path, official, monkeypatch
         convert_file("hcformer", tmp_path / "in.pth", tmp_path / "out.pth").model == "hcformer_nano"
     )
     log = read_file(tmp_path / "in.pth")["message_hub"]["loss"]
-    assert (
-        isinstance(log, LogHistory)
-        and log.log_history.tolist() == [1.5, 2.5]
-        and log.max_length == 7
-    )
+    assert isinstance(log, LogHistory)
+    assert log.log_history.tolist() == [1.5, 2.5]
+    assert log.max_length == 7
 
 
 def test_command_line(tmp_path, official, capsys):
@@ -252,10 +250,8 @@ def test_command_line(tmp_path, official, capsys):
 
     source = save(official, tmp_path / "in.pth")
     code, printed = call(source, tmp_path / "out.safetensors")
-    assert (
-        code == 0
-        and 'timm.create_model("hcformer_nano", num_classes=7, checkpoint_path=' in printed.out
-    )
+    assert code == 0
+    assert 'timm.create_model("hcformer_nano", num_classes=7, checkpoint_path=' in printed.out
     code, printed = call(tmp_path / "out.safetensors", tmp_path / "back.pth", "--to-official")
     assert code == 0 and "hcformer_nano: wrote" in printed.out and "Use:" not in printed.out
     code, printed = call(tmp_path / "none.pth", tmp_path / "out.pth")

@@ -44,11 +44,9 @@ def test_function_takes_any_image_and_any_classes(photos):
     model = build()
     array = random_image(40, 50).permute(1, 2, 0).numpy().astype(np.uint8)
     found = segment(array, ["cat", "dog"], model)
-    assert (
-        found.labels.shape == (40, 50)
-        and found.classes == ("cat", "dog")
-        and set(np.unique(found.labels)) <= {0, 1}
-    )
+    assert found.labels.shape == (40, 50)
+    assert found.classes == ("cat", "dog")
+    assert set(np.unique(found.labels)) <= {0, 1}
     drawn = draw_segmentation(found.image, found.labels, found.classes)
     assert drawn.size[1] > 40
     assert draw_segmentation(found.image, found.labels, found.classes, legend=False).size == (
@@ -90,9 +88,8 @@ def test_images_are_seen_as_they_are_shown(tmp_path):
     exif[0x0112] = 6  # to be turned by 90 degrees
     Image.fromarray(grey).save(tmp_path / "turned.png", exif=exif)
     turned = segment(tmp_path / "turned.png", ["cat"], model)
-    assert turned.labels.shape == (32, 48) and np.array_equal(
-        np.array(turned.image)[..., 0], np.rot90(grey, -1)
-    )
+    assert turned.labels.shape == (32, 48)
+    assert np.array_equal(np.array(turned.image)[..., 0], np.rot90(grey, -1))
     for mode in ("RGBA", "CMYK", "P", "LA", "1"):
         assert segment(Image.fromarray(grey).convert(mode), ["cat"], model).image.mode == "RGB"
     Image.fromarray(grey.astype(np.float32)).save(tmp_path / "float.tif")
@@ -175,14 +172,7 @@ def test_video(photos, tmp_path):
     arguments = [
         "--classes",
         "fruit, bird",
-        "--clip",
-        "emoji-t8",
-        "--every",
-        "2",
-        "--out",
-        out,
-        "--device",
-        "cpu",
+        *f"--clip emoji-t8 --every 2 --out {out} --device cpu".split(),
     ]
     assert main(["clip", "segment", str(tmp_path / "a.mp4"), *arguments]) == 0
     reader = cv2.VideoCapture(str(tmp_path / "out/a_overlay.mp4"))
@@ -255,10 +245,8 @@ def test_trained_weights_come_back(tmp_path, capsys, photos):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 def test_a_device_that_is_not_there_is_told(photos, capsys):
     arguments = ["--classes", "fruit", "--clip", "emoji-t8", "--device", "cuda"]
-    assert (
-        main(["clip", "segment", str(photos), *arguments]) == 2
-        and "finds no GPU" in capsys.readouterr().err
-    )
+    assert main(["clip", "segment", str(photos), *arguments]) == 2
+    assert "finds no GPU" in capsys.readouterr().err
 
 
 def test_offline_is_told(monkeypatch):
@@ -306,15 +294,13 @@ def test_models_by_name(tmp_path):
         "head.bias": torch.ones(())
     }
     beside = expand_tokens(trim_tokens(within, used, "clip."))
-    assert beside.keys() == within.keys() and torch.equal(
-        beside["clip.token_embedding.weight"], full
-    )
+    assert beside.keys() == within.keys()
+    assert torch.equal(beside["clip.token_embedding.weight"], full)
     assert torch.equal(full[used], model.token_embedding.weight[used]) and full[6].abs().sum() == 0
     path = tmp_path / "clip.safetensors"
     write_weights(trimmed, path, "float32", {})
-    assert path.stat().st_size < 10e6 and torch.equal(
-        create_clip("emoji-t8", path).model.token_embedding.weight, full
-    )
+    assert path.stat().st_size < 10e6
+    assert torch.equal(create_clip("emoji-t8", path).model.token_embedding.weight, full)
     write_weights(trimmed, path, "int8", {})
     stored = create_clip("emoji-t8", path).model.token_embedding.weight
     assert path.stat().st_size < 4e6 and (stored - full).abs().max() <= full.abs().max() / 250
@@ -332,9 +318,8 @@ def test_radius_is_twice_the_norm_whatever_the_curvature():
         n = z.norm(dim=-1, keepdim=True)
         point = torch.tanh(root * n) * z / (root * n)
         expected = 2 / root * torch.atanh(root * point.norm(dim=-1))
-        assert torch.allclose(hyperbolic_radius(z, c), expected) and torch.allclose(
-            expected, 2 * n[:, 0]
-        )
+        assert torch.allclose(hyperbolic_radius(z, c), expected)
+        assert torch.allclose(expected, 2 * n[:, 0])
         assert torch.allclose(hyperbolic_radius(point, c, input="ball"), expected)
         assert torch.allclose(hyperbolic_radius(z, c, "half"), n[:, 0])
     with pytest.raises(HypvisionError, match="not inside the ball"):
@@ -352,10 +337,8 @@ def test_sweep_and_penalty():
     before = text_radii(bundle, ["fruit", "bird"])
     assert before.shape == (2,)
     found = scale_sweep(bundle, ["fruit", "bird"], [0.5, 1.0, 2.0])
-    assert (
-        found[1.0] == pytest.approx(float(before.mean()), rel=1e-5)
-        and len(set(found.values())) == 3
-    )
+    assert found[1.0] == pytest.approx(float(before.mean()), rel=1e-5)
+    assert len(set(found.values())) == 3
     assert torch.allclose(text_radii(bundle, ["fruit", "bird"]), before)
     z = torch.randn(4, 8, requires_grad=True)
     radius_penalty(z, 1.0).backward()
@@ -368,16 +351,7 @@ def test_radius_command(tmp_path, photos, capsys):
         for parameter in adapters.trainable_parameters(model):
             parameter.mul_(0.9)
     adapter = adapters.save(model, tmp_path / "a.safetensors")
-    arguments = [
-        "--clip",
-        "emoji-t8",
-        "--classes",
-        "voc20",
-        "--adapter",
-        str(adapter),
-        "--images",
-        str(photos),
-    ]
+    arguments = f"--clip emoji-t8 --classes voc20 --adapter {adapter} --images {photos}".split()
     assert (
         main(["clip", "radius", *arguments, "--sweep", "0.9", "1", "--out", str(tmp_path / "out")])
         == 0
