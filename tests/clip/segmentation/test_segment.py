@@ -25,7 +25,6 @@ from hypvision.clip.radius import (
 )
 from hypvision.data.emoji_scenes import EmojiScenes
 from hypvision.io.errors import HypvisionError
-from hypvision.io.images import find_images
 from hypvision.viz.overlay import draw_segmentation
 
 SHIPPED = "zoo:emoji-t8.scenes"
@@ -73,28 +72,6 @@ def test_function_takes_any_image_and_any_classes(photos):
     ):
         with pytest.raises(HypvisionError, match=match):
             segment(*arguments, model)
-
-
-def test_images_are_seen_as_they_are_shown(tmp_path):
-    """16 bits keep their shades; a camera's note on the orientation is followed; alpha, grey and
-    CMYK are RGB."""
-    grey = np.linspace(0, 255, 48 * 32).reshape(48, 32).astype(np.uint8)
-    Image.fromarray(grey).save(tmp_path / "8.png")
-    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "16.png")
-    model = build()
-    seen = {name: segment(tmp_path / f"{name}.png", ["cat"], model).image for name in ("8", "16")}
-    assert np.array_equal(np.array(seen["8"]), np.array(seen["16"])) and seen["16"].mode == "RGB"
-    exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned by 90 degrees
-    Image.fromarray(grey).save(tmp_path / "turned.png", exif=exif)
-    turned = segment(tmp_path / "turned.png", ["cat"], model)
-    assert turned.labels.shape == (32, 48)
-    assert np.array_equal(np.array(turned.image)[..., 0], np.rot90(grey, -1))
-    for mode in ("RGBA", "CMYK", "P", "LA", "1"):
-        assert segment(Image.fromarray(grey).convert(mode), ["cat"], model).image.mode == "RGB"
-    Image.fromarray(grey.astype(np.float32)).save(tmp_path / "float.tif")
-    with pytest.raises(HypvisionError, match="mode F, whose white and black are not known"):
-        segment(tmp_path / "float.tif", ["cat"], model)
 
 
 def test_shipped_clip_has_learned_something():
@@ -242,13 +219,6 @@ def test_trained_weights_come_back(tmp_path, capsys, photos):
             segment(photos / "0.png", names, again, **options)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
-def test_a_device_that_is_not_there_is_told(photos, capsys):
-    arguments = ["--classes", "fruit", "--clip", "emoji-t8", "--device", "cuda"]
-    assert main(["clip", "segment", str(photos), *arguments]) == 2
-    assert "finds no GPU" in capsys.readouterr().err
-
-
 def test_offline_is_told(monkeypatch):
     import open_clip
 
@@ -394,14 +364,6 @@ def test_radius_command(tmp_path, photos, capsys):
             == 2
         )
         assert match in capsys.readouterr().err
-
-
-def test_a_folder_of_folders_has_the_images_below(tmp_path):
-    (tmp_path / "cat").mkdir()
-    with pytest.raises(HypvisionError, match="Give another folder"):
-        find_images([tmp_path])
-    Image.new("RGB", (8, 8)).save(tmp_path / "cat/0.png")
-    assert find_images([tmp_path]) == [tmp_path / "cat/0.png"]
 
 
 def test_damaged_tables_of_words_are_refused():
