@@ -25,7 +25,7 @@ def launch(config, work_dir):
         OMP_NUM_THREADS="1",
         CUDA_VISIBLE_DEVICES="",
     )
-    command = f"bash {ROOT / 'tools' / 'dist_train.sh'} {config} 2 --work-dir {work_dir}".split()
+    command = ["bash", "tools/dist_train.sh", config, "2", "--work-dir", work_dir]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=400, cwd=ROOT
     )

@@ -32,7 +32,7 @@ def trained(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     config = write_config(folder / "trained.py", data, epochs=2)
     environment = dict(os.environ, OMP_NUM_THREADS="1")
-    command = f"{sys.executable} tools/train.py {config} --work-dir {folder / 'run'} --amp".split()
+    command = [sys.executable, "tools/train.py", config, "--work-dir", folder / "run", "--amp"]
     command += ["--cfg-options", "train_dataloader.batch_size=6"]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=300, cwd=ROOT
