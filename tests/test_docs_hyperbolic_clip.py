@@ -214,6 +214,5 @@ def test_shards_are_written_and_read(place):
 
 def test_the_pictures_are_small():
     names = re.findall(r"^!\[.*\]\((\S+)\)$", PAGE, flags=re.M)
-    assert len(names) == 2 and all(
-        (ROOT / "docs" / name).stat().st_size < 250_000 for name in names
-    )
+    assert len(names) == 2
+    assert all((ROOT / "docs" / name).stat().st_size < 250_000 for name in names)

@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("mmengine")
 pytest.importorskip("webdataset")
 from mmengine.optim import build_optim_wrapper
-from mmengine.registry import DATASETS, MODELS, PARAM_SCHEDULERS
+from mmengine.registry import MODELS, PARAM_SCHEDULERS
 from PIL import Image
 
 from hypvision.clip.models import ARCHITECTURES
@@ -24,8 +24,6 @@ ROOT = Path(__file__).parents[1] / "configs/hyperbolic-clip"
 RECIPES = sorted(path.stem for path in ROOT.glob("*-vit-*.py"))
 WIDTHS = {"s": (384, 12), "b": (768, 12), "l": (1024, 16)}  # with the heads
 DEPTHS = {"s": 12, "b": 12, "l": 24}
-# Batch, steps, kind of data
-TRAININGS = {"redcaps": (2048, 120_000), "grit": (768, 500_000)}
 
 
 @pytest.fixture(scope="module")
@@ -50,50 +48,25 @@ def test_every_model_has_a_recipe():
     assert models == {*expected, "phyclip-vit-l"}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if "-vit-s" in n else [pytest.mark.slow]) for n in RECIPES]
-)
-def test_numbers_of_the_recipes(name, folder):
+@pytest.mark.parametrize("name", [name for name in RECIPES if "-vit-s" in name])
+def test_networks_of_the_recipes(name):
+    """What the table in their README, which test_recipes.py compares, does not say."""
     config = load_config(ROOT / f"{name}.py")
     import_extensions(config)
-    model, gpus, data = name.split("_")
+    model, _, data = name.split("_")
     family, _, size = model.split("-")
-    batch, steps = TRAININGS[data]
-    loader = config.train_dataloader
-    assert (
-        int(gpus.partition("x")[0]) * loader.batch_size == batch
-        and config.train_cfg.max_iters == steps
-    )
-    assert f"-{steps // 1000}k" in gpus
     boxes = dict(hycoclip=True, uncha=5, phyclip=True)
+    loader = config.train_dataloader
     assert loader.dataset.get("boxes", False) == boxes.get(family, False)
     assert loader.dataset.get("subreddits", 0.0) == (0.5 if data == "redcaps" else 0.0)
-    crop = DATASETS.build(
-        dict(type="CaptionFolder", root=str(folder), transform=loader.dataset.transform)
-    )
-    steps_of_crop = [type(step).__name__ for step in crop.transform.transforms]
-    assert (
-        steps_of_crop[0].startswith("RandomResizedCrop")
-        and "RandomHorizontalFlip" not in steps_of_crop
-    )
-    uncha = family == "uncha"
-    assert len(steps_of_crop) == 2 + uncha and ("RandomGrayscale" in steps_of_crop) == uncha
-    assert tuple(crop.transform.transforms[0].scale) == (0.8 if uncha else 0.5, 1.0)
-    assert crop[0]["inputs"].shape == (3, 224, 224) and crop[0]["inputs"].dtype == torch.uint8
-    optimizer = config.optim_wrapper.optimizer
-    assert (optimizer.type, optimizer.lr, tuple(optimizer.betas), optimizer.weight_decay) == (
-        "AdamW", 5e-4, (0.9, 0.98), 0.2,
-    )  # fmt: skip
-    assert config.model.entail == 0.2
+    assert loader.dataset.transform.input_size == 224
     with torch.device("meta"):
         clip = MODELS.build(config.model).clip
     spaces = dict(clip=Sphere, phyclip=HyperboloidProduct)
     assert isinstance(space_of(clip), spaces.get(family, Hyperboloid))
-    assert clip.visual.trunk.embed_dim == WIDTHS[size][0] and clip.text_projection.shape == (
-        512,
-        512,
-    )
-    assert clip.visual.trunk.blocks[0].attn.num_heads == WIDTHS[size][1]
+    width, heads = WIDTHS[size]
+    assert clip.visual.trunk.embed_dim == width and clip.text_projection.shape == (512, 512)
+    assert clip.visual.trunk.blocks[0].attn.num_heads == heads
     assert len(clip.visual.trunk.blocks) == DEPTHS[size] and len(clip.transformer.resblocks) == 12
 
 

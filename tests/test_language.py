@@ -3,8 +3,6 @@ turns class names into sentences says them."""
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -23,7 +21,6 @@ from mmengine.config import Config
 
 from hypvision.app.answers import Answers
 from hypvision.checkpoints.language import KEY, Language, language_of, written
-from hypvision.checkpoints.read import read_file
 from hypvision.cli import main
 from hypvision.clip.models import create_clip
 from hypvision.clip.prompting import build_host
@@ -31,7 +28,6 @@ from hypvision.clip.radius import text_radii
 from hypvision.clip.segmentation.segment import segment
 from hypvision.clip.tokenizer import Tokenizer
 from hypvision.data.chains import write_chains
-from hypvision.engine.config import load_config
 from hypvision.engine.hooks import take_templates
 from hypvision.engine.run import test as measure
 from hypvision.engine.run import train
@@ -208,24 +204,3 @@ def test_a_config_with_other_sentences_is_told(caplog):
     radial = dict(type="RadialTuning")
     take_templates(radial, content)
     assert "templates" not in radial
-
-
-@pytest.mark.parametrize(
-    "given",
-    [None, [], {}, dict(templates="a {}"), dict(templates=["no place"]), dict(templates=[1]),
-     dict(templates=["{0} {}"])],
-)  # fmt: skip
-def test_other_things_under_the_key_are_none(given):
-    assert language_of(dict(meta={KEY: given})) == Language()
-    assert language_of({}) == Language()
-
-
-def test_what_is_written_is_read(tmp_path):
-    found = Language((PECULIAR,), WORDS)
-    torch.save(dict(meta={KEY: written(found)}, state_dict={}), tmp_path / "a.pth")
-    assert language_of(read_file(tmp_path / "a.pth")) == found
-    assert json.loads(json.dumps(written(found)))["words"] == list(WORDS)
-
-
-def test_configs_of_the_entries_say_other_sentences():
-    assert load_config(CONTRAST).model.get("templates") is None

@@ -141,9 +141,8 @@ def test_class_folders(tmp_path):
         runner = run(block, tmp_path / "data", tmp_path, **small("classifier"))
         assert runner.message_hub.get_scalar("val/top1").current() >= 0
         assert runner.val_dataloader.dataset.metainfo["classes"] == CLASSES
-    assert (loaded.img_size // loaded.patch_size, loaded.locality) == (16, 2) and "Muon" in str(
-        runner.optim_wrapper
-    )
+    assert (loaded.img_size // loaded.patch_size, loaded.locality) == (16, 2)
+    assert "Muon" in str(runner.optim_wrapper)
 
 
 @pytest.mark.slow
@@ -163,9 +162,8 @@ def test_few_photos(tmp_path):
         )
     assert loaded.param_scheduler[-1].end == loaded.train_cfg.max_epochs
     assert runner.model.backbone.conv_stem.weight.requires_grad is False
-    assert (tmp_path / "work/probe.pth").is_file() and runner.message_hub.get_info(
-        "probe_accuracy"
-    ) > 25
+    assert (tmp_path / "work/probe.pth").is_file()
+    assert runner.message_hub.get_info("probe_accuracy") > 25
     assert runner.message_hub.get_scalar("val/top1").current() >= 0
 
 
@@ -185,9 +183,8 @@ def test_new_heads_start_small(tmp_path, section):
             for name, p in model.named_parameters()
             if name.split(".")[-2] in last
         }
-        assert (
-            found and max(value for name, value in found.items() if name.endswith("weight")) < 0.011
-        )
+        assert found
+        assert max(value for name, value in found.items() if name.endswith("weight")) < 0.011
 
 
 @pytest.mark.slow
@@ -250,9 +247,8 @@ def test_clip_on_class_folders(tmp_path, monkeypatch):
     config.train_dataloader.batch_size = 4
     config.train_cfg.max_epochs = 1
     runner = train(config, tmp_path / "work")
-    assert (
-        runner.iter == 1 and runner.message_hub.get_scalar("train/loss").current() > 0
-    )  # seven images, four a batch
+    assert runner.iter == 1
+    assert runner.message_hub.get_scalar("train/loss").current() > 0  # seven images, four a batch
     assert runner.model.class_weights().tolist() == pytest.approx([7 / 4, 7 / 8, 7 / 8, 7 / 8])
     assert type(runner.train_dataloader.sampler).__name__ == "BalancedSampler"
 
@@ -277,9 +273,8 @@ def test_boxes_alone(tmp_path, number, other):
 def test_boxes_of_voc(tmp_path):
     runner = run(*blocks("Boxes: VOC's XML"), voc(tmp_path / "data"), tmp_path, **small("two"))
     assert runner.message_hub.get_scalar("val/coco/bbox_mAP").current() >= 0
-    assert len(runner.train_dataloader.dataset) == 4 and len(
-        runner.train_dataloader.dataset[0]["data_samples"].gt_instances
-    )
+    assert len(runner.train_dataloader.dataset) == 4
+    assert len(runner.train_dataloader.dataset[0]["data_samples"].gt_instances)
 
 
 @pytest.mark.slow
@@ -331,10 +326,8 @@ def test_nothing_detected_is_a_precision_of_zero(tmp_path, caplog):
     metric.dataset_meta = dict(classes=CLASSES)
     nothing = dict(img_id=0, bboxes=np.zeros((0, 4)), scores=np.zeros(0), labels=np.zeros(0, int))
     assert metric.compute_metrics([({}, nothing)])["bbox_mAP"] == 0
-    assert (
-        "Nothing was detected in the 2 images of" in caplog.text
-        and "whole dataset is empty" not in caplog.text
-    )
+    assert "Nothing was detected in the 2 images of" in caplog.text
+    assert "whole dataset is empty" not in caplog.text
 
 
 def test_objects_of_no_class_are_named(tmp_path):
@@ -369,10 +362,8 @@ def test_data_root_of_a_config_moves_what_its_bases_have(tmp_path):
         'dict(dataset=dict(root="mine/x"))\n'
     )
     config = load_config(child)
-    assert (
-        config.val_dataloader.dataset.root == "mine/x"
-        and config.train_dataloader.dataset.root == "mine/train"
-    )
+    assert config.val_dataloader.dataset.root == "mine/x"
+    assert config.train_dataloader.dataset.root == "mine/train"
     assert load_config(child, {"data_root": "new"}).test_dataloader.dataset.root == "new/val"
 
 

@@ -16,7 +16,6 @@ from mmengine.registry import MODELS, init_default_scope
 from hypvision.cli import _command, main, parser_of
 from hypvision.engine.config import load_config, parse_options
 from hypvision.engine.extensions import import_extensions
-from hypvision.engine.run import train
 from hypvision.io.shipped import find_config
 
 ROOT = Path(__file__).parents[1]
@@ -191,21 +190,3 @@ def _config(command, **options):
     words = shlex.split(command)[1:]
     args = parser_of("train").parse_args(words[1:])
     return load_config(find_config(args.config), parse_options(args.cfg_options) | options)
-
-
-IMAGES = [command for command in CHANGED if re.search(r"cifar10|imagenet|in1k", command)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", IMAGES)
-def test_changed_configs_take_a_step(command, data, tmp_path):  # noqa: F811
-    config = _config(command)
-    path = tmp_path / Path(config.filename).name
-    config.dump(path)
-    config = shrink(path, path.stem, data)
-    config.model.backbone.pretrained = False
-    if "himapper" in command:
-        config.model.backbone.img_size = config.val_dataloader.dataset.transform.input_size = 64
-    config.val_dataloader.update(num_workers=0, persistent_workers=False)
-    runner = train(config, tmp_path / "work")
-    assert runner.iter == 1 and runner.message_hub.get_scalar("train/loss").current() > 0

@@ -32,17 +32,8 @@ def test_the_api_lists_every_package_that_has_public_names():
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path):
     pytest.importorskip("furo", reason="the extra 'docs' is not installed")
-    command = [
-        sys.executable,
-        "-m",
-        "sphinx",
-        "--fail-on-warning",
-        "--quiet",
-        "-b",
-        "html",
-        "-c",
-        "docs",
-    ]
+    sphinx = [sys.executable, "-m", "sphinx"]
+    command = [*sphinx, "--fail-on-warning", "--quiet", "-b", "html", "-c", "docs"]
     options = [
         "-d",
         str(tmp_path / "doctrees"),

@@ -22,7 +22,6 @@ from hypvision.inference.predictors import Request, load_predictor
 from hypvision.inference.running import predict
 from hypvision.io.errors import HypvisionError
 from hypvision.tasks.publishing import _templates_of
-from hypvision.zoo.export_clip import clip_tower
 
 RECORDS = builtin_index().select(task="zero-shot")
 NAMES = ("fruit", "cat face")
@@ -154,10 +153,6 @@ def test_clip_segment_without_words_takes_those_of_the_record(tmp_path, capsys):
     command = ["clip", "segment", str(tmp_path / "photo.png"), "--clip", "emoji-t8"]
     assert main([*command, "--out", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / "photo_labels.png").is_file()
-
-
-def test_an_exported_text_tower_says_the_sentences(emoji):
-    assert clip_tower(emoji, "text")[2]["templates"] == ["a photo of a {}"]
 
 
 def test_a_published_clip_keeps_the_sentences_of_its_record():

@@ -26,10 +26,8 @@ def test_classes_and_clusters(answers, pictures):
     photo = str(pictures / "object.png")
     scores, drawings = answers.classify(photo, " hcformer_nano.cifar10 ")
     [found] = hypvision.predict(photo, "hcformer_nano.cifar10")
-    assert (
-        scores == {item["name"]: item["score"] for item in found.result.annotations()}
-        and len(scores) == 5
-    )
+    assert scores == {item["name"]: item["score"] for item in found.result.annotations()}
+    assert len(scores) == 5
     assert [kind for _, kind in drawings] == ["clusters", "regions"] and drawings[1][0].size == (
         128,
         128,
@@ -39,11 +37,9 @@ def test_classes_and_clusters(answers, pictures):
 def test_a_clip_compares_with_words(answers, pictures):
     photo = str(pictures / "object.png")
     scores, drawings = answers.classify(photo, "emoji-s16.captions", "mammal, fruit,face,")
-    assert (
-        set(scores) == {"mammal", "fruit", "face"}
-        and max(scores, key=scores.get) == "mammal"
-        and drawings == []
-    )
+    assert set(scores) == {"mammal", "fruit", "face"}
+    assert max(scores, key=scores.get) == "mammal"
+    assert drawings == []
 
 
 @pytest.mark.slow
@@ -58,16 +54,7 @@ def test_a_tree_of_parts_is_drawn_and_boxes(answers, pictures):
 def test_search_finds_what_the_command_finds(answers, pictures, tmp_path, capsys):
     query, model = str(pictures / "secret.png"), "hcformer_nano.cifar10"
     found = answers.find("", query, model, 9)
-    line = [
-        "metric",
-        "search",
-        query,
-        "--gallery",
-        str(pictures / "gallery"),
-        "--model",
-        model,
-        "--save",
-    ]
+    line = f"metric search {query} --gallery {pictures / 'gallery'} --model {model} --save".split()
     assert main([*line, str(tmp_path / "found.png")]) == 0
     said = [row.split("  ") for row in capsys.readouterr().out.splitlines()[:-1]]
     assert [(f"{float(far):.3f}", path.rpartition("gallery/")[2]) for far, path in said] == [
@@ -150,10 +137,8 @@ def test_models_go_by_names_alone(answers, pictures, tmp_path, monkeypatch):
     for name in ("ViT-B-16", "emoji-t8:weights.pth", "ViT-B-16:no_such"):
         with pytest.raises(HypvisionError, match="does not name weights"):
             known_clip(name)
-    assert (
-        known_clip("ViT-B-16:openai") == "ViT-B-16:openai"
-        and known_clip(" emoji-s16.captions") == best_clip()
-    )
+    assert known_clip("ViT-B-16:openai") == "ViT-B-16:openai"
+    assert known_clip(" emoji-s16.captions") == best_clip()
     with pytest.raises(HypvisionError, match="never taught 'words.txt'"):  # a word as any other
         answers.segment(photo, "words.txt", "emoji-s16.captions")
 
@@ -182,9 +167,8 @@ def test_a_hierarchy_in_the_disk(answers, tmp_path):
         "<b>animal", "<b>bird &lt;b", "<b>cat", "<b>dog", "<b>mammal"
     ]  # fmt: skip
     assert "below mammal" in dots.hovertext[3] and "above 3 names" not in dots.hovertext[3]
-    assert (dots.x**2 + dots.y**2 < 1).all() and typed.layout.title.text.startswith(
-        "5 names, mean rank"
-    )
+    assert (dots.x**2 + dots.y**2 < 1).all()
+    assert typed.layout.title.text.startswith("5 names, mean rank")
     file = tmp_path / "pairs_of_names.csv"
     file.write_text("id1,id2\ndog,mammal\nmammal,animal\n")
     assert answers.disk("not > read", str(file), 5).layout.title.text.startswith(

@@ -119,9 +119,8 @@ def test_the_gallery_is_searched_by_words_and_a_mistake_is_told(page, pictures):
     panel.get_by_label("Words").fill("a blue disk")
     panel.get_by_label("Words").press("Enter")
     panel.get_by_text("round/").first.wait_for()
-    assert panel.locator("#found img").count() == 4 and shown(
-        panel.locator("#found img").first
-    ) == (64, 64)
+    assert panel.locator("#found img").count() == 4
+    assert shown(panel.locator("#found img").first) == (64, 64)
     panel.get_by_label("Folder").fill("../..")
     panel.get_by_role("button", name="Find").click()
     assert "There is no folder" in told(page)

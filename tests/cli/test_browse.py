@@ -35,11 +35,9 @@ def test_the_normalisation_is_undone(photos, tmp_path, capsys):
         write_config(tmp_path / "c.py", photos), tmp_path / "out", "--part", "val", "--samples", 1
     )["val"]
     said = capsys.readouterr().out
-    assert (
-        "val: 1 of 6 samples" in said
-        and "images 3 x 32 x 32" in said
-        and "3 classes: blue, green, red" in said
-    )
+    assert "val: 1 of 6 samples" in said
+    assert "images 3 x 32 x 32" in said
+    assert "3 classes: blue, green, red" in said
     assert "mean 0.485, 0.456, 0.406; std 0.229, 0.224, 0.225 (of pixels from 0 to 1)" in said
     seen = np.asarray(sheet.crop((LEFT, TOP, LEFT + 256, TOP + 256)))[4::8, 4::8]  # enlarged by 8
     files = [

@@ -93,11 +93,9 @@ def test_names_and_missing_parts(case, capsys):
     data, config = case("classification")
     (data / "val/red").rename(data / "val/Red")
     status, said, _ = check(capsys, config)
-    assert (
-        status == 1
-        and "fault: val: The class names differ" in said
-        and "'Red' is called 'red' there" in said
-    )
+    assert status == 1
+    assert "fault: val: The class names differ" in said
+    assert "'Red' is called 'red' there" in said
     shutil.rmtree(data / "val")
     status, said, _ = check(capsys, config)
     assert status == 1 and "val' does not exist" in said and "train  files" in said

@@ -132,10 +132,8 @@ def test_the_tables_in_help_are_those_of_the_rooms():
     assert set(cli.zoo.FAMILIES) == set(hypvision.zoo.convert.CONVERTERS)
     assert set(hypvision.data.prepare.NAMES) == set(cli.data.PREPARED)
     assert cli.data.LAYOUTS == hypvision.data.emoji_export.EMOJI_LAYOUTS
-    assert (
-        cli.export.FORMATS == hypvision.zoo.export.FORMATS
-        and cli.export.PARTS == hypvision.zoo.export.PARTS
-    )
+    assert cli.export.FORMATS == hypvision.zoo.export.FORMATS
+    assert cli.export.PARTS == hypvision.zoo.export.PARTS
     assert cli.zoo.STORAGES == hypvision.checkpoints.storage.STORAGES
     assert cli.predict.WRITES == hypvision.inference.writers.KINDS
     assert tuple(hypvision.data.zero_shot.PUBLISHED) == cli.clip.SUITES

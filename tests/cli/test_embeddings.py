@@ -112,10 +112,7 @@ def test_embed_writes_points_of_the_hyperboloid(learner, tmp_path):
                 "embed",
                 str(learner / "data/cat"),
                 *options(learner),
-                "--batch",
-                "2",
-                "--save",
-                str(out),
+                *f"--batch 2 --save {out}".split(),
             ]
         )
         == 0
@@ -147,16 +144,9 @@ def test_search_finds_a_copy_first(learner, tmp_path, capsys, kind):
     assert (
         main(
             [
-                "metric",
-                "search",
-                str(query),
-                "--gallery",
-                str(learner / "data"),
+                *f"metric search {query} --gallery {learner / 'data'}".split(),
                 *given,
-                "-k",
-                "4",
-                "--save",
-                str(out),
+                *f"-k 4 --save {out}".split(),
             ]
         )
         == 0
@@ -170,9 +160,8 @@ def test_search_finds_a_copy_first(learner, tmp_path, capsys, kind):
         float(line.split()[0]) for line in said[:4]
     )
     with Image.open(out) as drawn:
-        assert drawn.size[0] == 5 * 170 + 10 and drawn.format == (
-            "JPEG" if kind == "timm" else "PNG"
-        )
+        assert drawn.size[0] == 5 * 170 + 10
+        assert drawn.format == ("JPEG" if kind == "timm" else "PNG")
 
 
 def test_weights_bring_the_images_that_their_training_wrote(tmp_path):
@@ -191,9 +180,8 @@ def test_weights_bring_the_images_that_their_training_wrote(tmp_path):
     plain = load_embedder(model="hcformer_nano", weights=tmp_path / "plain.pth").transform(red)
     assert tuple(plain.shape) == network.pretrained_cfg["input_size"]
     seen = load_embedder(model="hcformer_nano", weights=tmp_path / "ours.pth").transform(red)
-    assert seen.shape == (3, 64, 64) and seen[:, 0, 0].tolist() == pytest.approx(
-        [0.9 / 0.4, -0.4, -0.5], abs=1e-5
-    )
+    assert seen.shape == (3, 64, 64)
+    assert seen[:, 0, 0].tolist() == pytest.approx([0.9 / 0.4, -0.4, -0.5], abs=1e-5)
     explained = build_model("hcformer_nano", tmp_path / "ours.pth").pretrained_cfg
     assert explained["mean"] == (0.1, 0.2, 0.3) and explained["input_size"] == (3, 64, 64)
 
@@ -214,10 +202,7 @@ def test_a_timm_model_comes_with_its_published_weights(learner, tmp_path, capsys
         assert (
             main(
                 [
-                    "metric",
-                    "embed",
-                    str(learner / "data/cat"),
-                    "--model",
+                    *f"metric embed {learner / 'data/cat'} --model".split(),
                     *model.split(),
                     "--save",
                     str(out),
@@ -239,10 +224,8 @@ def test_a_timm_model_comes_with_its_published_weights(learner, tmp_path, capsys
     monkeypatch.setattr("timm.models._builder.load_state_dict_from_hf", offline)
     assert main(["metric", "embed", str(learner / "data/cat"), "--model", "test_vit"]) == 2
     said = capsys.readouterr().err
-    assert (
-        "weights of 'test_vit' cannot be fetched (OSError: no route to the hub)" in said
-        and "--weights" in said
-    )
+    assert "weights of 'test_vit' cannot be fetched (OSError: no route to the hub)" in said
+    assert "--weights" in said
 
 
 def test_the_query_is_not_among_its_results(learner, tmp_path, capsys):
@@ -263,10 +246,7 @@ def test_search_and_embed_take_lists_and_patterns(learner, tmp_path, capsys):
         "--gallery",
         str(learner / "data/*/000[13].png"),
         *options(learner),
-        "-k",
-        "3",
-        "--save",
-        str(out),
+        *f"-k 3 --save {out}".split(),
     ]
     assert main(["metric", "search", str(tmp_path / "list.txt"), *given]) == 0
     names = ["found.csv", "found.json", "found_0001.png", "found_0003.png", "list.txt"]
@@ -274,9 +254,8 @@ def test_search_and_embed_take_lists_and_patterns(learner, tmp_path, capsys):
     queries = json.loads((tmp_path / "found.json").read_text())["queries"]
     said = capsys.readouterr().out.splitlines()
     rows = list(csv.DictReader((tmp_path / "found.csv").open()))
-    assert [Path(query["file"]).parent.name for query in queries] == ["cat", "ship"] and len(
-        rows
-    ) == 6
+    assert [Path(query["file"]).parent.name for query in queries] == ["cat", "ship"]
+    assert len(rows) == 6
     for i, query in enumerate(queries):
         found = query["neighbours"]
         assert query["file"] not in [item["file"] for item in found]  # nor is it its own neighbour
@@ -302,9 +281,8 @@ def test_search_and_embed_take_lists_and_patterns(learner, tmp_path, capsys):
         == 0
     )
     with np.load(tmp_path / "e.npz") as file:
-        assert [Path(path).parent.name for path in file["paths"]] == ["cat", "ship"] and (
-            file["frames"] == -1
-        ).all()
+        assert [Path(path).parent.name for path in file["paths"]] == ["cat", "ship"]
+        assert (file["frames"] == -1).all()
 
 
 def test_frames_of_videos_are_found(learner, tmp_path, capsys):
@@ -322,10 +300,7 @@ def test_frames_of_videos_are_found(learner, tmp_path, capsys):
         "--gallery",
         str(path),
         *options(learner),
-        "-k",
-        "1",
-        "--save",
-        str(tmp_path / "found.png"),
+        *f"-k 1 --save {tmp_path / 'found.png'}".split(),
     ]
     assert main(["metric", "search", str(path), *given, "--every", "2"]) == 0
     queries = json.loads((tmp_path / "found.json").read_text())["queries"]
@@ -367,11 +342,9 @@ def test_hierarchy_draws_and_reports(learner, tmp_path, capsys):
         main(["metric", "hierarchy", *options(learner), "--per-class", "3", "--out", str(out)]) == 0
     )
     report = json.loads((out / "hierarchy.json").read_text())
-    assert (
-        report["classes"] == list(CLASSES)
-        and report["images"] == 12
-        and report["curvature"] == pytest.approx(1)
-    )
+    assert report["classes"] == list(CLASSES)
+    assert report["images"] == 12
+    assert report["curvature"] == pytest.approx(1)
     assert all(-1 <= value <= 1 for value in report["cophenetic"].values())
     assert json.loads(capsys.readouterr().out.splitlines()[0]) == report
     for name in ("disk", "tree", "proxies"):
@@ -409,9 +382,8 @@ def test_another_data_root_moves_queries_and_gallery(tmp_path):
     learner = SimpleNamespace(embed=lambda x: x.mean((2, 3)), comparable=lambda x: x)
     found = embed_classes(learner, config, "test", data_root=str(tmp_path / "blue"))
     assert found.points.tolist() == [[0, 0, 1]] * 4 and found.labels.tolist() == [0, 0, 1, 1]
-    assert config.data_root == old and embed_classes(learner, config, "test").points[
-        0
-    ].tolist() == [1, 0, 0]
+    assert config.data_root == old
+    assert embed_classes(learner, config, "test").points[0].tolist() == [1, 0, 0]
     config.data_root = ""
     with pytest.raises(HypvisionError, match="no 'data_root'"):
         embed_classes(learner, config, "test", data_root=old)
@@ -472,65 +444,43 @@ def test_recovered_hierarchy_of_known_places():
     assert recovered_groups(points, labels, above) == [pytest.approx((1 + 0.75 + 0.75) / 3), 1.0]
 
 
-@pytest.mark.parametrize(
-    "command, said",
-    [
-        ("metric embed {data}/cat", "--config --model --clip is required"),
-        (
-            "metric embed {data}/cat --config {config} --weights {weights} --model test_vit",
-            "not allowed with argument --config",
-        ),
-        ("metric embed {data}/cat --config {config}", "--config needs --weights"),
-        (
-            "metric embed {data}/cat --config {config} --weights nowhere.pth",
-            "no checkpoint 'nowhere.pth'",
-        ),
-        ("metric embed {data}/cat --model test_vot", "no model 'test_vot'"),
-        ("metric embed {data}/cat --model hcnn_resnet18", "no weights for 'hcnn_resnet18'"),
-        ("metric embed {data}/cat --model hcformer_nano", "zoo has no weights for 'hcformer_nano'"),
-        ("metric embed {data}/cow --model test_vit --weights {timm}", "no image"),
-        (
-            "metric embed {data}/cat --model test_vit --batch 0",
-            "argument --batch: must be at least 1",
-        ),
-        ("metric embed {data}/cat --model test_vit --device cuda", "finds no GPU"),
-        (
-            "metric search {data}/cat/0000.png --gallery nowhere --model test_vit --weights {timm}",
-            "no image 'nowhere'",
-        ),
-        ("metric search {data}/cat/0000.png --gallery {empty} --model test_vit", "has no images"),
-        (
-            "metric search {data}/cat/0000.png --gallery {data} --model test_vit -k 0",
-            "argument -k: must be at least 1",
-        ),
-        (
-            "metric search {data}/cat/0000.png --gallery {data} --model test_vit --save x.tiff",
-            "ends in '.tiff'. End its name",
-        ),
-        (
-            "metric search {data}/cat/0000.png --gallery {data} --model test_vit --save found",
-            "has no ending. End its",
-        ),
-        (
-            "metric hierarchy --config configs/hcformer/hcformer-nano_cifar10.py --weights "
-            "{weights}",
-            "not a MetricLearner",
-        ),
-        (
-            "metric hierarchy --config {config} --weights {weights} --per-class 0",
-            "argument --per-class: must be",
-        ),
-    ],
-)
-def test_mistakes_are_explained(command, said, learner, tmp_path, capsys, monkeypatch):
+MISTAKES = {
+    "embed": {
+        "": "--config",
+        "--config {config} --weights {weights} --model test_vit": "--config",
+        "--config {config}": "--weights",
+        "--config {config} --weights nowhere.pth": "'nowhere.pth'",
+        "--model test_vot": "'test_vot'",
+        "--model hcnn_resnet18": "'hcnn_resnet18'",
+        "--model hcformer_nano": "'hcformer_nano'",
+        "--model test_vit --batch 0": "--batch",
+        "--model test_vit --device cuda": "finds no GPU",
+    },
+    "search": {
+        "--gallery nowhere --model test_vit --weights {timm}": "'nowhere'",
+        "--gallery {empty} --model test_vit": "has no images",
+        "--gallery {data} --model test_vit -k 0": "-k",
+        "--gallery {data} --model test_vit --save x.tiff": "'.tiff'",
+        "--gallery {data} --model test_vit --save found": "no ending",
+    },
+    "hierarchy": {
+        "--config configs/hcformer/hcformer-nano_cifar10.py --weights {weights}": "MetricLearner",
+        "--config {config} --weights {weights} --per-class 0": "--per-class",
+    },
+}
+SOURCES = dict(embed="{data}/cat", search="{data}/cat/0000.png", hierarchy="")
+
+
+@pytest.mark.parametrize("command", MISTAKES)
+def test_mistakes_are_explained(command, learner, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.chdir(Path(__file__).parents[2])
-    names = dict(
-        data=learner / "data", config=learner / "learner.py", weights=learner / "weights.pth",
-        empty=tmp_path, timm=learner / "timm.pth",
-    )  # fmt: skip
-    assert main(command.format(**names).split()) == 2
-    assert said in capsys.readouterr().err
+    names = {name: learner / f"{name}.pth" for name in ("weights", "timm")}
+    names |= dict(data=learner / "data", config=learner / "learner.py", empty=tmp_path)
+    for words, mentioned in MISTAKES[command].items():
+        line = f"metric {command} {SOURCES[command]} {words}".format(**names)
+        assert main(line.split()) == 2
+        assert mentioned in capsys.readouterr().err, words
 
 
 def test_grey_images(learner, tmp_path):

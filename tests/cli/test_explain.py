@@ -61,9 +61,8 @@ def test_maps_have_the_resolution_of_the_photo_and_no_level_of_one_centre(monkey
     single = assignment()._replace(patch=torch.ones(1, 1, 1, 2, 4))
     entries = [StageAssignments(0, 0, assignment()), StageAssignments(1, 0, single)]
     grid = draw_cluster_maps(photo, entries)
-    assert (
-        2 * 123 < grid.width < 3 * 123 and 77 < grid.height < 2 * 77
-    )  # the photo and one map in one row
+    assert 2 * 123 < grid.width < 3 * 123
+    assert 77 < grid.height < 2 * 77  # the photo and one map in one row
     with pytest.raises(HypvisionError, match=r"stage=1.*a single centre"):
         draw_cluster_maps(photo, entries, stage=1)
     monkeypatch.setattr(
@@ -108,16 +107,9 @@ def test_regions_are_few_and_cover_the_image():
 
 def test_command_writes_images(tmp_path, capsys):
     make_scene(0, size=64).image.save(tmp_path / "scene.png")
-    arguments = [
-        "explain",
-        str(tmp_path / "scene.png"),
-        "--model",
-        "hcformer_nano",
-        "--size",
-        "64",
-        "--out",
-        str(tmp_path / "out"),
-    ]
+    arguments = (
+        f"explain {tmp_path / 'scene.png'} --model hcformer_nano --size 64 --out {tmp_path / 'out'}"
+    ).split()
     assert main([*arguments, "--model-args", *MICRO]) == 0
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert names == ["scene_clusters.png", "scene_regions.png"]
@@ -148,14 +140,9 @@ def test_weights_of_the_zoo(tmp_path, monkeypatch, capsys, name, prefix, size):
     if prefix:
         assert torch.equal(model.norm.weight, expected[f"{prefix}feature_norms.3.weight"])
     make_scene(0, size=size).image.save(tmp_path / "scene.png")
-    command = [
-        "explain",
-        str(tmp_path / "scene.png"),
-        "--model",
-        "hcformer_nano",
-        "--out",
-        str(tmp_path / "out"),
-    ]
+    command = (
+        f"explain {tmp_path / 'scene.png'} --model hcformer_nano --out {tmp_path / 'out'}"
+    ).split()
     assert main([*command, "--weights", f"zoo:{name}"]) == 0
     by_address = Image.open(tmp_path / "out" / "scene_clusters.png").tobytes()
     for own in (name, *([] if prefix else [f"zoo:{name}"])):  # the name of the weights alone
@@ -178,44 +165,29 @@ def test_weights_of_the_zoo(tmp_path, monkeypatch, capsys, name, prefix, size):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("words", "mentioned"),
     [
-        (
-            ["scene.png", "--model", "hcformer_nano", "--weights", "zoo:hcformer_nano.cifar"],
-            "hcformer_nano.cifar10",
-        ),
-        (
-            ["scene.png", "--model", "hcformer_tiny", "--weights", "zoo:hcformer_nano.cifar10"],
-            "--model hcformer_nano",
-        ),
-        (
-            ["scene.png", "--model", "zoo:hcformer_nano.cifar10", "--weights", "x.pth"],
-            "leave out --weights",
-        ),
-        (["scene.png", "--model", "zoo:hcformer_nano.cifar"], "Did you mean hcformer_nano.cifar10"),
-        (["none.png", "--model", "hcformer_nano"], "none.png"),
-        (["broken.png", "--model", "hcformer_nano"], "broken.png"),
-        (["scene.png", "--model", "hcformer_nan"], "hcformer_nano"),
-        (
-            ["scene.png", "--model", "hcformer_nano.nope"],
-            "no weights 'nope'. Did you mean hcformer_nano.",
-        ),
-        (["scene.png", "--model", "tf_efficientnet_lite0.imagenet", "--stage", "1"], "has none"),
-        (
-            ["scene.png", "--model", "semantic-fpn_tf_efficientnet_lite0.camvid"],
-            "is not a classifier",
-        ),
-        (["scene.png", "--model", "hcformer_nano", "--weights", "none.pth"], "none.pth"),
+        ("scene.png --model hcformer_nano --weights zoo:hcformer_nano.cifar", "_nano.cifar10"),
+        ("scene.png --model hcformer_tiny --weights zoo:hcformer_nano.cifar10", "hcformer_nano"),
+        ("scene.png --model zoo:hcformer_nano.cifar10 --weights x.pth", "--weights"),
+        ("scene.png --model zoo:hcformer_nano.cifar", "hcformer_nano.cifar10"),
+        ("none.png --model hcformer_nano", "none.png"),
+        ("broken.png --model hcformer_nano", "broken.png"),
+        ("scene.png --model hcformer_nan", "hcformer_nano"),
+        ("scene.png --model hcformer_nano.nope", "'nope'"),
+        ("scene.png --model tf_efficientnet_lite0.imagenet --stage 1", "has none"),
+        ("scene.png --model semantic-fpn_tf_efficientnet_lite0.camvid", "is not a classifier"),
+        ("scene.png --model hcformer_nano --weights none.pth", "none.pth"),
     ],
 )
-def test_mistakes_are_explained(tmp_path, monkeypatch, capsys, arguments, message):
+def test_mistakes_are_explained(tmp_path, monkeypatch, capsys, words, mentioned):
     monkeypatch.chdir(tmp_path)
     make_scene(0, size=64).image.save("scene.png")
     (tmp_path / "broken.png").write_bytes(b"no image")
-    size = [] if "scene.png" in arguments and "tf_" in arguments[2] else ["--size", "64"]
-    assert main(["explain", *arguments, *size]) == 2
+    size = "" if "tf_" in words else " --size 64"
+    assert main(f"explain {words}{size}".split()) == 2
     error = capsys.readouterr().err
-    assert message in error and "Traceback" not in error
+    assert mentioned in error and "Traceback" not in error
 
 
 @pytest.mark.parametrize(

@@ -72,15 +72,7 @@ def explain(meru, *arguments):
     clip, out = f"meru-tiny:{meru / 'meru.pth'}", meru / "out"
     assert (
         main(
-            [
-                "explain",
-                str(meru / "data/images/0.png"),
-                "--clip",
-                clip,
-                "--out",
-                str(out),
-                *arguments,
-            ]
+            [*f"explain {meru / 'data/images/0.png'} --clip {clip} --out {out}".split(), *arguments]
         )
         == 0
     )
@@ -89,25 +81,16 @@ def explain(meru, *arguments):
 
 @pytest.mark.drawn
 def test_the_way_to_the_root(meru, capsys, drawn):
-    arguments = [
-        "--texts",
-        str(meru / "texts.txt"),
-        "--captions",
-        str(meru / "data"),
-        "--steps",
-        "20",
-    ]
+    arguments = f"--texts {meru / 'texts.txt'} --captions {meru / 'data'} --steps 20".split()
     assert explain(meru, *arguments) == {"0_walk.png", "radii.png"}
     told = capsys.readouterr().out
     clip = create_clip("meru-tiny", meru / "meru.pth")
     [(_, radii, found, _, end)] = drawn.values()
     assert end is None and len(radii) == 20 and radii[-1] == pytest.approx(0, abs=1e-4)
     assert np.allclose(np.diff(radii), radii[0] / -19, atol=1e-4)  # even steps to the origin
-    assert (
-        len(found) > 1
-        and found[-1].name == "[ROOT]"
-        and found[-1].radius == pytest.approx(0, abs=1e-4)
-    )
+    assert len(found) > 1
+    assert found[-1].name == "[ROOT]"
+    assert found[-1].radius == pytest.approx(0, abs=1e-4)
     for step, text, radius, image in found[:-1]:
         assert 0 <= step < 20 and image is None
         assert radius == pytest.approx(float(clip.space.radius(clip.embed_texts([text]))), rel=1e-4)
@@ -140,9 +123,8 @@ def test_the_way_to_another_image_passes_images_and_boxes(meru, capsys, drawn):
     root = clip.space.way(points[0], 2)[-1:]
     nearest = clip.space.similarity(way, torch.cat([rows, root])).argmax(1).tolist()
     expected = [names[n] for n in dict.fromkeys(nearest) if n < len(names)]
-    assert [one.name for one in found] == expected != [] and all(
-        one.image is not None for one in found
-    )
+    assert [one.name for one in found] == expected != []
+    assert all(one.image is not None for one in found)
     told = capsys.readouterr().out
     assert all(f"{one.name} (distance from the root {one.radius:.3f})" in told for one in found)
 
@@ -205,14 +187,7 @@ def test_the_clip_that_ships_walks_as_its_page_shows(tmp_path, capsys):
         root / "tools/demo_data/emoji/images/noto/1f435.png",
         root / "docs/images/hyperbolic-clip/words.txt",
     )
-    arguments = [
-        "--clip",
-        "hycoclip-emoji-s16",
-        "--texts",
-        str(words),
-        "--out",
-        str(tmp_path / "out"),
-    ]
+    arguments = f"--clip hycoclip-emoji-s16 --texts {words} --out {tmp_path / 'out'}".split()
     assert main(["explain", str(photo), *arguments]) == 0
     said = capsys.readouterr().out
     found = [

@@ -73,14 +73,9 @@ def distances(clip, x, y):
 def test_predict(place, clip, tmp_path):
     run(
         place,
-        "predict",
-        place / "photos",
-        "--classes",
+        *f"predict {place / 'photos'} --classes".split(),
         ", ".join(CLASSES),
-        "--out",
-        tmp_path,
-        "--write",
-        "csv",
+        *f"--out {tmp_path} --write csv".split(),
     )
     with (tmp_path / "predictions.csv").open() as file:
         found = {
@@ -111,21 +106,13 @@ def test_embed(place, clip, tmp_path):
     with np.load(tmp_path / "images.npz") as images, np.load(tmp_path / "texts.npz") as texts:
         assert np.allclose(images["embeddings"], points(clip, place), atol=1e-5)
         assert np.allclose(texts["embeddings"], clip.embed_texts(CLASSES).detach(), atol=1e-5)
-        assert str(images["space"]) == "lorentz" and float(images["c"]) == pytest.approx(
-            float(clip.space.c)
-        )
+        assert str(images["space"]) == "lorentz"
+        assert float(images["c"]) == pytest.approx(float(clip.space.c))
         assert [*texts["texts"]] == CLASSES
     lines = [CLASSES[0], CLASSES[1], "", CLASSES[0]]
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
-    run(
-        place,
-        "metric",
-        "embed",
-        "--texts",
-        tmp_path / "lines.txt",
-        "--save",
-        tmp_path / "lines.npz",
-    )
+    words = f"metric embed --texts {tmp_path / 'lines.txt'} --save {tmp_path / 'lines.npz'}"
+    run(place, *words.split())
     with np.load(tmp_path / "lines.npz") as found:  # row i is line i
         assert [*found["texts"]] == lines
         assert np.allclose(found["embeddings"], clip.embed_texts(lines).detach(), atol=1e-5)
@@ -138,10 +125,7 @@ def test_search_by_text(place, clip, tmp_path):
         "search",
         "--texts",
         "a red wall",
-        "--gallery",
-        place / "photos",
-        "--save",
-        tmp_path / "s.png",
+        *f"--gallery {place / 'photos'} --save {tmp_path / 's.png'}".split(),
     )
     [query] = json.loads((tmp_path / "s.json").read_text())["queries"]
     found = [(row["file"].rpartition("/")[2], row["distance"]) for row in query["neighbours"]]
@@ -173,20 +157,11 @@ def test_radius(place, clip, tmp_path, capsys):
     ]
     radii = lorentz.dist0(clip.embed_texts(sentences), float(clip.space.c))
     assert found["mean"] == pytest.approx(float(radii.mean()), rel=1e-4)
-    half = [
-        "clip",
-        "radius",
-        "--clip",
-        f"meru-tiny:{place / 'meru.pth'}",
-        "--classes",
-        "dog",
-        "--convention",
-        "half",
-    ]
-    assert (
-        main([*half, "--out", str(tmp_path)]) == 2
-        and "has a metric of its own" in capsys.readouterr().err
-    )
+    half = (
+        f"clip radius --clip meru-tiny:{place / 'meru.pth'} --classes dog --convention half"
+    ).split()
+    assert main([*half, "--out", str(tmp_path)]) == 2
+    assert "has a metric of its own" in capsys.readouterr().err
 
 
 def test_segmentation_is_refused(clip, monkeypatch):

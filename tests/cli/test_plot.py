@@ -23,10 +23,8 @@ def run(tmp_path):
 def test_figure_and_table(run, tmp_path, capsys):
     assert main(["plot", str(run), "--keys", "loss", "--save", str(tmp_path / "c.svg")]) == 0
     assert capsys.readouterr().out.split() == [str(tmp_path / "c.svg"), str(tmp_path / "c.csv")]
-    assert (
-        "<svg" in (tmp_path / "c.svg").read_text()
-        and len((tmp_path / "c.csv").read_text().splitlines()) == 7
-    )
+    assert "<svg" in (tmp_path / "c.svg").read_text()
+    assert len((tmp_path / "c.csv").read_text().splitlines()) == 7
 
 
 def test_mistakes(run, tmp_path, capsys):

@@ -67,23 +67,6 @@ def test_files_of_one_name_want_folders_of_their_own(tmp_path, capsys):
     assert status == 2 and "There are 2 files 'x'" in err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "way", [("--jobs", 2), ("--submit", "local", "--jobs", 2)], ids=["processes", "submitit"]
-)
-def test_processes_and_submitit_give_the_same(tmp_path, capsys, way):
-    if "--submit" in way:
-        pytest.importorskip("submitit")
-    for name, more in (("one", ()), ("many", way)):
-        status, out, err = call(capsys, "run", "--out", tmp_path / name, *SHORT, *more)
-        assert status == 0 and "10 of 10 points" in out, err
-    for one, other in zip(
-        rows(tmp_path / "one" / "sweep.csv"), rows(tmp_path / "many" / "sweep.csv")
-    ):
-        assert float(one["loss"]) == pytest.approx(float(other["loss"]), rel=1e-4)
-    assert (tmp_path / "many" / "jobs").exists() == ("--submit" in way)
-
-
 def test_submitted_cells_carry_the_device_that_was_asked_for(tmp_path, capsys, monkeypatch):
     from hypvision.cli import scaling
     from hypvision.cli.submit import Outcome
@@ -95,9 +78,8 @@ def test_submitted_cells_carry_the_device_that_was_asked_for(tmp_path, capsys, m
     )
     words = ("run", "--device", "cuda", "--out", tmp_path)
     assert call(capsys, *words, "--submit", "slurm")[0] == 0
-    assert {cell.arguments[-1] for cell in seen} == {"cuda"} and len(
-        seen
-    ) == 1  # all widths in one cell
+    assert {cell.arguments[-1] for cell in seen} == {"cuda"}
+    assert len(seen) == 1  # all widths in one cell
     status, _, err = call(capsys, *words)
     assert status == 2 and "PyTorch finds no GPU here" in err
 
@@ -296,10 +278,8 @@ def test_tokens_and_fit(tmp_path, capsys):
     assert (
         "0.0000 by the paper's formula, 0.0000 with the offsets free (as SciPy's curve_fit)" in out
     )
-    assert (
-        len(rows(tmp_path / "losses_fit.csv")) == 4
-        and "free_error" in rows(tmp_path / "losses_fit.csv")[0]
-    )
+    assert len(rows(tmp_path / "losses_fit.csv")) == 4
+    assert "free_error" in rows(tmp_path / "losses_fit.csv")[0]
 
 
 def test_text_needs_a_tokenizer(tmp_path, capsys):

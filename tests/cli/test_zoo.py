@@ -134,10 +134,8 @@ def test_files_of_releases_are_known_to_the_cache(call, zoo, record, micro, tmp_
     finally:
         server.close()
     (path,) = cache_folder().iterdir()
-    assert (
-        NAME in call("zoo", "clean", "--list")[1]
-        and "(no record)" not in call("zoo", "clean", "--list")[1]
-    )
+    assert NAME in call("zoo", "clean", "--list")[1]
+    assert "(no record)" not in call("zoo", "clean", "--list")[1]
     assert "Removed 0 files" in call("zoo", "clean")[1] and path.is_file()
     for arguments in ((), (address,)):
         status, out, _ = call("zoo", "verify", *arguments)
@@ -149,9 +147,8 @@ def test_files_of_releases_are_known_to_the_cache(call, zoo, record, micro, tmp_
     status, _, error = call("zoo", "clean", NAME, "--all")
     assert status == 2 and "either names or --all" in error and path.is_file()
     assert "Removed 1 file," in call("zoo", "clean", NAME)[1] and not path.exists()
-    assert call("zoo", "clean", "--all")[0] == 0 and not list(
-        (cache_folder().parent / "indexes").iterdir()
-    )
+    assert call("zoo", "clean", "--all")[0] == 0
+    assert not list((cache_folder().parent / "indexes").iterdir())
 
 
 def test_verify_looks_into_a_release_folder(call, zoo, tmp_path):

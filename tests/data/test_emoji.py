@@ -12,13 +12,10 @@ from helpers.emoji import STYLES, make_emoji
 
 pytest.importorskip("open_clip")
 
-from hypvision.checkpoints.storage import expand_tokens
 from hypvision.data.emoji import TEMPLATES, EmojiCaptions, augment, read_emoji
 from hypvision.engine.config import load_config
-from hypvision.engine.run import train
 from hypvision.io.errors import HypvisionError
 from hypvision.tasks.contrastive import CLIPContrast
-from hypvision.tasks.publishing import stripped
 
 (CONFIG,) = (Path(__file__).parents[2] / "configs/hierarcaps").glob("clip-emoji_*i.py")
 HELD_OUT = {"openmoji", "fxemoji", "fluent-mono"}
@@ -173,17 +170,3 @@ def test_captions_that_are_true_of_several_images():
     )
     assert float(found["loss_image"]) == pytest.approx(of_image / 2, rel=1e-4)
     assert float(found["loss_text"]) == pytest.approx(of_text / 2, rel=1e-4)
-
-
-@pytest.mark.slow
-def test_config_takes_steps_and_words_without_a_caption_stay_blank(root, tmp_path):
-    options = {"data_root": str(root), "train_dataloader.batch_size": 6, "train_cfg.max_iters": 2}
-    options |= {"train_cfg.val_interval": 2, "model.classes": ["mammal", "open hand"]}
-    runner = train(load_config(CONFIG, options), tmp_path)
-    assert runner.iter == 2 and 0 <= runner.message_hub.get_scalar("val/top1").current() <= 100
-    model = runner.model
-    weights = stripped(dict(state_dict=model.state_dict()), "zero-shot")
-    assert 5 < len(weights["token_embedding.index"]) < 100
-    assert torch.equal(
-        expand_tokens(weights)["token_embedding.weight"], model.clip.token_embedding.weight
-    )

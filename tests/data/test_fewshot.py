@@ -20,7 +20,6 @@ from helpers.fewshot_layouts import (
     coop,
     folders,
     imagenet,
-    write_image,
 )
 
 from hypvision.data.fewshot import (
@@ -76,9 +75,8 @@ def test_imagenet_and_its_variants(tmp_path):
         assert class_names(split.test)[0] == "great apple" and len(split.test) == 10
     for name in ("imagenet_a", "imagenet_r"):  # numbered among their own classes
         split = load_split(name, tmp_path)
-        assert class_names(split.test) == ["bird", "cup", "dice"] and {
-            i.label for i in split.test
-        } == {0, 1, 2}
+        assert class_names(split.test) == ["bird", "cup", "dice"]
+        assert {i.label for i in split.test} == {0, 1, 2}
     drawn = draw_shots(
         load_split("imagenet", tmp_path), 1, 1, layout_of("imagenet", tmp_path).val_is_drawn
     )
@@ -110,9 +108,8 @@ def test_imagenet_and_its_variants(tmp_path):
 
 def test_aircraft(tmp_path):
     split = load_split("fgvc_aircraft", aircraft(tmp_path))
-    assert class_names(split.train) == ["707-320", "A380", "Cessna 172"] and [
-        len(p) for p in split
-    ] == [6, 6, 6]
+    assert class_names(split.train) == ["707-320", "A380", "Cessna 172"]
+    assert [len(p) for p in split] == [6, 6, 6]
 
 
 def test_splits_drawn_from_folders(tmp_path):
@@ -159,9 +156,8 @@ def test_splits_of_lists_by_their_authors(tmp_path):
     lines(tmp_path / "oxford_pets/annotations/trainval.txt", ["# a comment", *rows])
     lines(tmp_path / "oxford_pets/annotations/test.txt", ["great_Pug_77 2 1 1"])
     split = load_split("oxford_pets", tmp_path)
-    assert class_names(split.train) == ["abyssinian", "great_pug"] and [
-        len(part) for part in split
-    ] == [16, 4, 1]
+    assert class_names(split.train) == ["abyssinian", "great_pug"]
+    assert [len(part) for part in split] == [16, 4, 1]
     assert split.test == [
         Item(str(tmp_path / "oxford_pets/images/great_Pug_77.jpg"), 1, "great_pug")
     ]
@@ -175,9 +171,8 @@ def test_splits_of_lists_by_their_authors(tmp_path):
     )
     lines(folder / "Testing_01.txt", ["/a/abbey/2.jpg"])
     split = load_split("sun397", tmp_path)
-    assert class_names(split.train) == ["abbey", "indoor church"] and [
-        len(part) for part in split
-    ] == [5, 1, 1]
+    assert class_names(split.train) == ["abbey", "indoor church"]
+    assert [len(part) for part in split] == [5, 1, 1]
     assert split.test[0].path == str(folder / "SUN397/a/abbey/2.jpg")
 
     folder = tmp_path / "ucf101/ucfTrainTestlist"
@@ -190,9 +185,8 @@ def test_splits_of_lists_by_their_authors(tmp_path):
     lines(folder / "trainlist01.txt", videos)
     lines(folder / "testlist01.txt", ["TaiChi/v_TaiChi_g09.avi"])
     split = load_split("ucf101", tmp_path)
-    assert class_names(split.train) == ["Apply_Eye_Makeup", "Tai_Chi"] and [
-        len(part) for part in split
-    ] == [8, 2, 1]
+    assert class_names(split.train) == ["Apply_Eye_Makeup", "Tai_Chi"]
+    assert [len(part) for part in split] == [8, 2, 1]
     assert split.test[0].path.endswith("ucf101/UCF-101-midframes/Tai_Chi/v_TaiChi_g09.jpg")
     (tmp_path / "ucf101/split_drawn_UCF101.json").unlink()
     lines(folder / "testlist01.txt", ["TaiCho/v.avi"])
@@ -208,9 +202,8 @@ def test_splits_of_matlab_files(tmp_path):
     io.savemat(folder / "imagelabels.mat", {"labels": labels})
     (folder / "cat_to_name.json").write_text('{"1": "pink primrose", "2": "sword lily"}')
     split = load_split("oxford_flowers", tmp_path)
-    assert class_names(split.train) == ["pink primrose", "sword lily"] and [
-        len(part) for part in split
-    ] == [15, 6, 9]
+    assert class_names(split.train) == ["pink primrose", "sword lily"]
+    assert [len(part) for part in split] == [15, 6, 9]
     assert all(
         (int(Path(i.path).stem[-5:]) <= 10) == (i.label == 1) for part in split for i in part
     )
@@ -311,10 +304,8 @@ def test_base_and_new(classes, base):
     items = [Item(str(label), label, f"c{label}") for label in reversed(range(classes))]
     split = Split(items, items, items)
     first, second = take_subset(split, "base"), take_subset(split, "new")
-    assert (
-        sorted(i.label for i in first.train) == list(range(base))
-        and class_names(first.train)[0] == "c0"
-    )
+    assert sorted(i.label for i in first.train) == list(range(base))
+    assert class_names(first.train)[0] == "c0"
     assert sorted(i.label for i in second.test) == list(range(classes - base))
     assert class_names(second.test)[0] == f"c{base}"
     with pytest.raises(HypvisionError, match="no 'new' classes"):
@@ -419,17 +410,13 @@ def test_pickles_run_no_code(official, tmp_path):
 def test_samples(tmp_path):
     coop(tmp_path)
     data = FewShotDataset(str(tmp_path), "caltech101", shots=2, subset="new", size=32)
-    assert (
-        len(data) == 4
-        and data.metainfo["classes"] == ("dice", "elk")
-        and data.metainfo["template"] == "a photo of a {}."
-    )
+    assert len(data) == 4
+    assert data.metainfo["classes"] == ("dice", "elk")
+    assert data.metainfo["template"] == "a photo of a {}."
     sample = data[3]
-    assert (
-        sample["inputs"].shape == (3, 32, 32)
-        and sample["inputs"].dtype == torch.uint8
-        and sample["label"] == 1
-    )
+    assert sample["inputs"].shape == (3, 32, 32)
+    assert sample["inputs"].dtype == torch.uint8
+    assert sample["label"] == 1
     assert not torch.equal(data[0]["inputs"], data[0]["inputs"])  # augmented
     test = FewShotDataset(str(tmp_path), "caltech101", part="test", size=32)
     assert len(test) == 10 and torch.equal(test[0]["inputs"], test[0]["inputs"])
@@ -486,71 +473,61 @@ def test_class_folders_one_folder_too_deep(tmp_path, part):
         load_split("mine", tmp_path)
 
 
-def test_mistakes_are_explained(tmp_path):
-    def fails(match, function, *args, **options):
-        with pytest.raises(HypvisionError, match=match) as caught:
-            function(*args, **options)
+def row(path, label=0, name="b"):
+    return [path, label, name]
+
+
+SPLITS = {  # what a split file holds, and what the error mentions
+    "": "cannot be read as JSON",
+    "[]": "of another form",
+    '{"train": [["a"]]}': "of another form",
+    '{"train": [["a", "x", "b"]]}': "of another form",
+    json.dumps(dict(train=[row("a")], val=[], test=[])): "'test'",
+    json.dumps(
+        dict(train=[row("a")], val=[row("c", 2, "d")], test=[row("b"), row("e", 1, "f")])
+    ): "'f' only here.*training images of 'f'",
+    json.dumps(dict(train=[row("a")], val=[], test=[row("b"), row("e", 1)])): "'b'.*'.*/e'",
+}
+
+
+def test_mistakes_in_split_files_are_explained(tmp_path):
+    (tmp_path / "sun397").mkdir()
+    with pytest.raises(HypvisionError, match="split_zhou_SUN397.json.*ClassName.txt"):
+        load_split("sun397", tmp_path)
+    for content, mentioned in SPLITS.items():
+        (tmp_path / "sun397/split_zhou_SUN397.json").write_text(content)
+        with pytest.raises(HypvisionError, match=mentioned) as caught:
+            load_split("sun397", tmp_path)
+        assert "\n" not in str(caught.value)
+    content = json.dumps(dict(train=[row("a")], val=[], test=[row("b")]))
+    (tmp_path / "sun397/split_zhou_SUN397.json").write_text(content)
+    data = FewShotDataset(str(tmp_path), "sun397", part="test")
+    with pytest.raises(HypvisionError, match=f"'{data.paths[0]}'.*--skip-broken"):
+        data[0]
+
+
+def test_mistakes_in_folders_are_explained(tmp_path):
+    def fails(mentioned, name):
+        with pytest.raises(HypvisionError, match=mentioned) as caught:
+            load_split(name, tmp_path)
         assert "\n" not in str(caught.value)
 
-    fails("neither one of imagenet, caltech101", load_split, "flowers", tmp_path)
-    fails(r"'dtd' is not in '.*/dtd' .*put it there.*--root", load_split, "dtd", tmp_path)
-    (tmp_path / "sun397").mkdir()
-    fails(
-        "split_zhou_SUN397.json' is missing .*put it there.*no '.*ClassName.txt'",
-        load_split,
-        "sun397",
-        tmp_path,
-    )
-    file = tmp_path / "sun397/split_zhou_SUN397.json"
-    for content in ("", "[]", '{"train": [["a"]]}', '{"train": [["a", "x", "b"]]}'):
-        file.write_text(content)
-        fails("(cannot be read as JSON|of another form).*Expected", load_split, "sun397", tmp_path)
-    file.write_text('{"train": [["a", 0, "b"]], "val": [], "test": []}')
-    fails("lists no images for 'test'", load_split, "sun397", tmp_path)
-    file.write_text(
-        '{"train": [["a", 0, "b"]], "val": [["c", 2, "d"]], "test": [["b", 0, "b"], ["e", 1, "f"]]}'
-    )
-    fails(
-        "'test' of the split file.*'f' only here.*training images of 'f'",
-        load_split,
-        "sun397",
-        tmp_path,
-    )
-    file.write_text('{"train": [["a", 0, "b"]], "val": [], "test": [["b", 0, "b"], ["e", 1, "b"]]}')
-    fails("no training images of 'b', the class of '.*/e'", load_split, "sun397", tmp_path)
-    file.write_text('{"train": [["a", 0, "b"]], "val": [], "test": [["b", 0, "b"]]}')
-    (image,) = FewShotDataset(str(tmp_path), "sun397", part="test").paths
-    fails(
-        f"'{image}'.*--skip-broken",
-        FewShotDataset(str(tmp_path), "sun397", part="test").__getitem__,
-        0,
-    )
+    fails("imagenet, caltech101", "flowers")
+    fails("'dtd'.*'.*/dtd'.*--root", "dtd")
     (tmp_path / "mine").mkdir()
-    fails("is not a few-shot data set. Expected: a split.json", load_split, "mine", tmp_path)
+    fails("split.json", "mine")
     folders(tmp_path, "mine/train", ["a"], 1)
     folders(tmp_path, "mine/test", ["a", "b"], 1)
-    fails(
-        "test': 2 classes, 'b' only here.*train': 1 classes.*training images of 'b'",
-        load_split,
-        "mine",
-        tmp_path,
-    )
+    fails("'b' only here.*training images of 'b'", "mine")
     (tmp_path / "mine/train/b").mkdir()
-    fails("train' has a class without images: 'b'", load_split, "mine", tmp_path)
-    fails(
-        "part must be one of 'train', 'val', 'test'",
-        FewShotDataset,
-        str(tmp_path),
-        "mine",
-        part="training",
-    )
+    fails("class without images: 'b'", "mine")
+    with pytest.raises(HypvisionError, match="part must be one of 'train', 'val', 'test'"):
+        FewShotDataset(str(tmp_path), "mine", part="training")
+
+
+def test_splits_are_written_as_they_are_read(tmp_path):
     coop(tmp_path)
     split = load_split("caltech101", tmp_path)
-    images = tmp_path / "caltech-101/101_ObjectCategories"
-    write_split(tmp_path / "again.json", split, images)
-    assert json.loads((tmp_path / "again.json").read_text())["val"][0] == [
-        "apple/val0.png",
-        0,
-        "apple",
-    ]
-    write_image(tmp_path / "x.png", 1)
+    write_split(tmp_path / "again.json", split, tmp_path / "caltech-101/101_ObjectCategories")
+    found = json.loads((tmp_path / "again.json").read_text())
+    assert found["val"][0] == ["apple/val0.png", 0, "apple"]

@@ -60,11 +60,9 @@ def test_splits_have_the_images_and_classes_of_their_lists(name, tmp_path):
     if name != "inshop":
         assert abs(first - second).max() < 10 < abs(first - other).max()
     sample = test[5]
-    assert (
-        sample["inputs"].shape == (3, 32, 32)
-        and sample["index"] == 5
-        and sample["label"] == test.labels[5]
-    )
+    assert sample["inputs"].shape == (3, 32, 32)
+    assert sample["index"] == 5
+    assert sample["label"] == test.labels[5]
 
 
 def test_ancestors(tmp_path):
@@ -78,9 +76,8 @@ def test_ancestors(tmp_path):
     }
     if pytest.importorskip("scipy"):
         cars = build("cars", tmp_path / "cars")
-        assert cars.metainfo["ancestors"][0] == ("BMW",) and cars.metainfo["classes"][0].startswith(
-            "BMW Model1"
-        )
+        assert cars.metainfo["ancestors"][0] == ("BMW",)
+        assert cars.metainfo["classes"][0].startswith("BMW Model1")
 
 
 def test_inshop_has_queries_first_in_both_layouts(tmp_path):
@@ -198,10 +195,8 @@ def test_folders_as_a_stand_in(tmp_path):
         "ship",
         "cat",
     )
-    assert (
-        data.metainfo["ancestors"] == (("vehicle",), ("animal",))
-        and data.metainfo["queries"] is None
-    )
+    assert data.metainfo["ancestors"] == (("vehicle",), ("animal",))
+    assert data.metainfo["queries"] is None
     assert [p[-8:] for p in data.paths[:3]] == ["0000.png", "0004.png", "0008.png"]
     with pytest.raises(HypvisionError, match="no entry for the class 'dog'"):
         RetrievalFolder(root, EVAL, ancestors=dict(cat=("animal",)))
@@ -217,14 +212,10 @@ def test_folders_search_in_a_gallery_and_lists_come_from_files(tmp_path):
     folders = dict(root=str(tmp_path / "test"), gallery=str(tmp_path / "train"), transform=EVAL)
     lists = dict(classes=f"{tmp_path}/split.json:test", ancestors=f"{tmp_path}/split.json:above")
     data = RetrievalFolder(**folders, **lists, cache=True)
-    assert (
-        data.metainfo["queries"] == 6
-        and data.labels.tolist() == [1] * 3 + [0] * 3 + [1] * 5 + [0] * 5
-    )
-    assert (
-        data.metainfo["ancestors"] == (("vehicle",), ("animal",))
-        and data[15]["inputs"].shape[0] == 3
-    )
+    assert data.metainfo["queries"] == 6
+    assert data.labels.tolist() == [1] * 3 + [0] * 3 + [1] * 5 + [0] * 5
+    assert data.metainfo["ancestors"] == (("vehicle",), ("animal",))
+    assert data[15]["inputs"].shape[0] == 3
     assert ["train" in path for path in data.paths] == [False] * 6 + [True] * 10
     assert len(RetrievalFolder(**folders, **lists, per_class=2)) == 8
     (tmp_path / "above.json").write_text(json.dumps(above))

@@ -75,16 +75,7 @@ def test_labels(tmp_path, workers):
             save(tmp_path / "animals" / name / f"{n}.png", 50 * label + n)
     (tmp_path / "names.txt").write_text("owl\ncat\ndog\n")
     folder, out = str(tmp_path / "animals"), str(tmp_path / "out")
-    arguments = [
-        "data",
-        "shard",
-        folder,
-        out,
-        "--samples",
-        "4",
-        "--classes",
-        str(tmp_path / "names.txt"),
-    ]
+    arguments = f"data shard {folder} {out} --samples 4 --classes {tmp_path / 'names.txt'}".split()
     assert main([*arguments, "--workers", str(workers)]) == 0
     data = shards.ImageShards(out, None, shuffle=0)
     assert data.metainfo["classes"] == ("owl", "cat", "dog") and len(data.paths) == 3

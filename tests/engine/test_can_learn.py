@@ -28,11 +28,7 @@ def test_a_training_that_changes_nothing_is_told(tmp_path, capsys, kind):
         text.replace("num_classes=3", "num_classes=2").replace("topk=(1, 2)", "topk=(1,)")
     )
     command = [
-        "train",
-        str(tmp_path / "config.py"),
-        "--work-dir",
-        str(tmp_path / "run"),
-        "--cfg-options",
+        *f"train {tmp_path / 'config.py'} --work-dir {tmp_path / 'run'} --cfg-options".split(),
         *options,
     ]
     assert main(command) == 2

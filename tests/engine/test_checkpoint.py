@@ -30,7 +30,6 @@ from mmengine.runner import CheckpointLoader, Runner, save_checkpoint
 import hypvision.checkpoints.sources
 import hypvision.openmmlab
 from hypvision.checkpoints.match import check_compatible, compare
-from hypvision.checkpoints.storage import write_weights
 from hypvision.engine.checkpoint import (
     AtomicLocalBackend,
     find_resume_checkpoint,
@@ -38,7 +37,6 @@ from hypvision.engine.checkpoint import (
     load_checkpoint_file,
     resume_problem,
 )
-from hypvision.engine.console import quiet
 from hypvision.engine.hooks import CheckpointHook
 from hypvision.io.errors import HypvisionError
 
@@ -51,16 +49,6 @@ class Command:
 
     def __reduce__(self):
         return os.system, (self.command,)
-
-
-class MethodOf:
-    """Asks for an attribute of something when it is unpickled."""
-
-    def __init__(self, *arguments):
-        self.arguments = arguments
-
-    def __reduce__(self):
-        return getattr, self.arguments
 
 
 def resumable(epoch=1, **changes):
@@ -145,22 +133,6 @@ def test_numpy_arrays_of_both_major_versions(tmp_path):
         assert load_checkpoint_file(tmp_path / "b.pth")["x"].tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("zipped", [True, False])
-def test_code_in_a_pickle_is_refused_and_not_run(tmp_path, zipped):
-    proof = tmp_path / "proof"
-    path = tmp_path / "bad.pth"
-    torch.save(
-        resumable(extra=Command(f"touch {proof}")), path, _use_new_zipfile_serialization=zipped
-    )
-    with pytest.raises(
-        HypvisionError, match=r"bad\.pth' was refused: it contains 'posix\.system'.*convert it once"
-    ):
-        CheckpointLoader.load_checkpoint(str(path))
-    assert not proof.exists()
-    torch.load(path, weights_only=False)
-    assert proof.exists()  # the trap works
-
-
 @pytest.mark.parametrize("suffix", ["pkl", "pickle"])
 def test_annotations_in_a_pickle_are_refused_and_not_run(tmp_path, suffix):
     (tmp_path / f"ann.{suffix}").write_bytes(pickle.dumps(Command(f"touch {tmp_path / 'proof'}")))
@@ -169,15 +141,6 @@ def test_annotations_in_a_pickle_are_refused_and_not_run(tmp_path, suffix):
     assert not (tmp_path / "proof").exists()
     dump([1], tmp_path / f"results.{suffix}")  # what a metric writes
     assert pickle.loads((tmp_path / f"results.{suffix}").read_bytes()) == [1]
-
-
-@pytest.mark.parametrize(
-    "arguments", [(HistoryBuffer, "__init__"), (np.ndarray, "tofile"), (np.ndarray, "mean")]
-)
-def test_attributes_of_anything_else_are_refused(tmp_path, arguments):
-    torch.save({"x": MethodOf(*arguments)}, tmp_path / "bad.pth")
-    with pytest.raises(HypvisionError, match="refused: it contains 'builtins.getattr'"):
-        load_checkpoint_file(tmp_path / "bad.pth")
 
 
 def test_a_missing_file_is_named_beside_those_that_are_there(tmp_path):
@@ -199,15 +162,6 @@ def test_config_text_that_mmengine_would_execute_is_dropped(tmp_path):
         "iter": 1,
         "cfg": "text",
     }
-
-
-def test_packed_weights_are_unpacked(tmp_path):
-    """A file of the zoo given by its path must not be read as the small integers that it stores."""
-    weight = torch.randn(32, 64)
-    write_weights({"w": weight}, tmp_path / "w.safetensors", "int8")
-    loaded = load_checkpoint_file(tmp_path / "w.safetensors")
-    assert list(loaded) == ["w"]
-    torch.testing.assert_close(loaded["w"], weight, rtol=0, atol=weight.abs().max().item() / 250)
 
 
 @pytest.fixture
@@ -307,14 +261,11 @@ def test_official_names_carry_their_sum(tmp_path, monkeypatch):
     monkeypatch.setattr(hypvision.checkpoints.sources, "download", fetch)
     CheckpointLoader.load_checkpoint("https://example.org/fpn_r50_20200101-0a1b2c3d.pth")
     CheckpointLoader.load_checkpoint("torchvision://resnet50")
-    assert (
-        fetched[0] == ("https://example.org/fpn_r50_20200101-0a1b2c3d.pth", "0a1b2c3d")
-        and len(fetched) >= 2
-    )
+    assert fetched[0] == ("https://example.org/fpn_r50_20200101-0a1b2c3d.pth", "0a1b2c3d")
+    assert len(fetched) >= 2
     url, prefix = fetched[-1]
-    assert url.startswith("https://download.pytorch.org/models/resnet50-") and url.endswith(
-        f"-{prefix}.pth"
-    )
+    assert url.startswith("https://download.pytorch.org/models/resnet50-")
+    assert url.endswith(f"-{prefix}.pth")
 
 
 def test_writing_is_atomic_and_is_what_mmengine_uses(tmp_path):
@@ -346,11 +297,9 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch, step):
         with pytest.raises(HypvisionError) as caught:
             save_checkpoint(resumable(3), str(tmp_path / target))
         message = str(caught.value)
-        assert (
-            "disk is full" in message
-            and f"{target}' was not written" in message
-            and "--resume" in message
-        )
+        assert "disk is full" in message
+        assert f"{target}' was not written" in message
+        assert "--resume" in message
         assert f"last complete checkpoint is '{tmp_path / last}'" in message
     assert sorted(file.name for file in tmp_path.iterdir()) == ["epoch_1.pth", "epoch_2.pth"]
     assert (tmp_path / "epoch_2.pth").read_bytes() == before
@@ -363,21 +312,6 @@ def test_the_first_checkpoint_on_a_full_disk(tmp_path, monkeypatch):
     with pytest.raises(HypvisionError, match="no complete checkpoint yet"):
         save_checkpoint(resumable(), str(tmp_path / "epoch_1.pth"))
     assert not list(tmp_path.iterdir())
-
-
-def test_an_interrupted_write_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        save_checkpoint(resumable(), str(tmp_path / "epoch_1.pth"))
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(
-        HypvisionError, match=r"epoch_1\.pth' was not written: '.*file' is not a folder"
-    ):
-        save_checkpoint(resumable(), str(tmp_path / "file" / "epoch_1.pth"))
 
 
 def test_resume_takes_the_newest_that_loads(tmp_path):
@@ -456,15 +390,6 @@ def test_resume_takes_what_was_written_after_last_checkpoint(tmp_path):
             (tmp_path / name).write_text(str(tmp_path / "epoch_2.pth"))
         os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
     assert Path(find_resume_checkpoint(tmp_path)).name == "epoch_3.pth"
-
-
-def test_what_is_passed_over_is_told(tmp_path, capsys):
-    torch.save(resumable(1), tmp_path / "epoch_1.pth")
-    (tmp_path / "epoch_2.pth").write_bytes(b"half")
-    with quiet():
-        find_resume_checkpoint(tmp_path)
-    told = capsys.readouterr().err
-    assert "Not resuming from" in told and "epoch_2.pth" in told and "is a text" in told
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -576,24 +501,6 @@ def test_a_runner_saves_and_resumes_through_it(tmp_path, monkeypatch):
         runner.message_hub.get_scalar("train/loss").data[0] for runner in (resumed, whole)
     )
     np.testing.assert_array_equal(first, second)  # the log history went through the checkpoint
-
-
-def test_a_runner_on_a_full_disk_ends_with_the_paragraph(tmp_path, monkeypatch):
-    runner = toy_runner(tmp_path, 2, keep=1)
-    replace = os.replace
-
-    def full(source, target):
-        if str(target).endswith("epoch_2.pth"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(
-        HypvisionError, match=r"epoch_2\.pth' was not written: the disk is full.*epoch_1\.pth'"
-    ):
-        runner.train()
-    assert Path(find_resume_checkpoint(tmp_path)).name == "epoch_1.pth"
-    assert not list(tmp_path.glob(".*.tmp"))
 
 
 @pytest.mark.parametrize("part", ["weights", "optimizer"])

@@ -53,16 +53,13 @@ def test_a_training_and_a_test_print_the_important_lines(tmp_path, config, capsy
     *_, row, worst, weights, curves = lines
     assert row.split()[0] == "2" and len(row.split()) == 3
     assert worst.startswith("  worst of 3 classes: ") and worst.count("(of 8)") == 3
-    assert (
-        weights == f"weights {work / 'epoch_2.pth'}" and curves == f"curves  {work / 'results.png'}"
-    )
+    assert weights == f"weights {work / 'epoch_2.pth'}"
+    assert curves == f"curves  {work / 'results.png'}"
     [log] = work.glob("*/*.log")
     text = log.read_text()
-    assert (
-        "train_dataloader = dict(" in text
-        and "Epoch(train)" in text
-        and len(text.splitlines()) > 200
-    )
+    assert "train_dataloader = dict(" in text
+    assert "Epoch(train)" in text
+    assert len(text.splitlines()) > 200
     line = ["test", config, str(work / "epoch_2.pth"), "--work-dir", str(tmp_path / "test")]
     assert main([*line, "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr()
@@ -98,12 +95,10 @@ def test_errors_and_our_warnings_reach_the_console(tmp_path, capsys):
     for handler in logger.handlers:
         handler.flush()
     said, text = capsys.readouterr(), (tmp_path / "log").read_text()
-    assert (
-        "error: serious\n" in said.err
-        and "details" not in said.err
-        and "theirs" not in said.err
-        and said.out == ""
-    )
+    assert "error: serious\n" in said.err
+    assert "details" not in said.err
+    assert "theirs" not in said.err
+    assert said.out == ""
     assert all(
         word in text
         for word in ("details", "theirs", "serious", "printed by a library", "of Python")
@@ -158,11 +153,9 @@ def test_a_table_is_as_wide_as_the_terminal(monkeypatch):
     row = {f"coco/bbox_mAP_{number}": "0.5" for number in range(12)}
     monkeypatch.setenv("COLUMNS", "80")
     head, values = _table(row).splitlines()
-    assert (
-        len(head) <= 80
-        and head.endswith("bbox_mAP_4  +7 in the log")
-        and values.split() == ["0.5"] * 5
-    )
+    assert len(head) <= 80
+    assert head.endswith("bbox_mAP_4  +7 in the log")
+    assert values.split() == ["0.5"] * 5
     monkeypatch.setenv("COLUMNS", "200")
     head, values = _table(row).splitlines()
     assert head.endswith("bbox_mAP_11") and len(head) == len(values) and len(values.split()) == 12
@@ -178,11 +171,9 @@ def test_the_head_of_a_table_comes_again(capsys):
         hook.after_val_epoch(runner, {"mIoU": 1.0})
     hook.after_val_epoch(runner, {"mIoU": 1.0, "aAcc": 2.0})
     lines = [line.split() for line in capsys.readouterr().err.splitlines()]
-    assert (
-        lines[0] == lines[11] == ["step", "mIoU"]
-        and lines[13] == ["step", "mIoU", "aAcc"]
-        and len(lines) == 15
-    )
+    assert lines[0] == lines[11] == ["step", "mIoU"]
+    assert lines[13] == ["step", "mIoU", "aAcc"]
+    assert len(lines) == 15
 
 
 def test_the_worst_classes_stand_below_the_table(capsys):

@@ -95,9 +95,8 @@ def test_when_it_stops(options, values, stopped):
         if runner.train_loop.stop_training:
             break
     assert (runner.iter if runner.train_loop.stop_training else None) == stopped
-    assert len(said) == (stopped is not None) and all(
-        f"after iteration {stopped}:" in text for text in said
-    )
+    assert len(said) == (stopped is not None)
+    assert all(f"after iteration {stopped}:" in text for text in said)
 
 
 def test_without_a_metric_or_a_validation_it_asks():

@@ -60,14 +60,9 @@ def resume(trained, folder, change):
     content = load_checkpoint_file(checkpoint)
     change(content)
     torch.save(content, folder / "epoch_1.pth")
-    command = [
-        "train",
-        str(config),
-        "--work-dir",
-        str(folder / "run"),
-        "--resume",
-        str(folder / "epoch_1.pth"),
-    ]
+    command = (
+        f"train {config} --work-dir {folder / 'run'} --resume {folder / 'epoch_1.pth'}".split()
+    )
     return main([*command, "--cfg-options", "train_cfg.max_epochs=2"])
 
 

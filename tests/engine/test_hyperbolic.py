@@ -94,20 +94,6 @@ def test_the_recipe_of_the_papers_has_their_schedule():
             schedule.step()
 
 
-def test_the_recipe_of_the_papers_has_their_data():
-    config = _recipe()
-    assert config.train_dataloader.batch_size == 128 and config.train_cfg.max_epochs == 200
-    for loader in (config.train_dataloader, config.val_dataloader, config.test_dataloader):
-        transform = loader.dataset.transform
-        assert tuple(transform.mean) == (0.5074, 0.4867, 0.4411) and tuple(transform.std) == (
-            0.267,
-            0.256,
-            0.276,
-        )
-    transform = config.train_dataloader.dataset.transform
-    assert transform.pad_crop == 4 and transform.auto_augment is None and transform.re_prob == 0
-
-
 def test_spared_points_are_points_for_schedules_and_for_decay_all():
     class Spared(torch.nn.Linear):
         def __init__(self):

@@ -46,21 +46,12 @@ def test_a_config_in_its_own_work_dir_stays(config, capsys):
         before = written.read_text()
         assert (
             main(
-                [
-                    "test",
-                    str(child),
-                    weights,
-                    "--work-dir",
-                    str(config.parent / "t"),
-                    "--save",
-                    str(written),
-                ]
+                f"test {child} {weights} --work-dir {config.parent / 't'} --save {written}".split()
             )
             == 2
         )
-        assert (
-            "an input of this command" in capsys.readouterr().err and written.read_text() == before
-        )
+        assert "an input of this command" in capsys.readouterr().err
+        assert written.read_text() == before
 
 
 def test_a_test_leaves_the_record_of_the_training(config, tmp_path, capsys):
@@ -98,15 +89,7 @@ def test_images_of_the_data_stay(config, monkeypatch, capsys):
     ):
         assert (
             main(
-                [
-                    "test",
-                    str(config),
-                    weights,
-                    "--work-dir",
-                    str(config.parent / "t"),
-                    option,
-                    str(place),
-                ]
+                f"test {config} {weights} --work-dir {config.parent / 't'} {option} {place}".split()
             )
             == 2
         )

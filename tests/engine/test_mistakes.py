@@ -91,57 +91,27 @@ def open_training_data(task, data):
     return dataset
 
 
-def label_map(value: int, shape=(64, 64)):
-    return lambda path: Image.fromarray(np.full(shape, value, np.uint8)).save(path)
+def label_map(value: int):
+    return lambda path: Image.fromarray(np.full((64, 64), value, np.uint8)).save(path)
 
 
+# faults of label maps that every reader tells stand in openmmlab/test_segmentation_data.py
 @pytest.mark.parametrize(
-    ("folder", "spoil", "message"),
+    ("folder", "spoil", "mentioned"),
     [
-        (
-            "images",
-            lambda path: path.write_bytes(b"no image"),
-            r"image '.*000001\.jpg' cannot be read: .*Replace",
-        ),
-        (
-            "images",
-            lambda path: path.write_bytes(b""),
-            r"image '.*000001\.jpg' cannot be read \(it is empty\)",
-        ),
-        (
-            "annotations",
-            lambda path: path.write_bytes(b"no"),
-            r"label map '.*000001\.png' cannot be read: .*Replace",
-        ),
-        (
-            "annotations",
-            Path.unlink,
-            r"label map '.*000001\.png' of the image '.*000001\.jpg' does not exist\. Put it",
-        ),
-        (
-            "annotations",
-            label_map(200),
-            r"000001\.png' has the label 200, .* 5 classes, so labels from 1 to 5 are",
-        ),
-        (
-            "annotations",
-            label_map(1, (64, 64, 3)),
-            r"000001\.png' is a coloured image: it has several channels",
-        ),
-        (
-            "annotations",
-            label_map(1, (32, 48)),
-            r"000001\.png' is 48 x 32 pixels, but its image '.*' has 64 x 64",
-        ),
+        ("images", lambda path: path.write_bytes(b"no image"), r"image '.*000001\.jpg'"),
+        ("images", lambda path: path.write_bytes(b""), r"image '.*000001\.jpg'.*empty"),
+        ("annotations", Path.unlink, r"label map '.*000001\.png'.*'.*000001\.jpg'"),
+        ("annotations", label_map(200), r"000001\.png' has the label 200.* 1 to 5 "),
     ],
 )
-def test_segmentation_samples(copies, folder, spoil, message):
+def test_segmentation_samples(copies, folder, spoil, mentioned):
     data = copies("segmentation")
     dataset = open_training_data("segmentation", data)
     assert dataset[1]["data_samples"].gt_sem_seg.data.shape == (1, 64, 64)
     spoil(data / folder / "training" / f"000001.{'jpg' if folder == 'images' else 'png'}")
     assert dataset[0] is not None
-    with pytest.raises(HypvisionError, match=message):
+    with pytest.raises(HypvisionError, match=mentioned):
         dataset[1]
 
 
@@ -174,47 +144,28 @@ def changed(key: str, value) -> callable:
     return lambda content: content["annotations"][1].__setitem__(key, value)
 
 
+# other entries of annotation files stand in openmmlab/test_detection_data.py
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("spoil", "mentioned"),
     [
-        (
-            changed("category_id", 77),
-            r"annotations\[1\]\) has the category_id 77",
-        ),
-        (changed("image_id", 77), r"has the image_id 77"),
-        (changed("id", 1), r"annotation 1 \(annotations\[1\]\)"),
-        (
-            changed("bbox", [1, 2, None, 3]),
-            r"has the box \[1, 2, None, 3\]\. Expected: \[left, top",
-        ),
-        (lambda content: content["annotations"][1].pop("bbox"), r"annotations\[1\] has no 'bbox'"),
-        (lambda content: content["images"][0].pop("file_name"), r"images\[0\] has no 'file_name'"),
-        (
-            lambda content: content.pop("categories"),
-            r"lacks one of the lists images, annotations, categories",
-        ),
-        (
-            lambda content: content["categories"][3].update(name="oval"),
-            "'round'.*'oval'",
-        ),
-        (
-            lambda content: content["categories"].append(dict(id=9, name="round")),
-            r"has a name more than once",
-        ),
-        (
-            lambda content: [c.update(name="x") for c in content["categories"]],
-            "'branched', 'composite'",
-        ),
+        (changed("category_id", 77), r"annotations\[1\]\) has the category_id 77"),
+        (changed("image_id", 77), "image_id 77"),
+        (changed("bbox", [1, 2, None, 3]), r"the box \[1, 2, None, 3\]"),
+        (lambda content: content["annotations"][1].pop("bbox"), r"annotations\[1\].*'bbox'"),
+        (lambda content: content["images"][0].pop("file_name"), r"images\[0\].*'file_name'"),
+        (lambda content: content.pop("categories"), "categories"),
+        (lambda content: content["categories"][3].update(name="oval"), "'round'.*'oval'"),
+        (lambda content: content["categories"].append(dict(id=9, name="round")), "more than once"),
+        (lambda content: [c.update(name="x") for c in content["categories"]], "'branched'"),
     ],
 )
-def test_annotation_files(copies, spoil, message):
+def test_annotation_files(copies, spoil, mentioned):
     data = copies("detection")
     content = json.loads((data / ANNOTATIONS).read_text())
     spoil(content)
     (data / ANNOTATIONS).write_text(json.dumps(content))
-    with pytest.raises(HypvisionError, match=message) as caught:
+    with pytest.raises(HypvisionError, match=rf"instances_train2017\.json'.*{mentioned}"):
         open_training_data("detection", data)
-    assert "instances_train2017.json" in str(caught.value)
 
 
 def test_categories_in_any_order(copies):
@@ -248,21 +199,6 @@ def test_damaged_annotation_file(copies):
 
 # Whole runs
 # --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "task", ["segmentation", pytest.param("detection", marks=pytest.mark.slow)]
-)
-def test_corrupt_image_in_a_worker(copies, tmp_path, capsys, task):
-    data = copies(task)
-    for path in data.glob("**/*.jpg"):
-        if "val" not in path.parent.name:
-            path.write_bytes(path.read_bytes()[:200])
-    config = tiny(task, data, tmp_path / f"{task}.py", workers=1)
-    said = fails(capsys, "train", config, "--work-dir", tmp_path / "run")
-    assert ".jpg' cannot be read" in said and str(data) in said
-    assert remains(tmp_path / "run") == []
 
 
 def test_label_out_of_range_in_test_data(copies, checkpoints, tmp_path, capsys):
@@ -303,10 +239,8 @@ def test_no_sample_is_left(copies, tmp_path, capsys):
     (data / ANNOTATIONS).write_text(json.dumps({**content, "annotations": []}))
     config = tiny("detection", data, tmp_path / "detection.py")
     said = fails(capsys, "train", config, "--work-dir", tmp_path / "run")
-    assert (
-        "no images to learn from" in said
-        and "4 images (without objects, see filter_empty_gt" in said
-    )
+    assert "no images to learn from" in said
+    assert "4 images (without objects, see filter_empty_gt" in said
 
 
 @pytest.mark.parametrize(
@@ -339,12 +273,10 @@ def test_nan_loss(originals, tmp_path, capsys, task):
     config = tiny(task, originals[task], tmp_path / f"{task}.py")
     said = fails(
         capsys,
-        "train",
-        config,
-        "--work-dir",
-        tmp_path / "run",
-        "--cfg-options",
-        "optim_wrapper.optimizer.lr=1e30",
+        *(
+            f"train {config} --work-dir {tmp_path / 'run'} --cfg-options "
+            "optim_wrapper.optimizer.lr=1e30"
+        ).split(),
     )
     assert "The loss became nan in iteration 2" in said and "optim_wrapper.optimizer.lr" in said
     # The checkpoint of the iteration before is complete; nothing was written after.
@@ -355,10 +287,8 @@ def test_checkpoints_of_others(originals, checkpoints, tmp_path, capsys):
     for task, other in (("segmentation", "detection"), ("detection", "segmentation")):
         config = tiny(task, originals[task], tmp_path / f"{task}.py")
         said = fails(capsys, "test", config, checkpoints[other], "--work-dir", tmp_path / "run")
-        assert (
-            f"'{checkpoints[other]}' does not fit the model of the config" in said
-            and "missing in the file" in said
-        )
+        assert f"'{checkpoints[other]}' does not fit the model of the config" in said
+        assert "missing in the file" in said
         (trained_with,) = checkpoints[other].parent.glob("*.py")
         assert f"that the checkpoint was trained with ({trained_with})" in said
     wrong = tmp_path / "wrong.pth"
@@ -458,22 +388,6 @@ def test_full_disk(originals, checkpoints, tmp_path, capsys, monkeypatch, task):
         assert "found.bbox.json' was not written" in said
 
 
-def test_full_disk_in_classification(tmp_path, capsys, monkeypatch):
-    config = write_config(tmp_path / "classifier.py", make_images(tmp_path / "data", per_class=2))
-    assert main(["train", str(config), "--work-dir", str(tmp_path / "run")]) == 0
-    out = tmp_path / "out.json"
-    out.write_text("old")
-
-    monkeypatch.setattr(os, "replace", full_disk(os.replace))
-    arguments = ["test", config, tmp_path / "run/epoch_1.pth", "--work-dir", tmp_path / "run"]
-    assert f"'{out}' was not written: the disk is full" in fails(capsys, *arguments, "--save", out)
-    assert out.read_text() == "old" and remains(tmp_path / "data") == []
-    assert "was not written: the disk is full" in fails(
-        capsys, *arguments, "--show-dir", tmp_path / "shown"
-    )
-    assert list((tmp_path / "shown").iterdir()) == []
-
-
 def test_places_that_cannot_be(originals, checkpoints, tmp_path, capsys):
     config = tiny("segmentation", originals["segmentation"], tmp_path / "segmentation.py")
     (tmp_path / "file").write_text("x")
@@ -506,55 +420,29 @@ def classifier(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("option", "message"),
+    ("option", "mentioned"),
     [
-        (
-            "train_dataloader.batchsize=8",
-            "has no 'batchsize'.* Did you mean train_dataloader.batch_size",
-        ),
-        ("train_dataloader.batch=8", "DataLoader an argument 'batch'.* Did you mean batch_size"),
-        (
-            "train_dataloader.batch_size=0",
-            "batch_size should be a positive integer value, but got batch_size=0",
-        ),
-        (
-            "train_dataloader.dataset.rot=x",
-            "ImageFolderDataset an argument 'rot'.* Did you mean root",
-        ),
-        (
-            "train_cfg.max_epoch=3",
-            "train_cfg of .* has no 'max_epoch'.* Did you mean train_cfg.max_epochs",
-        ),
-        (
-            "default_hooks.logger.intervals=3",
-            "has no 'intervals'.* Did you mean default_hooks.logger.interval",
-        ),
-        (
-            "optim_wrapper.optimizer.learning_rate=0.1",
-            "unexpected keyword argument 'learning_rate'",
-        ),
-        (
-            "optim_wrapper.optimiser.lr=1",
-            "OptimWrapper an argument 'optimiser'.* Did you mean optimizer",
-        ),
-        (
-            "model.smoothing=0.2",
-            "ImageClassifier an argument 'smoothing'.* Did you mean label_smoothing",
-        ),
-        ("model.mixup.mixup_alfa=1", "Mixup an argument 'mixup_alfa'"),
-        ("model.backbone.classes=3", "does not accept what model.backbone .* 'classes'"),
-        (
-            "lr=0.1",
-            r"no 'lr', so .* would change nothing\. Did you mean optim_wrapper.optimizer.lr\?",
-        ),
-        ("optim_wraper.optimizer.lr=0.1", r"no 'optim_wraper', .*\. Did you mean optim_wrapper"),
+        ("train_dataloader.batchsize=8", "'batchsize'.*train_dataloader.batch_size"),
+        ("train_dataloader.batch=8", "DataLoader.*'batch'.*batch_size"),
+        ("train_dataloader.batch_size=0", "batch_size=0"),
+        ("train_dataloader.dataset.rot=x", "ImageFolderDataset.*'rot'.*root"),
+        ("train_cfg.max_epoch=3", "'max_epoch'.*train_cfg.max_epochs"),
+        ("default_hooks.logger.intervals=3", "'intervals'.*default_hooks.logger.interval"),
+        ("optim_wrapper.optimizer.learning_rate=0.1", "'learning_rate'"),
+        ("optim_wrapper.optimiser.lr=1", "OptimWrapper.*'optimiser'.*optimizer"),
+        ("model.smoothing=0.2", "ImageClassifier.*'smoothing'.*label_smoothing"),
+        ("model.mixup.mixup_alfa=1", "Mixup.*'mixup_alfa'"),
+        ("model.type=ImageClasifier", "ImageClasifier.*registry"),
+        ("model.backbone.classes=3", "model.backbone.*'classes'"),
+        ("model.backbone.model_name=hcformer_nanoo", "hcformer_nano .*model.backbone.model_name"),
+        ("lr=0.1", "'lr'.*optim_wrapper.optimizer.lr"),
+        ("optim_wraper.optimizer.lr=0.1", "'optim_wraper'.*optim_wrapper"),
     ],
 )
-def test_misspelt_options(classifier, tmp_path, capsys, option, message):
-    said = fails(
-        capsys, "train", classifier, "--work-dir", tmp_path / "run", "--cfg-options", option
-    )
-    assert re.search(message, said), said
+def test_misspelt_options(classifier, tmp_path, capsys, option, mentioned):
+    words = f"train {classifier} --work-dir {tmp_path / 'run'} --cfg-options {option}"
+    said = fails(capsys, *words.split())
+    assert re.search(mentioned, said), said
     assert remains(tmp_path / "run") == []
 
 
@@ -591,23 +479,6 @@ def test_a_place_for_data_that_is_made_on_the_fly():
     assert load_config(config, {"randomness.seed": 3}).randomness.seed == 3
 
 
-def test_values_that_a_network_refuses(classifier, tmp_path, capsys):
-    arguments = ["train", classifier, "--work-dir", tmp_path / "run", "--cfg-options"]
-    for model, option, message in (
-        (
-            "hcformer_nano",
-            "curvature=0",
-            "curvature, minus the sectional curvature, must be a finite number above 0",
-        ),
-        ("hcformer_nano", "patch_size=0", "patch_size must be an integer of at least 1"),
-    ):
-        options = [f"model.backbone.model_name={model}", f"model.backbone.{option}"]
-        assert f"'{model}' does not accept what model.backbone" in (
-            said := fails(capsys, *arguments, *options)
-        )
-        assert message in said
-
-
 @pytest.mark.parametrize(
     ("option", "message"),
     [
@@ -633,11 +504,7 @@ def test_values_that_a_network_refuses(classifier, tmp_path, capsys):
 def test_a_value_of_another_kind(classifier, tmp_path, capsys, option, message):
     said = fails(
         capsys,
-        "train",
-        classifier,
-        "--work-dir",
-        tmp_path / "run",
-        "--cfg-options",
+        *f"train {classifier} --work-dir {tmp_path / 'run'} --cfg-options".split(),
         *option.split(),
     )
     assert message in said
@@ -664,23 +531,6 @@ def test_a_launcher_that_started_nothing(classifier, tmp_path, capsys, monkeypat
     assert "torchrun started, which sets RANK" in said and "tools/dist_train.sh" in said
 
 
-def test_commands_without_mmengine(tmp_path, capsys, originals):
-    (tmp_path / "notes.md").write_text("")
-    image = next((originals["detection"] / "train2017").iterdir())
-    shipped = Path(__file__).parents[2] / "tools/demo_data"
-    sources = ["--emoji", shipped / "emoji", "--photos", shipped / "photos", "--val", "1"]
-    for arguments, message in (
-        (["data", "make", tmp_path / "notes.md", *sources], "notes.md' is not a folder"),
-        (["data", "make", "/proc/scenes", *sources, "--train", "1"], "was not written"),
-        (
-            ["explain", image, "--model", "hcformer_nano", "--model-args", "patch_size=0"],
-            "patch_size must be an integer",
-        ),
-    ):
-        assert message in fails(capsys, *arguments)
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.md"]
-
-
 def test_half_of_a_loop_is_told(tmp_path, capsys):
     """mmengine's own words for it are a ValueError."""
     loaders = (
@@ -688,18 +538,8 @@ def test_half_of_a_loop_is_told(tmp_path, capsys):
     )
     (tmp_path / "half.py").write_text("model = dict(type='x')\n" + loaders)
     (tmp_path / "a.pth").write_bytes(b"")
-    assert (
-        main(
-            [
-                "test",
-                str(tmp_path / "half.py"),
-                str(tmp_path / "a.pth"),
-                "--work-dir",
-                str(tmp_path / "out"),
-            ]
-        )
-        == 2
-    )
+    words = f"test {tmp_path / 'half.py'} {tmp_path / 'a.pth'} --work-dir {tmp_path / 'out'}"
+    assert main(words.split()) == 2
     assert (
         "has train_dataloader, but no train_cfg and no optim_wrapper. Add what"
         in capsys.readouterr().err

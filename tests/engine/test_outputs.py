@@ -80,9 +80,8 @@ def check_page(folder, tables):
     pictures = re.findall(r'src="data:image/(?:png|jpeg);base64,([^"]+)"', page)
     found = [path.read_bytes() for path in folder.iterdir() if path.suffix in (".png", ".jpg")]
     assert sorted(map(base64.b64decode, pictures)) == sorted(found) and len(found) > 0
-    assert page.count("src=") == len(pictures) and not re.search(
-        r"href=|url\(|https?:|<script|@import", page
-    )
+    assert page.count("src=") == len(pictures)
+    assert not re.search(r"href=|url\(|https?:|<script|@import", page)
 
 
 def images(paths) -> list[torch.Tensor]:
@@ -115,14 +114,9 @@ def probabilities(model, image: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("tta", [False, True])
 def test_segmentation(segmenter, tmp_path, capsys, tta):
     names = sorted((segmenter.data / "images/validation").glob("*.jpg"))
-    arguments = [
-        "--work-dir",
-        tmp_path,
-        "--out",
-        tmp_path / "report",
-        "--show-dir",
-        tmp_path / "shown",
-    ]
+    arguments = (
+        f"--work-dir {tmp_path} --out {tmp_path / 'report'} --show-dir {tmp_path / 'shown'}"
+    ).split()
     metrics = run(
         capsys, segmenter.config, segmenter.checkpoint, *arguments, *(["--tta"] if tta else [])
     )
@@ -198,14 +192,10 @@ def test_detection(detector, tmp_path, capsys, tta):
         "model.test_cfg.rcnn.score_thr=0.01",
         "model.test_cfg.rcnn.max_per_img=20",
     ]
-    places = [
-        "--save",
-        tmp_path / "found.json",
-        "--out",
-        tmp_path / "report",
-        "--show-dir",
-        tmp_path / "shown",
-    ]
+    places = (
+        f"--save {tmp_path / 'found.json'} --out {tmp_path / 'report'} --show-dir "
+        f"{tmp_path / 'shown'}"
+    ).split()
     arguments = ["--work-dir", tmp_path, *places, *options]
     metrics = run(
         capsys, detector.config, detector.checkpoint, *arguments, *(["--tta"] if tta else [])
@@ -317,10 +307,8 @@ def test_tta_of_a_config_comes_first(segmenter, tmp_path):
 
     config = load_config(ROOT / "configs/hcformer/semantic-fpn_hcformer-nano_600i_camvid.py")
     _use_tta(config)
-    assert (
-        config.test_dataloader.dataset.pipeline == config.tta_pipeline
-        and config.model.type == "SegTTAModel"
-    )
+    assert config.test_dataloader.dataset.pipeline == config.tta_pipeline
+    assert config.model.type == "SegTTAModel"
     with pytest.raises(HypvisionError, match="tta_model"):
         _use_tta(
             Run(dict(model=dict(type="Other"), test_dataloader=dict(dataset=dict(pipeline=[]))))

@@ -26,11 +26,7 @@ def test_seeds_as_one_command(tmp_path, capsys):
     options = [*SMALL, f"data_root={tmp_path / 'data'}"]
     folder = tmp_path / "runs"
     command = [
-        "train",
-        "resnet18-small_3e_cifar10",
-        "--work-dir",
-        str(folder),
-        "--cfg-options",
+        *f"train resnet18-small_3e_cifar10 --work-dir {folder} --cfg-options".split(),
         *options,
     ]
     assert main([*command, "--seeds", "1"]) == 0

@@ -52,10 +52,8 @@ def config(tmp_path):
 def test_an_epoch_ends(config, tmp_path):
     runner = train(config(1), tmp_path / "work")
     assert runner.epoch == 1 and runner.iter == 5  # of 18 images, four at a time
-    assert (
-        len(runner.val_dataloader.dataset) == 18
-        and 0 <= runner.message_hub.get_scalar("val/top1").current() <= 100
-    )
+    assert len(runner.val_dataloader.dataset) == 18
+    assert 0 <= runner.message_hub.get_scalar("val/top1").current() <= 100
 
 
 @pytest.mark.slow
@@ -80,14 +78,7 @@ def test_faults_of_shards_are_reported_at_once(config, tmp_path, capsys):
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
     config(1).dump(tmp_path / "mine.py")
-    words = [
-        "check",
-        str(tmp_path / "mine.py"),
-        "--all",
-        "--out",
-        str(tmp_path / "seen"),
-        "--workers",
-    ]
+    words = f"check {tmp_path / 'mine.py'} --all --out {tmp_path / 'seen'} --workers".split()
     for workers in "02":
         with pytest.raises(SystemExit):
             main([*words, workers])

@@ -208,7 +208,7 @@ def test_every_run_has_it(tmp_path, capsys, rate):
     assert "SignsHook" in RUN_HOOKS
     hooks = [dict(type="SignsHook", interval=2)]
     config = write_config(
-        tmp_path / "config.py", make_images(tmp_path / "data"), hooks=hooks, epochs=8
+        tmp_path / "config.py", make_images(tmp_path / "data"), hooks=hooks, epochs=5
     )
     options = [f"optim_wrapper.optimizer.lr={rate}", "model.mixup=None", "model.label_smoothing=0"]
     assert (

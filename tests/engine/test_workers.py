@@ -61,9 +61,8 @@ def test_the_extensions_come_before_the_data(spawning, monkeypatch, loaded):
         set_spawning_popen(None)
     again = pickle.loads(sent)
     assert (["mine", "data"] if loaded else ["data"]) == CALLS
-    assert (
-        type(again) is multiprocessing.get_context("spawn").Process and again.name == process.name
-    )
+    assert type(again) is multiprocessing.get_context("spawn").Process
+    assert again.name == process.name
 
 
 def test_forked_workers_have_everything():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 
 import pytest
@@ -131,3 +131,15 @@ def shrink(config, name, data):
         preprocessor.size = (64, 64)
     config.model.backbone.pop("init_cfg", None)
     return config
+
+
+def recipe_rows(folder):
+    """The rows of the table in a family's README: training, setting, published, here, why."""
+    lines = (folder / "README.md").read_text().splitlines()
+    begin = next(i for i, line in enumerate(lines) if line.endswith("| published | here | why |"))
+    rows = []
+    for line in takewhile(lambda line: line.startswith("|"), lines[begin + 2 :]):
+        row = [cell.strip() for cell in line.split("|")[1:-1]]
+        row[0] = row[0] or rows[-1][0]
+        rows.append(row)
+    return rows

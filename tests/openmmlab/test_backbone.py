@@ -1,7 +1,5 @@
 """TimmBackbone: levels, sizes, freezing, checkpoints; and as part of models of mmdet and mmseg."""
 
-from pathlib import Path
-
 import pytest
 import timm
 import torch
@@ -452,86 +450,6 @@ def test_a_transformer_of_points_gives_euclidean_maps_that_train(size):
     sum(x.square().sum() for x in maps).backward()
     parts = [p for name, p in backbone.named_parameters() if "head" not in name]
     assert all(p.grad is not None for p in parts)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["hcformer_nano", "swin_tiny_patch4_window7_224"])
-def test_segmenter_of_mmseg(name):
-    mmseg = pytest.importorskip("mmseg")
-    from mmengine.config import Config
-    from mmengine.registry import DefaultScope
-    from mmengine.structures import PixelData
-    from mmseg.structures import SegDataSample
-
-    config = Config.fromfile(
-        Path(mmseg.__file__).parent / ".mim/configs/_base_/models/fpn_r50.py"
-    ).model
-    norm = {"type": "BN"}
-    config.data_preprocessor.size = (75, 101)  # odd, and not a multiple of anything
-    config.pretrained = None
-    config.backbone = {
-        "type": "TimmBackbone",
-        "model_name": name,
-        "frozen_stages": 1,
-        "with_cp": True,
-    }
-    channels = TimmBackbone(name).out_channels
-    config.neck.update(in_channels=channels, out_channels=16)
-    config.decode_head.update(in_channels=[16] * 4, channels=8, num_classes=3, norm_cfg=norm)
-    with DefaultScope.overwrite_default_scope("mmseg"):
-        model = mmseg.registry.MODELS.build(config)
-    model.init_weights()
-    labels = PixelData(data=torch.randint(0, 3, (1, 75, 101)))
-    samples = [
-        SegDataSample(gt_sem_seg=labels, metainfo={"img_shape": (75, 101), "ori_shape": (75, 101)})
-    ] * 2
-    images = [torch.randint(0, 255, (3, 75, 101), dtype=torch.uint8) for _ in samples]
-    batch = model.data_preprocessor({"inputs": images, "data_samples": samples}, training=True)
-    loss, _ = model.parse_losses(model(**batch, mode="loss"))
-    loss.backward()
-    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
-    with torch.no_grad():
-        results = model.eval()(
-            **model.data_preprocessor({"inputs": images, "data_samples": samples}), mode="predict"
-        )
-    assert results[0].pred_sem_seg.data.shape == (1, 75, 101)
-
-
-@pytest.mark.slow
-def test_detector_of_mmdet():
-    mmdet = pytest.importorskip("mmdet")
-    from mmdet.structures import DetDataSample
-    from mmengine.config import Config
-    from mmengine.registry import DefaultScope
-    from mmengine.structures import InstanceData
-
-    config = Config.fromfile(
-        Path(mmdet.__file__).parent / ".mim/configs/_base_/models/retinanet_r50_fpn.py"
-    ).model
-    config.backbone = {"type": "TimmBackbone", "model_name": "hcformer_nano", "norm_eval": True}
-    config.neck.update(in_channels=TimmBackbone("hcformer_nano").out_channels, out_channels=16)
-    config.bbox_head.update(in_channels=16, feat_channels=16, num_classes=3, stacked_convs=1)
-    with DefaultScope.overwrite_default_scope("mmdet"):
-        model = mmdet.registry.MODELS.build(config)
-    model.init_weights()
-    shape = {
-        "img_shape": (75, 101),
-        "ori_shape": (75, 101),
-        "pad_shape": (75, 101),
-        "scale_factor": (1.0, 1.0),
-    }
-    instances = InstanceData(bboxes=torch.tensor([[10.0, 10, 50, 60]]), labels=torch.tensor([1]))
-    samples = [DetDataSample(metainfo=shape, gt_instances=instances)]
-    images = [torch.randint(0, 255, (3, 75, 101), dtype=torch.uint8)]
-    batch = model.data_preprocessor({"inputs": images, "data_samples": samples}, training=True)
-    loss, _ = model.parse_losses(model(**batch, mode="loss"))
-    loss.backward()
-    assert loss.isfinite() and model.backbone._base.stem.weight.grad.abs().sum() > 0
-    with torch.no_grad():
-        results = model.eval()(
-            **model.data_preprocessor({"inputs": images, "data_samples": samples}), mode="predict"
-        )
-    assert "bboxes" in results[0].pred_instances
 
 
 @pytest.mark.parametrize("name", ["resnet10t", "hcformer_nano", "test_vit"])

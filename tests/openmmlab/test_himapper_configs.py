@@ -76,59 +76,6 @@ def test_weights_of_a_classifier_reach_the_backbone(tmp_path):
     assert [tuple(level.shape[1:]) for level in maps] == [(48, 5, 7)] * 2
 
 
-NETWORKS = {
-    "vit": (SMALL, (0, 1)),
-    "swin": (
-        dict(model_name="himapper", backbone="swin_tiny_patch4_window7_224", img_size=64,
-        window_size=2, embed_dim=16,
-             depths=(1, 1, 1, 1), num_heads=(1, 1, 2, 2)),
-        (0, 1, 2, 3),
-    ),
-    "resnet": (dict(model_name="himapper", backbone="resnet10t"), (1, 2, 3, 4)),
-}  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "prefix"),
-    [("vit", ""), ("vit", "backbone."), ("swin", "module.backbone."), ("resnet", "backbone.")],
-)
-def test_every_weight_of_the_backbone_is_loaded(tmp_path, name, prefix):
-    """From the bare network and from a whole Hi-Mapper, whatever stands before the names, and for
-    two levels only."""
-    arguments, levels = NETWORKS[name]
-    plain = {
-        key: value for key, value in arguments.items() if key not in ("model_name", "backbone")
-    }
-    for trunk in ("", "trunk."):
-        if trunk:
-            source = timm.create_model(
-                "himapper", backbone=arguments["backbone"], num_classes=5, **plain
-            )
-        else:
-            source = timm.create_model(arguments["backbone"], num_classes=5, **plain)
-        given = {key.removeprefix("trunk."): value for key, value in source.state_dict().items()}
-        torch.save(
-            {"state_dict": {prefix + key: value for key, value in source.state_dict().items()}},
-            tmp_path / "c.pth",
-        )
-        for dense, wanted in (("init", levels), ("init", levels[:1]), ("fuse", levels)):
-            backbone = TimmBackbone(
-                **arguments,
-                dense=dense,
-                out_indices=wanted,
-                checkpoint_path=str(tmp_path / "c.pth"),
-            )
-            own = {
-                key.removeprefix("trunk."): value
-                for key, value in backbone._base.state_dict().items()
-            }
-            loaded = [key for key in own if key in given]
-            assert all(torch.equal(own[key], given[key]) for key in loaded)
-            new = {key.split(".")[1] for key in own if key not in given}
-            assert new <= ({"dense"} if trunk else {"tree", "decomposer", "lift", "dense"})
-
-
 @pytest.mark.quick("resnet10t-init")
 @pytest.mark.parametrize(
     ("source", "dense"),

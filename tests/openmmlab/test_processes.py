@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from helpers.engine import ROOT, scalars, tiny
+from helpers.engine import ROOT, scalars
 from helpers.shapes.export import export
 from mmengine.registry import MODELS, DefaultScope
 
@@ -141,18 +141,3 @@ def test_two_processes_train_them(tmp_path, kind):
     )
     launch(path, tmp_path / "work")
     assert len(scalars(tmp_path / "work", "loss")) == 4  # eight images, two processes
-
-
-@pytest.mark.slow
-def test_two_processes_train_a_mask_rcnn(tmp_path):
-    from engine.test_distributed import launch
-
-    config = tiny(
-        "detection",
-        export(tmp_path / "coco", "coco", 8, 2, 64, level="kind"),
-        tmp_path / "config.py",
-    )
-    launch(config, tmp_path / "work")
-    assert (
-        len(scalars(tmp_path / "work", "loss_mask")) == 2
-    )  # eight images, two processes, two at a time

@@ -117,11 +117,9 @@ def test_a_batch_and_its_matrix_are_the_same():
     again = sparse(batch.dense())
     for a, b in zip(batch[:-1], again[:-1]):
         assert torch.equal(a, b)
-    assert (
-        0 < batch.empty == again.empty
-        and batch.size == 33
-        and not batch.dense()[batch.occupied :].any()
-    )
+    assert 0 < batch.empty == again.empty
+    assert batch.size == 33
+    assert not batch.dense()[batch.occupied :].any()
     columns = batch.columns[batch.by_column]
     assert bool((columns[1:] >= columns[:-1]).all())
     for i in range(20):

@@ -40,17 +40,6 @@ def test_error_bars_are_over_replicates_or_over_test_batches():
     assert means(two, "m", "loss")[2] == [0.0, pytest.approx(2**0.5)]
 
 
-@pytest.mark.slow
-def test_panels_stand_in_rows_of_two(tmp_path):
-    """A figure of five beside each other has letters that cannot be read on a page."""
-    sizes = {}
-    for count in (1, 2, 5):
-        path = draw_panels(f"of{count}", [lambda axis: axis.plot([0, 1])] * count, "", tmp_path)[0]
-        sizes[count] = pyplot.imread(path).shape[:2]
-    (high, wide), two, five = sizes.values()
-    assert two == (high, 2 * wide) and five == (3 * high, 2 * wide)
-
-
 def test_numbers_on_light_cells_are_dark(axis):
     alpha_decay_map(axis, {(0.0, -1.0): 0.1, (0.0, 1.0): 2.0}, "exponent")
     assert {text.get_text(): text.get_color() for text in axis.texts} == {"0.10": "w", "2.00": "k"}

@@ -16,11 +16,9 @@ def test_a_power_law_and_its_error():
     x = [10, 15, 25, 39, 63, 100]
     found = power_law(x, [7 * value**-1.25 for value in x])
     assert found.exponent == pytest.approx(1.25) and found.factor == pytest.approx(7)
-    assert (
-        found.error == pytest.approx(0, abs=1e-12)
-        and found.r2 == pytest.approx(1)
-        and found.points == 6
-    )
+    assert found.error == pytest.approx(0, abs=1e-12)
+    assert found.r2 == pytest.approx(1)
+    assert found.points == 6
     y = [0.69, 0.56, 0.36, 0.20, 0.116, 0.064]
     found, known = power_law(x, y), stats.linregress(np.log(x), np.log(y))
     assert found[:3] == pytest.approx([-known.slope, known.stderr, known.rvalue**2])
@@ -40,9 +38,8 @@ def test_points_read_from_the_papers_figure_give_its_exponents(losses, exponent,
         [2**k for k in range(3, 11)][-len(losses) :], losses
     )  # the largest widths, up to 1024
     assert found.exponent == pytest.approx(exponent, abs=0.01)
-    assert found.error == pytest.approx(error, abs=0.01) and found.r2 == pytest.approx(
-        r2, abs=0.002
-    )
+    assert found.error == pytest.approx(error, abs=0.01)
+    assert found.r2 == pytest.approx(r2, abs=0.002)
 
 
 def test_mistakes_are_named():
@@ -145,11 +142,9 @@ def losses_of(noise):
 def test_the_joint_fit_finds_what_made_the_losses():
     widths, losses, groups, offsets = losses_of(0)
     found = joint_fit(widths, losses, groups)
-    assert (
-        found.points == 108
-        and found.exponent == pytest.approx(0.9098)
-        and found.factor == pytest.approx(476.08)
-    )
+    assert found.points == 108
+    assert found.exponent == pytest.approx(0.9098)
+    assert found.factor == pytest.approx(476.08)
     assert list(found.offsets.values()) == pytest.approx(offsets) and found.mse < 1e-20
     assert found.error == pytest.approx(0, abs=1e-8)
 
@@ -185,9 +180,8 @@ def test_the_published_way_of_fitting_ends_where_ours_does():
     widths, losses, groups, _ = losses_of(0.03)
     found = joint_fit(widths, losses, groups)
     exponent, factor, offsets = adam_joint_fit(widths, losses, groups)
-    assert found.exponent == pytest.approx(exponent, abs=2e-3) and found.factor == pytest.approx(
-        factor, rel=0.02
-    )
+    assert found.exponent == pytest.approx(exponent, abs=2e-3)
+    assert found.factor == pytest.approx(factor, rel=0.02)
     assert torch.tensor(list(found.offsets.values())).sub(torch.tensor(offsets)).abs().max() < 5e-3
 
 
@@ -248,11 +242,9 @@ def test_exponents_of_replicates():
         ("power", 1.0, 0.0, 0.5),
     }  # one width is no line
     two = found["power", 1.0, 0.0, -1.0]
-    assert (
-        two.mean == pytest.approx(1.1)
-        and two.error_seeds == pytest.approx(0.1) == two.error
-        and len(two.fits) == 2
-    )
+    assert two.mean == pytest.approx(1.1)
+    assert two.error_seeds == pytest.approx(0.1) == two.error
+    assert len(two.fits) == 2
     assert two.error_fit == pytest.approx(0, abs=1e-6)
     assert found["power", 1.0, 0.0, 0.5].mean == pytest.approx(0.5)
 

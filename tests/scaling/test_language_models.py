@@ -52,11 +52,9 @@ def test_names_of_heads():
 def test_random_heads_are_in_strong_superposition():
     head = torch.randn(4000, 64, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
     found = head_statistics(head, block=900)
-    assert (
-        found["overlap_times_m"] == pytest.approx(1, abs=0.02)
-        and found["m"] == 64
-        and found["tokens"] == 4000
-    )
+    assert found["overlap_times_m"] == pytest.approx(1, abs=0.02)
+    assert found["m"] == 64
+    assert found["tokens"] == 4000
     assert found["norm_min"] > 4 and found["norm_mean"] == pytest.approx(8, rel=0.02)
     assert found["frame_potential"] == pytest.approx(1 + 63 / 4000, rel=1e-3)
     assert found["welch"] == pytest.approx(((4000 - 64) / (64 * 3999)) ** 0.5)

@@ -85,20 +85,16 @@ def test_equiangular_tight_frames(name):
     )  # lengths do not count
     found = measures.frame(measures.overlaps(vectors), m)
     assert found.bound == pytest.approx(overlap) and found.excess == pytest.approx(0, abs=1e-7)
-    assert (
-        found.potential == pytest.approx(1)
-        and found.deviation == pytest.approx(0, abs=1e-6)
-        and found.possible
-    )
+    assert found.potential == pytest.approx(1)
+    assert found.deviation == pytest.approx(0, abs=1e-6)
+    assert found.possible
     # As many again, elsewhere: more than there can be in an ETF of so few dimensions.
     more = measures.frame(
         measures.overlaps(torch.cat([vectors, directions(vectors.shape[1], 25)])), m
     )
-    assert (
-        more.excess > 0.01
-        and more.deviation > 0.01
-        and more.possible == (m == 7 and len(vectors) + 25 <= 28)
-    )
+    assert more.excess > 0.01
+    assert more.deviation > 0.01
+    assert more.possible == (m == 7 and len(vectors) + 25 <= 28)
 
 
 @pytest.mark.parametrize("m", [2, 3, 7])
@@ -134,9 +130,8 @@ def test_random_vectors():
     m, weight = 8, torch.randn(3000, 8, generator=torch.Generator().manual_seed(0))
     found, (mean, variance) = measures.overlaps(weight, 700), measures.random_overlaps(m)
     assert mean == 1 / 8 and variance == pytest.approx(14 / 640)
-    assert found.mean == pytest.approx(mean, rel=0.01) and found.variance == pytest.approx(
-        variance, rel=0.03
-    )
+    assert found.mean == pytest.approx(mean, rel=0.01)
+    assert found.variance == pytest.approx(variance, rel=0.03)
 
 
 def test_few_rows_and_rows_of_zeros():

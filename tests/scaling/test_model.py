@@ -141,6 +141,5 @@ def test_widths_are_checked():
         with pytest.raises(HypvisionError, match=f"from 1 to 30, got {m}"):
             initial(30, m, stream(0))
     weight, bias = initial(4000, 16, stream(0))
-    assert weight.std().item() == pytest.approx(
-        0.25, rel=0.02
-    ) and bias.std().item() == pytest.approx(1, rel=0.05)
+    assert weight.std().item() == pytest.approx(0.25, rel=0.02)
+    assert bias.std().item() == pytest.approx(1, rel=0.05)

@@ -111,10 +111,8 @@ def test_what_is_recorded(one_by_one):
     assert rows[0]["m"] == 3 and rows[0]["decay"] == -1 and rows[0]["shortened"] == ""
     json.dumps(rows, allow_nan=False)
     row = next(row for row in rows if row["strong_rows"] > row["m"])
-    assert (
-        row["welch_excess"] == pytest.approx(row["overlap_max"] - row["welch"])
-        and row["welch_excess"] > 0
-    )
+    assert row["welch_excess"] == pytest.approx(row["overlap_max"] - row["welch"])
+    assert row["welch_excess"] > 0
     assert 1 <= row["frame_potential"] < row["m"] and row["overlap_deviation"] > 0
     assert row["etf_possible"] == (row["strong_rows"] <= row["m"] * (row["m"] + 1) / 2)
 
@@ -137,9 +135,8 @@ def test_points_share_batches_unless_they_are_to_be_independent(tmp_path, one_by
         [torch.rand(1, generator=s.first(p)).item() for p in POINTS[:4:3]]
         for s in (SETTINGS, alone)
     ]
-    assert (
-        numbers[0][0] == numbers[0][1] and numbers[1][0] != numbers[1][1]
-    )  # two decays at one width
+    assert numbers[0][0] == numbers[0][1]
+    assert numbers[1][0] != numbers[1][1]  # two decays at one width
     assert rows[0]["loss"] != one_by_one[1][0]["loss"]
     replicate = replace(POINTS[0], replicate=1)
     assert replicate.data != POINTS[0].data and replicate.key != POINTS[0].key

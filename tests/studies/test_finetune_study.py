@@ -3,14 +3,11 @@ repeat, its table."""
 
 import json
 import runpy
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from helpers.shapes.export import export
-from helpers.shapes.taxonomy import KINDS
 
 STUDIES = Path(__file__).parents[2] / "studies"
 
@@ -22,65 +19,6 @@ def tool():
         return runpy.run_path(str(STUDIES / "finetune_study.py"))
     finally:
         sys.path.remove(str(STUDIES))
-
-
-def call(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["finetune_study.py", *map(str, arguments)])
-    with pytest.raises(SystemExit) as end:
-        runpy.run_path(str(STUDIES / "finetune_study.py"), run_name="__main__")
-    return end.value.code
-
-
-@pytest.mark.slow
-def test_every_run_is_a_config_and_all_of_a_study_train_the_same_parts(tool):
-    from mmengine.registry import MODELS
-
-    from hypvision.engine.config import load_config
-
-    for name, study in tool["STUDIES"].items():
-        if name.startswith(("hyperclip", "camvid")):
-            continue  # what of CLIP rests is what these compare; of CamVid's networks nothing rests
-        resting = set()
-        for config in dict.fromkeys(run.config for run in study.values()):
-            with torch.device("meta"):
-                model = MODELS.build(load_config(tool["CONFIGS"] / config).model)
-            still = {key for key, p in model.named_parameters() if not p.requires_grad}
-            resting.add(
-                frozenset(key.replace(".trunk.", ".") for key in still - {"clip.curv"})
-            )  # fixed in one run
-        assert len(resting) == 1
-
-
-@pytest.mark.slow
-def test_trials_change_the_settings_in_their_names(tool):
-    from hypvision.engine.config import load_config
-
-    for study, choices in tool["CHOICES"].items():
-        for config, candidates, trial, _ in choices.values():
-            plain = load_config(tool["CONFIGS"] / config, trial)
-            for change in candidates.values():
-                loaded = load_config(tool["CONFIGS"] / config, {**change, **trial})
-                if study == "clip":
-                    assert loaded.train_cfg.max_iters == 250 and len(loaded.param_scheduler) == 1
-                elif study == "hyperclip":
-                    assert loaded.train_cfg.max_iters == loaded.param_scheduler[1].end == 300
-                    assert (
-                        loaded.optim_wrapper.paramwise_cfg.custom_keys.clip.lr_mult
-                        == change[tool["FACTOR"]]
-                    )
-                else:
-                    assert loaded.train_cfg.max_epochs == loaded.param_scheduler[1].end < 20
-                for part in ("train_dataloader", "val_dataloader", "train_cfg", "param_scheduler"):
-                    assert loaded[part] == plain[part]
-                assert (loaded.model != plain.model) == ("model.frozen" in change)
-        assert {run.choice for run in tool["STUDIES"][study].values()} <= {"", *choices}
-    change = tool["CHOICES"]["himapper"]["Hi-Mapper"].candidates[
-        "its modules at a third of the rate"
-    ]
-    factors = load_config(
-        tool["CONFIGS"] / tool["MAPPER"], change
-    ).optim_wrapper.paramwise_cfg.lr_mult
-    assert factors == {"backbone.trunk.classifier": 10.0, "backbone.mapper": 0.3}
 
 
 def test_both_geometries_of_pixels_have_one_recipe(tool):
@@ -144,57 +82,6 @@ def test_the_numbers_in_the_readme_are_those_of_the_results(tool, study, page, r
         if row.startswith("| ") and row.count("|") > 2 and not row.startswith(("| |", "| trial"))
     ]
     assert rows and set(rows) <= said
-
-
-@pytest.mark.slow
-def test_runs_are_kept_and_not_repeated(tool, monkeypatch, tmp_path, capsys):
-    data = export(tmp_path / "data", "imagefolder", 16, 16, 64, level="shape")
-    shutil.copytree(data / "val", data / "test")
-    above = {shape: [kind, shape] for kind, shapes in KINDS.items() for shape in shapes}
-    (tmp_path / "ancestors.json").write_text(json.dumps(above))
-    few = [
-        f"data_root={data}",
-        "model.checkpoint=None",
-        "train_dataloader.batch_size=4",
-        "train_cfg.max_epochs=1",
-    ]
-    few += [
-        "test_dataloader.dataset.transform.input_size=64",
-        "val_dataloader.dataset.transform.input_size=64",
-    ]
-    few += ["train_dataloader.dataset.transform.input_size=64"]
-    words = ["himapper", "--out", tmp_path / "out", "--results", tmp_path / "kept.json", "--seeds"]
-    study = tool["STUDIES"]["himapper"]
-    kept = {f"{name}, seed 0": {"metrics": {"top1": 50.0}, "core_hours": 0.5} for name in study}
-    del kept["Hi-Mapper, seed 0"]
-    trials = [
-        f"{name}, {key}"
-        for name, choice in tool["CHOICES"]["himapper"].items()
-        for key in choice.candidates
-    ]
-    kept |= {
-        key: {"curve": {"3": float(number)}, "core_hours": 0.1} for number, key in enumerate(trials)
-    }
-    (tmp_path / "kept.json").write_text(json.dumps(kept))
-    assert call(monkeypatch, *words, 1, "--cfg-options", *few) == 0
-    row = json.loads((tmp_path / "kept.json").read_text())["Hi-Mapper, seed 0"]
-    assert {"top1", "coarse", "kind", "mistake_distance", "containment", "chance"} <= set(
-        row["metrics"]
-    )
-    assert list(row["curve"]) == ["1"] and row["core_hours"] > 0
-    assert row["changes"] == tool["settings"](
-        "himapper", "Hi-Mapper", kept
-    )  # of the trials, without the places
-    assert {"all", "0 in 1", "1 in 2", "2 in 3"} == set(row["containment"])
-    kept["Hi-Mapper, seed 0"] = row | {"metrics": row["metrics"] | {"top1": 51.0}}
-    kept |= {f"{name}, seed 1": {"metrics": {"top1": 53.0}, "core_hours": 0.7} for name in study}
-    (tmp_path / "kept.json").write_text(json.dumps(kept))
-    capsys.readouterr()
-    assert call(monkeypatch, *words, 2, "--cfg-options", *few) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "| fine-tuned | 51.5 ± 2.1 |  |  |  |  |  | 2 | 36 |" in lines
-    assert any(line.startswith("| Hi-Mapper | 52.0 ± 1.4 |") for line in lines)
-    assert "| fine-tuned, rate 1e-3 | 1.0 | 6 |" in lines
 
 
 @pytest.mark.parametrize("space", ["cosine", "lorentz"])

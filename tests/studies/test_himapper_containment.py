@@ -28,9 +28,8 @@ def test_containment_of_nested_and_of_unrelated_maps():
     generator = torch.Generator().manual_seed(0)
     noise = [torch.rand(50, n, 8, 8, generator=generator) for n in (16, 8, 4)]
     found = containment(noise)
-    assert found.score == pytest.approx(found.chance, abs=0.01) and found.wins == pytest.approx(
-        0.5, abs=0.05
-    )
+    assert found.score == pytest.approx(found.chance, abs=0.01)
+    assert found.wins == pytest.approx(0.5, abs=0.05)
     with pytest.raises(ValueError, match="at least two levels"):
         containment(noise[:1])
 

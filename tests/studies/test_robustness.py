@@ -89,15 +89,8 @@ def test_the_tool_measures_a_checkpoint(tool, monkeypatch, tmp_path, capsys):
     options += ["test_dataloader.num_workers=0", "test_dataloader.persistent_workers=False"]
 
     def call(*outliers):
-        words = [
-            "robustness.py",
-            ROOT / SMALL,
-            tmp_path / "w.pth",
-            "--images",
-            6,
-            "--outliers",
-            *outliers,
-        ]
+        words = ["robustness.py", ROOT / SMALL, tmp_path / "w.pth", "--images", 6]
+        words += ["--outliers", *outliers]
         monkeypatch.setattr(sys, "argv", [*map(str, words), "--cfg-options", *options])
         with pytest.raises(SystemExit) as end:
             runpy.run_path(str(ROOT / "studies/robustness.py"), run_name="__main__")

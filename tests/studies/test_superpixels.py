@@ -69,26 +69,6 @@ def test_a_grid_has_about_the_cells_asked_for(tool, count, height, width, cells)
     assert sizes.max() <= 2.5 * sizes[sizes > 0].min()
 
 
-@pytest.mark.slow
-def test_scenes_of_emoji_without_a_label(tool, monkeypatch, tmp_path):
-    monkeypatch.setattr(
-        tool, "slic", lambda pixels, count: tool.grid(count, *pixels.shape[:2])
-    )  # not installed here
-    monkeypatch.setattr(tool, "EmojiScenes", lambda *a, **k: tool_scenes(*a[:2], "val", **k))
-    from hypvision.data.emoji_scenes import EmojiScenes as tool_scenes
-
-    network = tool.clustering_network("zoo:hcformer_nano.cifar10")
-    rows = tool.objects(network, DATA / "emoji", DATA / "photos/test", count=2, size=64)
-    assert [(row["regions"], row["method"]) for row in rows[:3]] == [
-        (8, "clusters"),
-        (8, "SLIC"),
-        (8, "grid"),
-    ]
-    assert rows[1]["best overlap"] == rows[2]["best overlap"] and all(
-        0 < row["best overlap"] <= 1 for row in rows
-    )
-
-
 def test_photos_and_their_label_maps(tool, tmp_path):
     pytest.importorskip("skimage")
     for name in ("img", "ann"):

@@ -54,26 +54,6 @@ def test_fits_of_figure_1_leave_out_what_the_papers_do(name, decay, points):
     assert [value.fits[0].points for value in found.values()] == [5]
 
 
-def test_quick():
-    strong, weak = of_exponent(1.2, -1.0), of_exponent(0.4, 0.333)
-    weak = [r | {"phi_half": r["m"] / 1000} for r in weak]
-    assert [claim.confirmed for claim in claims_of("quick", strong + weak)] == [True, True]
-    level = claims_of("quick", strong + [r | {"phi_half": 0.1} for r in weak])
-    assert [claim.confirmed for claim in level] == [False, True]  # a share that does not grow
-    weak = of_exponent(1.4, 0.333, phi_half=0.9)
-    assert [claim.confirmed for claim in claims_of("quick", strong + weak)] == [False, False]
-    assert claims_of("quick", strong) == []
-    assert [claim.confirmed for claim in claims_of("quick", strong[:2] + weak[:2])] == [
-        False,
-        None,
-    ]  # no line of two widths
-    text = str(claims_of("quick", strong + weak)[1])
-    assert (
-        text.startswith("refuted: the loss falls faster")
-        and "1.20 ± 0.00 against 1.40 ± 0.00" in text
-    )
-
-
 def test_the_papers_own_numbers_hold():
     rows = [
         row(
@@ -90,28 +70,9 @@ def test_the_papers_own_numbers_hold():
     ]
     for figure, count in (("fig3", 3), ("fig4", 4)):
         claims = claims_of(figure, rows)
-        assert len(claims) == count and all(claim.confirmed for claim in claims), list(
-            map(str, claims)
-        )
+        assert len(claims) == count, list(map(str, claims))
+        assert all(claim.confirmed for claim in claims), list(map(str, claims))
         assert claims[-1].ours.endswith("difference 0.000 ± 0.000")
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "confirmed"), [(1.0, 0.5, True), (0.5, 1.0, False), (1.0, 0.99, None)]
-)
-def test_what_lies_within_the_errors_is_open(one, other, confirmed):
-    """A claim of an order needs more than its interval; points off a line by a few percent give an
-    error of 0.02."""
-    rows = []
-    for exponent, decay in ((one, -1.0), (other, 1.0)):
-        rows += [
-            r | {"loss": r["loss"] * f}
-            for r, f in zip(of_exponent(exponent, decay), (1, 1.04, 0.96, 1.04, 1))
-        ]
-    assert claims_of("quick", [r | {"phi_half": 0.1} for r in rows])[1].confirmed is confirmed
-    assert claims_of("fig4", rows)[2].confirmed is confirmed
-    large = [r | dict(distribution="exponential1", alpha=0.0, n=2048) for r in rows]
-    assert claims_of("fig1", large)[1].confirmed is confirmed
 
 
 def test_figure_5_is_about_the_papers_settings_and_the_features_that_are_lost():
@@ -134,22 +95,6 @@ def test_figure_5_is_about_the_papers_settings_and_the_features_that_are_lost():
     assert claims_of("fig5", [r | {"decay": -1.0} for r in rows]) == []
 
 
-def test_figure_6():
-    rows = [
-        row(-1.0, m, 5 / m, overlap_mean=0.95 / m, overlap_variance=1e-6, strong_rows=500,
-            phi_one=published.NORM_ABOVE_ONE[1.0, m])
-        for m in WIDTHS
-    ]  # fmt: skip
-    assert [claim.confirmed for claim in claims_of("fig6", rows)] == [True] * 4
-    line = row(-1.0, 1, 5, overlap_mean=1.0, overlap_variance=0.0, strong_rows=500, phi_one=0.5)
-    assert (
-        claims_of("fig6", [*rows, line])[1] == claims_of("fig6", rows)[1]
-    )  # one dimension has no variance
-    few = claims_of("fig6", [r | {"phi_one": 0.9 * r["m"] / 1000} for r in rows])
-    assert [claim.confirmed for claim in few] == [True, True, False, False]
-    assert few[-1].ours == "0.9 to 0.9 m/n" and few[-1].paper == "phi_1 = 8 to 37 m/n"
-
-
 def test_skewed_frequencies_have_twice_alpha_less_one():
     rows = []
     for alpha in (1.75, 2.0):
@@ -163,42 +108,8 @@ def test_skewed_frequencies_have_twice_alpha_less_one():
     assert "2(alpha - 1)" in claim.statement and claim.confirmed
     assert claim.ours == claim.paper == "off by -0.06 to +0.29"
     flat = [r | {"loss": 5 / r["m"]} for r in rows]  # 1 at every alpha: short of 1.5 and of 2
-    assert (
-        claims_of("fig6", flat)[-1].confirmed is False
-        and claims_of("fig6", flat)[-1].ours == "off by -1.00 to -0.50"
-    )
-
-
-def test_figure_7():
-    rows = [
-        row(-0.5556, m, (1 + d) * 5 / m, density=d, active=1 + 6 * d, n=200)
-        for d in (0, 0.5, 1)
-        for m in WIDTHS
-    ]
-    assert [claim.confirmed for claim in claims_of("fig7", rows)] == [True, True]
-    lines = [
-        row(-0.5556, m, loss, density=density, active=1 + 6.485 * density)
-        for density, losses in published.LINES.items()
-        for m, loss in zip(WIDTHS, losses)
-    ]
-    claim = claims_of("fig7", lines)[-1]
-    assert claim.confirmed and claim.paper == "18 values of Figure 7"
-    assert (
-        claim.ours == "mean absolute difference 0.002 ± 0.002"
-    )  # one loss is in two panels, with three digits in one
-    assert claims_of("fig7", [r | {"loss": 1.5 * r["loss"]} for r in lines])[-1].confirmed is False
-
-
-def test_all_claims_of_figure_1_are_decided():
-    rows = []
-    for name, alpha in (("exponential1", 0.0), ("power", 1.2), ("linear", 0.0)):
-        for decay, exponent in ((-1.0, 1.0), (0.1, 0.4)):
-            rows += of_exponent(exponent, decay, distribution=name, alpha=alpha, n=2048)
-    claims = claims_of("fig1", rows)
-    assert [claim.confirmed for claim in claims] == [True] * 6
-    assert [
-        claim.confirmed for claim in claims_of("fig1", [row for row in rows if row["decay"] > 0])
-    ] == [None] * 3
+    assert claims_of("fig6", flat)[-1].confirmed is False
+    assert claims_of("fig6", flat)[-1].ours == "off by -1.00 to -0.50"
 
 
 def test_figure_7_is_read_at_the_scanned_width_and_over_replicates():
@@ -210,10 +121,8 @@ def test_figure_7_is_read_at_the_scanned_width_and_over_replicates():
         for point in experiment("fig7").points
     ]  # fmt: skip
     claims = claims_of("fig7", rows)
-    assert (
-        claims[0].ours == f"m = 63: {6.25 / 63:.2f} to {12.5 / 63:.2f}, 8 of 8 steps up"
-        and claims[0].confirmed
-    )
+    assert claims[0].ours == f"m = 63: {6.25 / 63:.2f} to {12.5 / 63:.2f}, 8 of 8 steps up"
+    assert claims[0].confirmed
 
 
 def head(m, overlap, norm):

@@ -10,27 +10,22 @@ from superposition.estimates import Estimate, difference, every, mean
 
 def test_three_verdicts_by_hand():
     four = Estimate(1.0, 0.1, 4)  # 1 ± 0.278
-    assert (
-        four.within(0.7, 1.3) is True
-        and four.within(least=0.7) is True
-        and four.within(most=1.3) is True
-    )
+    assert four.within(0.7, 1.3) is True
+    assert four.within(least=0.7) is True
+    assert four.within(most=1.3) is True
     assert four.within(0.75, 1.25) is None and four.within(least=0.99) is None
     assert four.within(least=1.3) is False and four.within(most=0.7) is False
-    assert (
-        four.within(most=0.72) is False and four.within(most=0.72, among=10) is None
-    )  # one of ten may be off
+    assert four.within(most=0.72) is False
+    assert four.within(most=0.72, among=10) is None  # one of ten may be off
     for says_nothing in (
         Estimate(1.0, math.inf), Estimate(1.0, math.nan, 3), Estimate(math.nan, 0.1, 3),
         Estimate(1.0, 0.1, 0), mean([1.0]),
     ):  # fmt: skip
         assert says_nothing.within(-1e9, 1e9) is None
     assert Estimate(0.0, 0.0).within(least=0) is False  # at the bound is not beyond it
-    assert (
-        every([True, True]) is True
-        and every([True, None]) is None
-        and every([None, False]) is False
-    )
+    assert every([True, True]) is True
+    assert every([True, None]) is None
+    assert every([None, False]) is False
 
 
 def test_means_and_differences():
@@ -43,17 +38,14 @@ def test_means_and_differences():
     exact = mean(
         [Estimate(1.0, 0.3, 4), Estimate(1.0, 0.4, 4)]
     )  # no scatter: the values' own errors
-    assert (
-        exact[:2] == pytest.approx((1.0, 0.25)) and exact.freedom == 7
-    )  # Welch: 0.25^2 / (0.09^2 + 0.16^2) * 4 = 7.4
+    assert exact[:2] == pytest.approx((1.0, 0.25))
+    assert exact.freedom == 7  # Welch: 0.25^2 / (0.09^2 + 0.16^2) * 4 = 7.4
     assert mean([Estimate(1.0, 1e-9, 4), Estimate(3.0, 1e-9, 4)]).error == pytest.approx(
         1.0
     )  # scatter says less
     assert difference(Estimate(2.0, 0.3, 4), Estimate(1.0, 0.4, 4)) == pytest.approx((1.0, 0.5, 7))
-    assert (
-        Estimate(1.5, 0.3, 4).off(1.0) == pytest.approx((0.4, 0.3, 4))
-        and Estimate(1.1, 0.3, 4).off(1.0).value == 0
-    )
+    assert Estimate(1.5, 0.3, 4).off(1.0) == pytest.approx((0.4, 0.3, 4))
+    assert Estimate(1.1, 0.3, 4).off(1.0).value == 0
 
 
 def test_a_statement_false_at_its_bound_is_confirmed_in_one_of_forty_cases():

@@ -16,10 +16,8 @@ def test_the_grids_are_the_papers():
     assert sizes == dict(fig3=60 + 160, fig4=1020, fig5=1020, fig6=17 * 5 * 6, fig7=9 * 10 + 9 * 5)
     large = experiment("fig1", gpu=True)
     assert len(large.points) == 48 and large.settings.n == 10240 and not large.settings.shortened
-    assert (
-        len(experiment("fig1").points) == 30
-        and "n 2048" in narrowed(experiment("fig1")).settings.shortened
-    )
+    assert len(experiment("fig1").points) == 30
+    assert "n 2048" in narrowed(experiment("fig1")).settings.shortened
     for name in ("fig3", "fig4", "fig7"):
         assert len({point.key for point in experiment(name).points}) == len(experiment(name).points)
 

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from hypvision.scaling.fits import JointFit
 from hypvision.scaling.measures import represented
 
 pytestmark = pytest.mark.drawn
@@ -39,28 +38,3 @@ def test_frequencies_and_norms_are_those_of_figure_3(axis):
     (inset,) = axis.child_axes
     long = sum(bar.get_height() for bar in inset.patches if bar.get_x() > 0.5)
     assert long == 16 + 8 == sum(100 * represented(weight) for weight in weights.values())
-
-
-@pytest.mark.slow
-def test_language_models_stand_beside_the_strong_models_of_figure_1(axis, tmp_path):
-    figures._language_models(axis, [], None)
-    (line,) = axis.lines
-    assert line.get_xdata()[0] == 512 and line.get_ydata()[0] == pytest.approx(476.08 / 512**0.9098)
-    fit = JointFit(0.9, 0.1, 100.0, {"A/x": 2.0, "B/x": 1.0}, 0.0, 6)
-    losses = [
-        dict(family=f, dataset="x", m="64", loss=str(loss)) for f, loss in (("A", 2.5), ("B", 1.75))
-    ]
-    figures._language_models(axis, losses, fit)
-    assert [points.get_offsets().tolist() for points in axis.collections] == [
-        [[64, 0.5]],
-        [[64, 0.75]],
-    ]
-    rows = [
-        row(m=m, loss=9 / m, distribution="linear", decay=decay)
-        for m in (8, 16, 32)
-        for decay in (-1.0, 0.1)
-    ]
-    assert [path.name for path in figures.draw("fig1", rows, tmp_path, None, losses, fit)] == [
-        "fig1.png",
-        "fig1.pdf",
-    ]

@@ -59,16 +59,7 @@ def test_every_command_takes_them(tmp_path, capsys, channels, exported):
         == 0
     )
     embedded = tmp_path / "embeddings"
-    command = [
-        "metric",
-        "embed",
-        "--model",
-        "test_vit",
-        "--weights",
-        str(weights),
-        "--save",
-        str(embedded),
-    ]
+    command = f"metric embed --model test_vit --weights {weights} --save {embedded}".split()
     assert main([*command, picture]) == 0, capsys.readouterr().err
     if not exported:
         return
@@ -77,11 +68,7 @@ def test_every_command_takes_them(tmp_path, capsys, channels, exported):
         "export",
         str(weights),
         *model,
-        "--format",
-        "torchexport",
-        "--fixed-size",
-        "--save",
-        str(out),
+        *f"--format torchexport --fixed-size --save {out}".split(),
     ]
     assert main(command) == 0, capsys.readouterr().err
     assert torch.export.load(out).module()(torch.randn(2, channels, 32, 32)).shape == (2, 3)

@@ -248,10 +248,8 @@ def test_a_training_that_was_cut_ends_as_one_that_was_not(tmp_path):
     a, b = weights(whole), weights(again)
     assert a.keys() == b.keys() and all((a[name] - b[name]).abs().max() < 1e-6 for name in a)
     saved = torch.load(tmp_path / "whole/epoch_4.pth", weights_only=False)
-    assert (
-        set(saved["state_dict"]) == set(whole.model.state_dict())
-        and "gaussian_average" not in saved
-    )
+    assert set(saved["state_dict"]) == set(whole.model.state_dict())
+    assert "gaussian_average" not in saved
     assert all(
         torch.equal(saved["state_dict"][name], value) for name, value in a.items()
     )  # the average
@@ -349,9 +347,8 @@ def test_a_tip_adapter_is_made_as_published(tmp_path, monkeypatch):
     ) == (3, 1)
     assert seen == [(3 * 7, (12, 5))]
     data = FewShotDataset(str(tmp_path), "caltech101", shots=3, repeat=True)
-    assert [item.name for item in data.items[:3]] == ["apple"] * 3 and len(
-        data.whole_part("val")
-    ) == 21
+    assert [item.name for item in data.items[:3]] == ["apple"] * 3
+    assert len(data.whole_part("val")) == 21
     assert (
         len(FewShotDataset(str(tmp_path), "caltech101", shots=3)) == 7
     )  # the other methods take what is there
@@ -369,10 +366,8 @@ def test_learned_classes_keep_their_names(host):
     """Methods that learn each class by itself answer with the classes of their training, in their
     order."""
     model = FewShotCLIP(bundle(), dict(name=host, **HEADS[host])).eval()
-    assert (
-        model.host.fixed_classes == 2
-        and FewShotCLIP(bundle(), dict(name="coop")).host.fixed_classes is None
-    )
+    assert model.host.fixed_classes == 2
+    assert FewShotCLIP(bundle(), dict(name="coop")).host.fixed_classes is None
     model.dataset_meta = dict(classes=NAMES[:2])
     config = Run(dict(test_dataloader=dict(dataset=dict(size=None))))
 
@@ -407,9 +402,8 @@ def test_learned_classes_keep_their_names(host):
         getattr(hook, f"before_{mode}" + "_epoch" * (mode != "train"))(runner)
         return model.host.names
 
-    assert tested_on(*(name.replace(" ", "_") for name in own)) and tested_on(
-        "a", "b", "c"
-    )  # refuses their number
+    assert tested_on(*(name.replace(" ", "_") for name in own))
+    assert tested_on("a", "b", "c")  # refuses their number
     for mode, resume in (("test", False), ("val", False), ("train", True)):
         runner._resume = resume
         for wrong, said in (
@@ -421,10 +415,8 @@ def test_learned_classes_keep_their_names(host):
             ):
                 tested_on(*wrong, mode=mode)
     runner._resume = False
-    assert (
-        tested_on("horse", "sheep", mode="train") == ("horse", "sheep")
-        and "'horse', 'sheep' only here" in log[0]
-    )
+    assert tested_on("horse", "sheep", mode="train") == ("horse", "sheep")
+    assert "'horse', 'sheep' only here" in log[0]
     runner.hooks.append(CheckClassesHook(by_name=False))
     assert tested_on("horse", "sheep") == ("horse", "sheep")
 
@@ -533,17 +525,15 @@ CONFIGS = sorted(path.name for path in (ROOT / "fewshot").glob("*.py"))
 @pytest.mark.parametrize("name", CONFIGS)
 def test_configs_are_read(name):
     config = load_config(ROOT / "fewshot" / name, {"data_root": "/elsewhere"})
-    assert (
-        config.model.type == "FewShotCLIP" and config.train_dataloader.dataset.root == "/elsewhere"
-    )
+    assert config.model.type == "FewShotCLIP"
+    assert config.train_dataloader.dataset.root == "/elsewhere"
     assert ("-lath" in name) == (config.model.adapter is not None)
     epochs, untrained = (
         config.train_cfg.max_epochs,
         name in ("zeroshot_b2n.py", "tip-adapter_fs.py"),
     )
-    assert (epochs == 1 if untrained else epochs >= 2) and not {"few_shot_config"} & set(
-        config.keys()
-    )
+    assert epochs == 1 if untrained else epochs >= 2
+    assert not {"few_shot_config"} & set(config.keys())
 
 
 def test_a_config_takes_its_steps(tmp_path):
@@ -565,9 +555,8 @@ def test_a_config_takes_its_steps(tmp_path):
 def test_so_many_images_an_epoch():
     sampler = FixedLengthSampler(range(5), 12, seed=3)
     order = list(sampler)
-    assert len(order) == len(sampler) == 12 and sorted(order[:5]) == sorted(order[5:10]) == list(
-        range(5)
-    )
+    assert len(order) == len(sampler) == 12
+    assert sorted(order[:5]) == sorted(order[5:10]) == list(range(5))
     sampler.set_epoch(1)
     assert list(sampler) != order
     found, length = with_steps(recipe("promptsrc", "base2new", "dtd", 16, 24, 384), 100, None)

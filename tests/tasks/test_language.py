@@ -34,10 +34,8 @@ def test_the_published_recipe_takes_2400_steps(name):
     first, then = config.param_scheduler
     assert config.train_cfg.max_iters == then.end == 2400 * count
     assert first.end == then.begin == 72 * count and config.train_cfg.val_interval == 100 * count
-    assert (
-        config.default_hooks.checkpoint.interval == 100 * count
-        and config.default_hooks.logger.interval == 10 * count
-    )
+    assert config.default_hooks.checkpoint.interval == 100 * count
+    assert config.default_hooks.logger.interval == 10 * count
     processes = int(name.split("_")[1].split("xb")[0])
     tokens = (
         count
@@ -197,22 +195,13 @@ def test_a_task_of_the_harness(style, tmp_path, capsys):
         by_length = [score / len(ending) for score, ending in zip(scores, endings)]
         right_by_length += by_length.index(max(by_length)) == label
     assert 0 < right < len(ITEMS)
-    command = [
-        "lm",
-        "eval",
-        str(folder),
-        "--tasks",
-        "our_hellaswag",
-        "--include",
-        str(tasks),
-        "--prompt-style",
-        style,
-    ]
+    command = (
+        f"lm eval {folder} --tasks our_hellaswag --include {tasks} --prompt-style {style}"
+    ).split()
     assert main(command) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])["our_hellaswag"]
-    assert found["acc,none"] == right / len(ITEMS) and found[
-        "acc_norm,none"
-    ] == right_by_length / len(ITEMS)
+    assert found["acc,none"] == right / len(ITEMS)
+    assert found["acc_norm,none"] == right_by_length / len(ITEMS)
 
 
 def test_points_learn_unless_they_are_frozen():
@@ -391,10 +380,8 @@ def test_the_blank_behind_a_prompt():
     inner.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     inner.decoder = tokenizers.decoders.Metaspace()
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>")
-    assert (
-        tokenizer.decode([4, 2]) == "is the"
-        and _continuation(tokenizer, [1, 2, 3], [4, 2]) == " is the"
-    )
+    assert tokenizer.decode([4, 2]) == "is the"
+    assert _continuation(tokenizer, [1, 2, 3], [4, 2]) == " is the"
     assert _continuation(transformers.ByT5Tokenizer(extra_ids=0), [1, 100], [35, 101]) == " b"
 
 
@@ -413,10 +400,8 @@ def test_a_folder_of_other_files_is_kept(tmp_path, capsys):
     (tmp_path / "mine.txt").write_text("untouched")
     config = str(ROOT / "configs/helm/helm-d-tiny_books.py")
     assert main(["lm", "save", config, "none.pth", str(tmp_path)]) == 2
-    assert (
-        "is not empty" in capsys.readouterr().err
-        and (tmp_path / "mine.txt").read_text() == "untouched"
-    )
+    assert "is not empty" in capsys.readouterr().err
+    assert (tmp_path / "mine.txt").read_text() == "untouched"
 
 
 FOLDERS = {

@@ -276,28 +276,6 @@ def test_memory_does_not_grow_with_the_gallery():
     assert large - small < 4500 * 64 and large < 0.05 * 6000 * 6000 * 4
 
 
-@pytest.mark.slow
-def test_sixty_thousand_by_sixty_thousand_fits_in_two_gigabytes():
-    """A process of its own with 60,502 embeddings of 512 dimensions, the size of SOP's test set;
-    about 5 minutes."""
-    import subprocess
-    import sys
-
-    code = """
-import resource, torch
-torch.set_num_threads(1)
-from hypvision.tasks.metric_learning_metrics import nearest
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-x = torch.randn(60502, 513)
-for chosen, _ in nearest(x, x, 1000, exclude=torch.arange(60502)):
-    if chosen[0] > 4096:
-        break  # every further block of queries is like these
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**10)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert float(done.stdout) < 2048
-
-
 def metric_of(samples, queries=None, **options):
     metric = RetrievalMetric(recall=(1, 2), device="cpu", **options)
     metric.dataset_meta = dict(classes=tuple("abcde"), ancestors=ANCESTORS, queries=queries)

@@ -128,10 +128,9 @@ def test_a_training_begins_with_the_probe(tmp_path, capsys, average):
     found = metrics_of(work)
     text = capsys.readouterr().err
     assert list(found) == [0, 1, 2] and found[0] == 100.0, "noise of three colours"
+    assert found[1] == found[0]
     assert (
-        found[1] == found[0]
-        and "linear probe 100, fine-tuned 100 after epoch 1, 100 at the end; take epoch_2.pth"
-        in text
+        "linear probe 100, fine-tuned 100 after epoch 1, 100 at the end; take epoch_2.pth" in text
     )
     weights = torch.load(work / "probe.pth", weights_only=False)
     assert "optimizer" not in weights and weights["meta"]["dataset_meta"]["classes"] == (
@@ -143,12 +142,7 @@ def test_a_training_begins_with_the_probe(tmp_path, capsys, average):
     assert (
         main(
             [
-                "train",
-                str(config),
-                "--work-dir",
-                str(work),
-                "--resume",
-                "--cfg-options",
+                *f"train {config} --work-dir {work} --resume --cfg-options".split(),
                 *options,
                 "train_cfg.max_epochs=3",
             ]
@@ -171,16 +165,7 @@ def test_the_probe_alone(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["top1"] == 100.0
     image = tmp_path / "data/val/green/0.png"
     out = tmp_path / "predicted"
-    words = [
-        "predict",
-        str(image),
-        "--model",
-        str(config),
-        "--weights",
-        str(work / "probe.pth"),
-        "--out",
-        str(out),
-    ]
+    words = f"predict {image} --model {config} --weights {work / 'probe.pth'} --out {out}".split()
     assert main(words) == 0
     assert "green" in (out / "predictions.csv").read_text()
     assert main(["train", str(config), "--method", "probe", "--resume"]) == 2

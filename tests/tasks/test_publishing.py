@@ -228,15 +228,9 @@ def test_texts_that_cannot_be_read(tmp_path, text):
 def test_the_command_measures_in_fresh_processes(trained, where, tmp_path):
     (tmp_path / "about.yml").write_text(yaml.safe_dump(ABOUT))
     command = [sys.executable, "-m", "hypvision.cli", "zoo", "publish", "config.py"]
-    command += [
-        str(trained[2]),
-        "--name",
-        "hcformer_nano.tiny",
-        "--about",
-        str(tmp_path / "about.yml"),
-        "--tolerance",
-        "10",
-    ]
+    command += (
+        f"{trained[2]} --name hcformer_nano.tiny --about {tmp_path / 'about.yml'} --tolerance 10"
+    ).split()
     done = subprocess.run(
         [*command, "--out", str(tmp_path / "zoo")], capture_output=True, text=True, cwd=where
     )
@@ -448,10 +442,8 @@ def test_every_field_of_a_test_transform_is_recorded_or_said(tmp_path, monkeypat
             with pytest.raises(HypvisionError, match=re.escape(f"has {said[key]}, but explain")):
                 _of_config(tmp_path / "mine.py")
             exporting.export_trained(tmp_path / "mine.py", "mine.pth", "onnx", "mine.onnx")
-            assert (
-                written == {"classes": ["a"]}
-                and f"has {said[key]}, which the exported file cannot record" in caplog.text
-            )
+            assert written == {"classes": ["a"]}
+            assert f"has {said[key]}, which the exported file cannot record" in caplog.text
         else:
             Input(**image_input(config))
     assert said == {k: f"{k} = {v}" for k, v in other.items() if k in said} and len(said) == 6

@@ -310,39 +310,3 @@ def test_a_hyperbolic_clip_is_refused():
     with pytest.raises(HypvisionError, match="angles on CLIP's sphere.*hyperboloid"):
         RadialTuning(dict(name="hycoclip-emoji-s16"))
     RadialTuning(dict(name="emoji-s16", geometry="sphere"))
-
-
-@pytest.mark.slow
-def test_a_resumed_run_must_have_the_same_model(tmp_path, monkeypatch):
-    monkeypatch.setenv("HYPVISION_HOME", str(tmp_path / "home"))
-    root = make_emoji(tmp_path / "emoji")
-    (path,) = CONFIGS.glob("radial-clip-emoji_*i.py")
-    torch.manual_seed(1)  # else the weights would be those that a training draws without the file
-    start = tmp_path / "start.pth"
-    torch.save(create_clip("emoji-s16").model.state_dict(), start)
-    options = {
-        "data_root": str(root),
-        "model.clip.pretrained": str(start),
-        "train_cfg.max_iters": 2,
-    }
-    options |= {"train_cfg.val_interval": 2, "default_hooks.checkpoint.interval": 2}
-    first = train(load_config(path, options), tmp_path / "work")
-    assert -1 <= first.message_hub.get_scalar("val/d_corr").current() <= 1
-    again = train(
-        load_config(path, {**options, "train_cfg.max_iters": 3}), tmp_path / "work", resume="auto"
-    )
-    assert again.iter == 3 and torch.equal(
-        again.model.reference.embeddings, first.model.reference.embeddings
-    )
-    # The checkpoint holds the tower alone, and merges into a plain model.
-    merged = create_clip("emoji-s16", start)
-    merge_tower(merged.model, tmp_path / "work/iter_3.pth")
-    text = merged.tokenizer(["a ring"])
-    with torch.no_grad():
-        expected = again.model.clip.encode_text(text)
-        assert torch.allclose(merged.model.encode_text(text), expected, atol=1e-6)
-    base = create_clip("emoji-s16", start)
-    save_tower(merged.model, tmp_path / "delta.safetensors", base=base.model)
-    merge_tower(base.model, tmp_path / "delta.safetensors")
-    with torch.no_grad():
-        assert torch.allclose(base.model.encode_text(text), expected, atol=1e-6)

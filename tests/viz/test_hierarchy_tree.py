@@ -69,10 +69,8 @@ def test_colour_is_where_the_map_is():
     left[0, :, :2], left[1, :, 2:] = 1, 1
     drawing = np.asarray(draw_tree(image, [left, left[:1]], leaf=64), dtype=float)
     first = drawing[-116:-52, 18 : 18 + 64]  # the leaf at the left
-    assert (
-        np.abs(first[:, 2:20] - [255, 0, 0]).max() < 30
-        and np.ptp(first[:, 44:60], axis=-1).max() < 60
-    )
+    assert np.abs(first[:, 2:20] - [255, 0, 0]).max() < 30
+    assert np.ptp(first[:, 44:60], axis=-1).max() < 60
 
 
 def test_only_winning_nodes_and_their_ancestors_are_shown():
@@ -111,14 +109,9 @@ def test_all_views(model):
 
 def test_command(tmp_path):
     make_scene(0, size=(64, 96)).image.save(tmp_path / "scene.png")
-    arguments = [
-        "explain",
-        str(tmp_path / "scene.png"),
-        "--model",
-        "deit_tiny_patch16_224_himapper",
-        "--size",
-        "64",
-    ]
+    arguments = (
+        f"explain {tmp_path / 'scene.png'} --model deit_tiny_patch16_224_himapper --size 64"
+    ).split()
     assert main([*arguments, "--out", str(tmp_path / "out")]) == 0
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert names == ["scene_disk.png", "scene_levels.png", "scene_parts.png", "scene_tree.png"]
@@ -138,11 +131,7 @@ def test_command(tmp_path):
         "img_size=32",
     ]
     options = [
-        "--weights",
-        str(tmp_path / "w.pth"),
-        "--out",
-        str(tmp_path / "new"),
-        "--model-args",
+        *f"--weights {tmp_path / 'w.pth'} --out {tmp_path / 'new'} --model-args".split(),
         *small,
     ]
     assert main([*arguments, *options]) == 0 and len(list((tmp_path / "new").iterdir())) == 4

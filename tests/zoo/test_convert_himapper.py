@@ -43,9 +43,8 @@ def test_there_and_back(tmp_path, reference):
     convert_file("himapper", tmp_path / "in.pth", tmp_path / "ours.pth")
     convert_file("himapper", tmp_path / "ours.pth", tmp_path / "back.pth", to_official=True)
     back = torch.load(tmp_path / "back.pth", weights_only=True)
-    assert set(back) == set(official) and all(
-        torch.equal(back[name], value) for name, value in official.items()
-    )
+    assert set(back) == set(official)
+    assert all(torch.equal(back[name], value) for name, value in official.items())
     # a classifier of our own training holds the network under "backbone."
     ours = torch.load(tmp_path / "ours.pth", weights_only=True)
     torch.save(

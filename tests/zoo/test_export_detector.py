@@ -38,11 +38,9 @@ def test_it_finds_what_mmdet_finds(name):
             expected, found = found_by_mmdet(model, image(seed)), network(image(seed))
             boxes, scores, labels, *masks = found
             count = int((scores > 0).sum())
-            assert (
-                count == len(expected) > 3
-                and (scores[:-1] >= scores[1:]).all()
-                and (scores[count:] == 0).all()
-            )
+            assert count == len(expected) > 3
+            assert (scores[:-1] >= scores[1:]).all()
+            assert (scores[count:] == 0).all()
             torch.testing.assert_close(scores[:count], expected.scores)
             torch.testing.assert_close(boxes[:count], expected.bboxes, rtol=1e-4, atol=1e-3)
             assert torch.equal(labels[:count], expected.labels)
@@ -69,11 +67,9 @@ def test_files_find_what_pytorch_finds(tmp_path, name, kind):
     network, path = DetectorNetwork(detector(name), SIZE).eval(), tmp_path / "model"
     names = ("boxes", "scores", "labels", "masks")
     report = export_network(network, (3, *SIZE), kind, path, output=names)
-    assert (
-        report.difference < 1e-3
-        and report.shapes == ((1, 3, *SIZE),)
-        and "empty place" in str(report)
-    )
+    assert report.difference < 1e-3
+    assert report.shapes == ((1, 3, *SIZE),)
+    assert "empty place" in str(report)
     x = image(7)  # another one than the check used
     if kind == "onnx":
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

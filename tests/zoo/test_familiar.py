@@ -139,15 +139,7 @@ def test_from_a_training_to_a_warning(tmp_path, capsys):
     own = tmp_path / "data/train/red/0.png"
     for model in (str(config), "test_vit"):
         out = tmp_path / "predicted" / model.rpartition("/")[2]
-        words = [
-            "predict",
-            str(own),
-            str(tmp_path / "stripes.png"),
-            "--model",
-            model,
-            "--weights",
-            str(best),
-        ]
+        words = f"predict {own} {tmp_path / 'stripes.png'} --model {model} --weights {best}".split()
         assert main([*words, "--out", str(out)]) == 0
         told = capsys.readouterr().err
         rows = json.loads((out / "predictions.json").read_text())["annotations"]

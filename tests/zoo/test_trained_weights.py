@@ -74,6 +74,5 @@ def test_convert_it_to_the_official_names(trained, tmp_path):
     assert (done.model, done.arguments) == ("hcformer_nano", {"num_classes": 3, "img_size": 32})
     assert "network.0.0.token_mixer.f.weight" in official
     back, expected = hcformer_from_official(official), weights(trained)
-    assert set(back) == set(expected) and all(
-        torch.equal(back[name], expected[name]) for name in back
-    )
+    assert set(back) == set(expected)
+    assert all(torch.equal(back[name], expected[name]) for name in back)

@@ -338,52 +338,55 @@ def test_class_lists(tmp_path):
         assert load_classes(tmp_path / name) == ("cat", "dog")
 
 
+OPTIONS = [  # and what the error mentions
+    (dict(overlap=1.0), "overlap.*1.0"),
+    (dict(crop=0), "crop.*0"),
+    (dict(slide=0), "slide.*0"),
+    (dict(resolution=0), "resolution.*0"),
+    (dict(resolution=70), "16 x 16 pixels. Use 64"),
+    (dict(hooks=(0,)), "two numbers"),
+    (dict(upsample=(0, 128)), "two numbers"),
+    (dict(synonyms="last"), "'first', 'mean'"),
+    (dict(adapter=None, tune="lora"), "'lora'"),
+    (dict(tune="full"), "tune='adapter'"),
+    (dict(inference="both"), "'slide', 'whole'"),
+    (dict(templates="nice"), "'nice'.*catseg, photo, several"),
+    *((dict(templates=[text]), "{}") for text in ("a cat", "a {} {", "{} and {}", "a {x} {}")),
+]
+
+
+@pytest.mark.parametrize(("options", "mentioned"), OPTIONS)
+def test_options_that_do_not_fit_are_named(options, mentioned):
+    with pytest.raises(HypvisionError, match=mentioned) as caught:
+        build(**options)
+    assert "\n" not in str(caught.value)
+
+
 def test_mistakes_are_explained(tmp_path):
-    def fails(match, function, *args, **kwargs):
-        with pytest.raises(HypvisionError, match=match) as caught:
-            function(*args, **kwargs)
+    def fails(mentioned, function, *args):
+        with pytest.raises(HypvisionError, match=mentioned) as caught:
+            function(*args)
         assert "\n" not in str(caught.value)
 
     (tmp_path / "empty.txt").write_text("\n")
-    (tmp_path / "bad.json").write_text("{")
-    fails("is empty", load_classes, [])
-    fails("has 100,001 names, more than 100,000", load_classes, list(map(str, range(100_001))))
-    fails("is empty", load_classes, tmp_path / "empty.txt")
-    fails("has 'cat' more than once", load_classes, ["cat", "dog", "cat "])
-    fails("entry 3, which is not a name", load_classes, ["cat", 3])
-    fails("There is no class list 'none.txt'. Give names", load_classes, "none.txt")
-    fails("cannot be read", load_classes, tmp_path / "bad.json")
     (tmp_path / "latin.txt").write_bytes("Stra\xdfe".encode("latin-1"))
-    fails("is not text in UTF-8", load_classes, tmp_path / "latin.txt")
-    for content in ('{"cat": "x"}', '{"classes": ["cat"]}'):
+    for given, mentioned in (
+        ([], "empty"),
+        (list(map(str, range(100_001))), "100,001"),
+        (tmp_path / "empty.txt", "empty"),
+        (["cat", "dog", "cat "], "'cat' more than once"),
+        (["cat", 3], "entry 3"),
+        ("none.txt", "'none.txt'"),
+        (tmp_path / "latin.txt", "UTF-8"),
+        (None, "NoneType"),
+    ):
+        fails(mentioned, load_classes, given)
+    for content in ("{", '{"cat": "x"}', '{"classes": ["cat"]}'):
         (tmp_path / "bad.json").write_text(content)
-        fails("an entry that has no number", load_classes, tmp_path / "bad.json")
-    fails("got NoneType", load_classes, None)
+        fails("cannot be read|no number", load_classes, tmp_path / "bad.json")
     fails("no table of ids", official_ids, "voc20")
-    fails("Call set_classes", build(classes=None).predict, [random_image()])
-    fails(
-        "10 x 70 pixels, less than one patch of 16 x 16", build().logits, torch.zeros(1, 3, 10, 70)
-    )
+    fails("set_classes", build(classes=None).predict, [random_image()])
+    fails("10 x 70.* 16 x 16", build().logits, torch.zeros(1, 3, 10, 70))
     for inference in ("slide", "whole"):
-        fails(
-            "10 x 70 pixels, less than one patch",
-            build(inference=inference).predict,
-            [random_image(10, 70)],
-        )
-    for option, value in (("overlap", 1.0), ("crop", 0), ("slide", 0), ("resolution", 0)):
-        fails(
-            rf"{option} (is a share|must be .* of at least 1).*, got {value}",
-            build,
-            **{option: value},
-        )
-    fails("give two numbers", build, hooks=(0,))
-    fails("give two numbers", build, upsample=(0, 128))
-    fails("synonyms must be one of 'first', 'mean'", build, synonyms="last")
-    fails("not a multiple of the patch of 16 x 16 pixels. Use 64", build, resolution=70)
-    fails("tune must be one of .*, got 'lora'", build, adapter=None, tune="lora")
-    fails("trains with tune='adapter'", build, tune="full")
-    fails("inference must be one of 'slide', 'whole'", build, inference="both")
-    fails(r"got \['nice'\].* catseg, photo, several", build, templates="nice")
-    for template in ("a cat", "a {} {", "{} and {}", "a {x} {}"):
-        fails("needs one {}", build, templates=[template])
-    fails("give its tokenizer", OpenVocabSegmenter, clip_models.openai_clip())
+        fails("10 x 70", build(inference=inference).predict, [random_image(10, 70)])
+    fails("tokenizer", OpenVocabSegmenter, clip_models.openai_clip())
