@@ -314,7 +314,7 @@ LAYERS: dict[str, tuple[Callable[[], Callable[[], None]], Callable[[], Callable[
 }
 # Name -> image size, Euclidean twin, most kernels of a training step
 NETWORKS: dict[str, tuple[int, str, int | None]] = {
-    "hcnn_resnet18": (32, "resnet18", 931),
+    "hcnn_resnet18": (32, "resnet18", 930),
     "hecnn_resnet18": (32, "resnet18", 1504),
     "hcformer_nano": (224, "swin_tiny_patch4_window7_224", 1390),
     "lvit_tiny": (224, "vit_tiny_patch16_224", 1944),
