@@ -184,7 +184,7 @@ class PointEmbedding(nn.Embedding):
         self.weight[:, :1] = torch.sqrt(space.square().sum(-1, keepdim=True) + 1)
 
 
-def curvature(stored: list[nn.Parameter]) -> Tensor:
+def curvature(stored: list[Tensor]) -> Tensor:
     """Return ``c`` of experts, ``(E,)``, at least 1e-3: weight decay may make the stored numbers,
     which have the published form, negative."""
     return F.threshold(rows.upcast(torch.cat(stored)), 1e-3, 1e-3)

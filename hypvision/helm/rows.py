@@ -137,8 +137,8 @@ def _sum_square(x: Tensor, y: Tensor, weight: Tensor, n: int, safe: bool) -> Ten
     In this form digits are kept also where ``x`` is so far from the origin that the difference of
     squares has no correct digit.
     """
-    times = x[..., n : n + 1] * y[..., n : n + 1]
-    inner = torch.sub((x * y).sum(-1, keepdim=True), times, alpha=2)
+    products = x * y
+    inner = torch.sub(products.sum(-1, keepdim=True), products[..., n : n + 1], alpha=2)
     if safe:
         inner.clamp_(max=-1.0)
     return torch.addcmul(weight * weight + 1, weight, inner, value=-2)

@@ -186,15 +186,15 @@ FLAT = dict(geometry="euclidean", pad=1, fused=False)
 MIXED = dict(n_dense_layers=0)
 HELM = {
     "HELM-D, a layer, 512 tokens": Case(
-        lambda: helm_layer("helm_d_115m"), lambda: helm_layer("helm_d_115m", **FLAT), most=170
+        lambda: helm_layer("helm_d_115m"), lambda: helm_layer("helm_d_115m", **FLAT), most=164
     ),
     "HELM-MiCE, a layer, 512 tokens": Case(
         lambda: helm_layer("helm_mice_120m", **MIXED),
         lambda: helm_layer("helm_mice_120m", **MIXED, **FLAT),
-        most=606,
+        most=495,
     ),
     "HELM-D and its loss, 3 layers, 2 rows of packed documents": Case(
-        lambda: helm_loss("helm_d_tiny"), most=417
+        lambda: helm_loss("helm_d_tiny"), most=407
     ),
 }
 
