@@ -227,8 +227,8 @@ def guessed_classes(model: Any) -> int:
     names = getattr(getattr(model, "host", None), "names", ())
     if names:
         return len(names)
-    head = getattr(model, "decode_head", None)
-    loss = getattr(head, "loss_decode", None)
+    head: Any = getattr(model, "decode_head", None)
+    loss: Any = getattr(head, "loss_decode", None)
     if type(loss).__name__ == "CrossEntropyLoss":
         plain = not loss.use_sigmoid and loss.loss_weight == 1 and loss.class_weight is None
         return int(head.num_classes) if plain else 0
