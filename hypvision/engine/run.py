@@ -388,7 +388,7 @@ def _check_test(config: Run, weights: str | Path) -> None:
             "measure on. Add one."
         )
     address = str(weights).startswith(("http://", "https://")) or is_address(weights)
-    if not address and not Path(weights).is_file():
+    if not address and not Path(weights).exists():
         raise HypvisionError(f"{why_no_file(weights, 'checkpoint')} Give the path of a .pth file.")
     check_data(config, ("test",))
 
