@@ -366,7 +366,8 @@ def is_deep_colour(path: StrPath) -> bool:
         path,
         "image",
         lambda image: (
-            image.mode.startswith("RGB") and any(";16" in str(part[3]) for part in image.tile)
+            image.mode.startswith("RGB")
+            and any(";16" in str(part[3]) for part in getattr(image, "tile", ()))
         ),
         pixels=False,
     )
