@@ -296,6 +296,11 @@ def _in_folder(folder: Path) -> Path:
         if (folder / name).is_file():
             return folder / name
     advice = f"a folder, which has none of {', '.join(_WHOLE)}. Check the path, and give a file."
+    if (folder / ".metadata").is_file():
+        advice = (
+            "of torch.distributed.checkpoint, as FSDP writes it. Make it one file: python -m "
+            f"torch.distributed.checkpoint.format_utils dcp_to_torch '{folder}' FILE.pth."
+        )
     if (folder / "adapter_config.json").is_file():
         advice = (
             "a LoRA of peft, without the weights that it changes. Load the model that it was "

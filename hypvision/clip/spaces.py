@@ -268,14 +268,24 @@ class HyperboloidProduct(Lifted):
         c: curvatures ``(k,)``.
         dim: the dimension n of a factor.
         min_radius, scales: see :class:`Lifted`; a scale ``(k,)`` has one number for each factor.
+        metric: ``"l1"``; or ``"l2"``, an ablation: a distance is the root of the mean of squares.
     """
 
-    def __init__(self, c: Tensor, dim: int, min_radius: float = 0.1, scales: Scales | None = None):
+    def __init__(
+        self,
+        c: Tensor,
+        dim: int,
+        min_radius: float = 0.1,
+        scales: Scales | None = None,
+        metric: str = "l1",
+    ):
+        one_of(("l1", "l2"), metric=metric)
         factors = [(_Given(one), dim) for one in c.unbind()]
         super().__init__(Product(*factors), min_radius, scales)
         self.c = c
         self.factors = len(c)
         self.dim = dim
+        self.metric = metric
 
     def __repr__(self) -> str:
         low, high = self.c.aminmax()
@@ -294,7 +304,9 @@ class HyperboloidProduct(Lifted):
         return self.manifold.by_factor(method, **points).mean(-1)
 
     def distances(self, x: Tensor, y: Tensor) -> Tensor:
-        return self._mean("cdist", x=x, y=y)
+        if self.metric == "l1":
+            return self._mean("cdist", x=x, y=y)
+        return self.manifold.cdist(x, y) / len(self.c) ** 0.5
 
     def radius(self, x: Tensor) -> Tensor:
         return self._mean("dist0", x=x)

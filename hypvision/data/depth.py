@@ -6,9 +6,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from hypvision.data.usage import Usage
 from hypvision.io.checks import ensure
-from hypvision.io.images import WHITE, image_kind, leaving_out, read_labels
+from hypvision.io.images import (
+    WHITE,
+    image_kind,
+    is_deep_colour,
+    leaving_out,
+    open_image,
+    read_labels,
+)
 
 _BITS = (8, 10, 12, 14, 16)
 _DEEP = (".png", ".tif", ".tiff", ".pgm")  # suffixes of formats that can have 16 bits
@@ -37,9 +46,10 @@ def find_white(paths: Sequence[str | Path], white: int | str | None, usage: Usag
         usage: the counts whose ``notes`` get the note.
     """
     check_white(white)
+    deep = [path for path in paths if Path(path).suffix.lower() in _DEEP]
+    _tell_dark_colours(deep[:: max(1, len(deep) // _PROBED)], usage)
     if isinstance(white, int):
         return white
-    deep = [path for path in paths if Path(path).suffix.lower() in _DEEP]
     if white is None:
         deep = deep[:: max(1, len(deep) // _PROBED)]
     largest = 0
@@ -64,3 +74,18 @@ def find_white(paths: Sequence[str | Path], white: int | str | None, usage: Usag
             "--white."
         )
     return WHITE
+
+
+def _tell_dark_colours(paths: Sequence[str | Path], usage: Usage) -> None:
+    """Note that images of 16 bits a colour are nearly black: Pillow reads their upper 8 bits alone,
+    and no value of white changes that."""
+    largest = 0
+    for path in paths:
+        with leaving_out(path, []):
+            if is_deep_colour(path):
+                largest = max(largest, int(np.asarray(open_image(path)).max()))
+    if 0 < largest < 64:
+        usage.notes.append(
+            "Colour images of 16 bits: only the upper 8 bits are read, and their largest value in "
+            f"those probed is {largest}, so they are nearly black here. Save them with 8 bits."
+        )

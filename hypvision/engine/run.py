@@ -394,7 +394,7 @@ def _check_test(config: Run, weights: StrPath) -> None:
     )
     address = str(weights).startswith(("http://", "https://")) or is_address(weights)
     ensure(
-        address or Path(weights).is_file(),
+        address or Path(weights).exists(),
         f"{why_no_file(weights, 'checkpoint')} Give the path of a .pth file.",
     )
     check_data(config, ("test",))

@@ -359,6 +359,19 @@ def image_kind(path: StrPath) -> tuple[str, str]:
     return _read(path, "image", lambda image: (image.format or "", image.mode), pixels=False)
 
 
+def is_deep_colour(path: StrPath) -> bool:
+    """Return whether an image has 16 bits for each colour, of which Pillow reads the upper 8."""
+    return _read(
+        path,
+        "image",
+        lambda image: (
+            image.mode.startswith("RGB")
+            and any(";16" in str(part[3]) for part in getattr(image, "tile", ()))
+        ),
+        pixels=False,
+    )
+
+
 def as_rgb(image: Image.Image) -> Image.Image:
     """Return an image of :func:`open_channels` in a form that can be shown: of four channels, which
     are held as CMYK, the first three as RGB."""

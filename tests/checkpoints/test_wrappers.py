@@ -248,6 +248,10 @@ def test_shards_that_are_not_whole(tmp_path, weights):
         read(index)
     with pytest.raises(HypvisionError, match="is a folder, which has none of"):
         read(tmp_path / "..")
+    (tmp_path / "sharded").mkdir()
+    (tmp_path / "sharded/.metadata").touch()
+    with pytest.raises(HypvisionError, match="format_utils dcp_to_torch"):
+        read(tmp_path / "sharded")
 
 
 def test_numbers_of_eight_bits(tmp_path, weights):

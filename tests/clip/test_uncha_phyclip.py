@@ -123,9 +123,12 @@ def test_the_product_is_what_the_sheet_says():
     curvs, images, texts, _ = leaves[4:]
     truth = reference.PHyCLIP(*leaves[4:])
     x, y = truth.embed(leaves[0], "image"), truth.embed(leaves[1], "text")
-    space = HyperboloidProduct(curvs.exp(), 8, scales={"image": images.exp(), "text": texts.exp()})
-    points = space.embed(leaves[0], "image"), space.embed(leaves[1], "text")
-    torch.testing.assert_close(space.distances(*points), truth.distance(x, y))
+    for metric in ("l1", "l2"):
+        space = HyperboloidProduct(
+            curvs.exp(), 8, scales={"image": images.exp(), "text": texts.exp()}, metric=metric
+        )
+        points = space.embed(leaves[0], "image"), space.embed(leaves[1], "text")
+        torch.testing.assert_close(space.distances(*points), truth.distance(x, y, metric))
     for part, own, c in zip(space.manifold.split(points[0]), x, truth.c):
         torch.testing.assert_close(part[:, 1:], own)
         torch.testing.assert_close(part[:, 0], reference.time(own, c))
@@ -139,6 +142,8 @@ def test_the_product_is_what_the_sheet_says():
     assert torch.equal(space.entails(*points), torch.stack(inside).all(0))
     behind = space.way(points[0][0], 3).flip(0)[1:]  # from the root outwards, on rays
     assert space.entails(behind[:1], behind[1:]).all()
+    l1 = HyperboloidProduct(curvs.exp(), 8).distances(*points)
+    assert (l1 <= space.distances(*points) + 1e-12).all()
 
 
 def test_one_factor_is_hycoclip_and_the_order_of_factors_does_not_matter():

@@ -68,6 +68,17 @@ def test_range_of_16_bits(largest, white, seen, told, tmp_path):
     assert np.asarray(frame.open()).max() == seen
 
 
+@each("bits, told", [(12, True), (16, False)])
+def test_colours_of_16_bits(bits, told, tmp_path):
+    cv2 = pytest.importorskip("cv2")
+    values = np.linspace(0, 2**bits - 1, 192).reshape(8, 8, 3).astype(np.uint16)
+    for name in ("cat/1.png", "dog/1.tif"):
+        (tmp_path / f"{bits}/{name}").parent.mkdir(parents=True)
+        assert cv2.imwrite(str(tmp_path / f"{bits}/{name}"), values)
+        data = ImageFolderDataset(str(tmp_path / f"{bits}"), VIEW)
+        assert ("only the upper 8 bits" in " ".join(data.usage.notes)) == told
+
+
 def test_range_of_16_bits_is_checked(folder):
     (folder / "t.csv").write_text("a.png,cat\n")
     with pytest.raises(HypvisionError, match=r"4095 of 12 bits\), got 0"):

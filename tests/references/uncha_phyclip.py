@@ -68,9 +68,9 @@ class PHyCLIP:
         pieces = features.chunk(k, dim=-1)
         return [lift(self.alphas[modality][i] * pieces[i], self.c[i]) for i in range(k)]
 
-    def distance(self, x, y):
+    def distance(self, x, y, metric="l1"):
         each = torch.stack([distances(a, b, c) for a, b, c in zip(x, y, self.c)])
-        return each.mean(0)
+        return each.mean(0) if metric == "l1" else (each**2).mean(0).sqrt()
 
     def similarity(self, x, y):
         return sum(inner(a, b, c) for a, b, c in zip(x, y, self.c))
