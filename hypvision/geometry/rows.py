@@ -89,16 +89,21 @@ def _each_block(
         results = function(*(tensor[part] for tensor in flat))
         found = found or [_room(result, count) for result in results]
         for whole, result in zip(found, results):
-            if whole is None or result is None:
-                continue
-            if result.dim():
-                whole[part] = result
-            else:
-                whole += result
+            _put(whole, part, result)
     return [
         whole.reshape(*lead, *whole.shape[1:]) if whole is not None and whole.dim() else whole
         for whole in found
     ]
+
+
+def _put(whole: Tensor | None, part: slice, result: Tensor | None) -> None:
+    """Write the result of a block of rows into ``whole``, or add it if all rows share it."""
+    if whole is None or result is None:
+        return
+    if result.dim():
+        whole[part] = result
+    else:
+        whole += result
 
 
 def _room(result: Tensor | None, rows: int) -> Tensor | None:
