@@ -83,7 +83,7 @@ def _each_block(
     lead = rows[0].shape[:-1]
     flat = [tensor.reshape(-1, tensor.shape[-1]) for tensor in rows]
     count = len(flat[0])
-    columns = max(tensor.shape[1] for tensor in flat)
+    columns = flat[-1].shape[1]  # the first may be the gradient of the result
     found: list[Tensor | None] = []
     for part in blocks(count, columns, flat[0].device):
         results = function(*(tensor[part] for tensor in flat))
