@@ -83,22 +83,27 @@ def _each_block(
     lead = rows[0].shape[:-1]
     flat = [tensor.reshape(-1, tensor.shape[-1]) for tensor in rows]
     count = len(flat[0])
-    columns = max(tensor.shape[1] for tensor in flat)
+    columns = flat[-1].shape[1]  # the first may be the gradient of the result
     found: list[Tensor | None] = []
     for part in blocks(count, columns, flat[0].device):
         results = function(*(tensor[part] for tensor in flat))
         found = found or [_room(result, count) for result in results]
         for whole, result in zip(found, results):
-            if whole is None or result is None:
-                continue
-            if result.dim():
-                whole[part] = result
-            else:
-                whole += result
+            _put(whole, part, result)
     return [
         whole.reshape(*lead, *whole.shape[1:]) if whole is not None and whole.dim() else whole
         for whole in found
     ]
+
+
+def _put(whole: Tensor | None, part: slice, result: Tensor | None) -> None:
+    """Write the result of a block of rows into ``whole``, or add it if all rows share it."""
+    if whole is None or result is None:
+        return
+    if result.dim():
+        whole[part] = result
+    else:
+        whole += result
 
 
 def _room(result: Tensor | None, rows: int) -> Tensor | None:

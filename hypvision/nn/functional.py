@@ -196,7 +196,8 @@ def minkowski_square(points: Tensor, slot: int = 0) -> Tensor:
     time = points.narrow(-1, slot, 1)
     space = points[..., :slot] if slot else points[..., 1:]
     length = torch.linalg.vector_norm(space, dim=-1, keepdim=True)
-    return (time - length) * (time + length)
+    square: Tensor = (time - length) * (time + length)
+    return square
 
 
 def to_centroids(means: Tensor, c: float | Tensor) -> Tensor:
