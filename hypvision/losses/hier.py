@@ -29,7 +29,7 @@ from torch.nn import functional as F
 from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, lorentz, poincare
 from hypvision.geometry.manifold import whose
 from hypvision.geometry.numerics import Function, clip_norm, exact
-from hypvision.io.checks import at_least, more_than
+from hypvision.io.checks import at_least, more_than, one_of
 from hypvision.io.errors import ArgumentError
 
 # Triplets per block, by device: on a CPU the tensors of a block fit into the cache of a core; a GPU
@@ -177,12 +177,17 @@ class _Noise:
 
 class _TripletLoss(Function):
     """The sum of :func:`lca_triplet_loss` over triplets, as an autograd function whose forward pass
-    computes the gradient, too."""
+    computes the gradient, too.
+
+    ``energy`` ``(N, P)``, which increases with ``dist``, is what ancestors are drawn by: from the
+    softmax of minus the largest energy over the temperature.
+    """
 
     @staticmethod
     def forward(
         ctx: Any,
         dist: Tensor,
+        energy: Tensor,
         triplets: Tensor,
         valid: Tensor,
         temperature: float,
@@ -191,15 +196,16 @@ class _TripletLoss(Function):
     ) -> Tensor:
         rows = _ROWS.get(dist.device.type, _ROWS_ELSEWHERE)
         noise = _Noise(dist, gumbel, rows, len(triplets))
-        low, high = dist.aminmax()
-        # exp(-max(d_i, d_j) / tau) is the smaller of two entries of a table of exp(-d / tau). The
-        # table holds -d / tau instead if its entries would underflow, and on a GPU.
+        low, high = energy.aminmax()
+        # exp(-max(e_i, e_j) / tau) is the smaller of two entries of a table of exp(-e / tau). The
+        # table holds -e / tau instead if its entries would underflow, and on a GPU.
         narrow = dist.device.type == "cpu" and (high - low).item() <= _NATS * temperature
-        table = (dist - (low + high) / 2 if narrow else dist) * (-1 / temperature)
+        table = (energy - (low + high) / 2 if narrow else energy) * (-1 / temperature)
         if narrow:
             table.exp_()
-        total = (low + high) * 0  # 0, or NaN if any distance in dist is not finite
-        grad = torch.zeros_like(dist) if ctx.needs_input_grad[0] else None
+        total = high * 0  # 0, or NaN if any energy is not finite
+        # The gradients of dist and of energy.
+        grads = dist.new_zeros(2, *dist.shape) if ctx.needs_input_grad[0] else None
         rows = min(rows, len(triplets))
         buffers = dist.new_empty(7 * rows * dist.shape[1])
         for start in range(0, len(triplets), rows):
@@ -207,16 +213,16 @@ class _TripletLoss(Function):
             counted = valid[start : start + rows]
             factors = noise(start, len(block))
             total += _block(
-                dist, table, narrow, block, counted, factors, margin, temperature, grad, buffers
+                dist, table, narrow, block, counted, factors, margin, temperature, grads, buffers
             )
-        ctx.save_for_backward(grad)
+        ctx.save_for_backward(grads)
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        (grad,) = ctx.saved_tensors
-        return grad * upstream, None, None, None, None, None
+        (grads,) = ctx.saved_tensors
+        return *(grads * upstream), None, None, None, None, None
 
 
 def _block(
@@ -228,11 +234,11 @@ def _block(
     noise: Iterable[Tensor],
     margin: float,
     temperature: float,
-    grad: Tensor | None,
+    grads: Tensor | None,
     buffers: Tensor,
 ) -> Tensor:
-    """Return the loss of a block of triplets, and add to ``grad`` the gradients of the drawn
-    distances and those through the softmax."""
+    """Return the loss of a block of triplets, and add to ``grads`` ``(2, N, P)`` the gradients of
+    the drawn distances and those of the energies, which go through the softmax."""
     # row numbers (3, T) of i, j and k
     nodes = triplets.T.contiguous()
     width = dist.shape[1]
@@ -261,13 +267,14 @@ def _block(
     active = (gap > 0) & (chosen[0] != chosen[1])
     sign = (active & valid).to(dist.dtype)
     total = (gap * sign).sum()
-    if grad is None:
+    if grads is None:
         return total
 
+    drawn, soft = grads
     sign[2].neg_()
     # Add the gradient of the chosen distances.
-    grad.view(-1).index_add_(0, at_pair.view(-1), sign.view(-1))
-    grad.view(-1).index_add_(0, at_triple.view(-1), sign.view(-1), alpha=-1)
+    drawn.view(-1).index_add_(0, at_pair.view(-1), sign.view(-1))
+    drawn.view(-1).index_add_(0, at_triple.view(-1), sign.view(-1), alpha=-1)
     # Add the gradient through the softmax: with v = dL/d(choice for the pair) = -dL/d(choice for
     # the triple), dL/d(logits) = y (v - <y, v>), which goes to the node at the largest distance.
     v = F.embedding_bag(triplets, dist, per_sample_weights=sign.T.contiguous(), mode="sum")
@@ -278,7 +285,7 @@ def _block(
     rest = torch.sub(triple, pair, out=pair).sub_(to_k)
     to_j = j_rules.mul_(rest)
     torch.sub(rest, to_j, out=a)
-    grad.index_add_(0, nodes.flatten(), near.view(-1, width))
+    soft.index_add_(0, nodes.flatten(), near.view(-1, width))
     return total
 
 
@@ -299,6 +306,7 @@ def lca_triplet_loss(
     margin: float = 0.1,
     gumbel: Tensor | None = None,
     valid: Tensor | None = None,
+    score: str = "distance",
 ) -> Tensor:
     r"""Return the mean hierarchical loss of triplets of nodes (HIER, eq. 6-8).
 
@@ -319,12 +327,15 @@ def lca_triplet_loss(
         margin: the margin :math:`m`.
         gumbel: Gumbel noise ``(2, T, P)``, for the pair and for the triple; None: drawn.
         valid: mask ``(T,)`` of the triplets that count; None: all.
+        score: the logits of the softmax: ``"distance"``, as above and in HIER's code, or ``"exp"``,
+            as the papers write them: :math:`\exp(-\max(d_{ip}, d_{jp}))`, without a temperature.
 
     Returns:
         The loss, a scalar; 0 without triplets. It can be differentiated once.
     """
     _check_triplets(dist, triplets, gumbel)
     more_than(0, temperature=temperature)
+    one_of(("distance", "exp"), score=score)
     # On a GPU the host would have to wait for the number of valid triplets, so the mask stays.
     if valid is not None and dist.device.type == "cpu":
         triplets = triplets[valid]
@@ -335,7 +346,12 @@ def lca_triplet_loss(
     if not len(triplets):
         return dist.sum() * 0
     dist = dist.float() if dist.dtype in (torch.float16, torch.bfloat16) else dist
-    total: Tensor = _TripletLoss.apply(dist, triplets, valid, temperature, margin, gumbel)
+    energy = dist
+    if score == "exp":
+        # The zeros make the energy of a distance that is not finite NaN.
+        energy = 0 * dist - torch.exp(-dist)
+        temperature = 1.0
+    total: Tensor = _TripletLoss.apply(dist, energy, triplets, valid, temperature, margin, gumbel)
     return total / valid.sum().clamp(min=1)
 
 
@@ -369,7 +385,7 @@ class HIERLoss(nn.Module):
             learnable).
         dim: dimension of the space.
         num_proxies: number of proxies.
-        temperature, margin: see :func:`lca_triplet_loss`.
+        temperature, margin, score: see :func:`lca_triplet_loss`.
         neighbours, draws, exclude_anchor: see :func:`draw_triplets`.
         clip_radius: length at which the proxies' vectors are clipped in the ball; on the
             hyperboloid it sets only the initial radii.
@@ -395,6 +411,7 @@ class HIERLoss(nn.Module):
         clip_radius: float = 2.3,
         slope: float = 2.0,
         limit: float | None = None,
+        score: str = "distance",
     ):
         super().__init__()
         if not isinstance(manifold, (PoincareBall, Lorentz)):
@@ -406,6 +423,7 @@ class HIERLoss(nn.Module):
         self.manifold = manifold
         self.temperature = temperature
         self.margin = margin
+        self.score = score
         self.neighbours = neighbours
         self.draws = draws
         self.exclude_anchor = exclude_anchor
@@ -460,7 +478,9 @@ class HIERLoss(nn.Module):
             else:
                 drawn = [(rows, None) for rows in triplets]
             first, second = (
-                lca_triplet_loss(part, rows, self.temperature, self.margin, noise, valid)
+                lca_triplet_loss(
+                    part, rows, self.temperature, self.margin, noise, valid, self.score
+                )
                 for part, (rows, valid), noise in zip(
                     (to_samples, to_proxies), drawn, gumbel or (None, None)
                 )

@@ -222,13 +222,15 @@ class FewShotCLIP(BaseModel):
         return losses
 
     def adapter_features(self, out: HostOutput) -> tuple[Tensor, Tensor]:
-        """Return the unit features of images and of classes that LatHAdapter works on."""
-        if out.text is None:
+        """Return the features of images and of classes that LatHAdapter works on: of unit length,
+        or with ``feature_norm="none"`` as the host computes them."""
+        if out.text is None or out.raw is None:
             raise HypvisionError(
                 "LatHAdapter refines class features, which a linear probe does not have. Leave out "
                 "the adapter (+lath)."
             )
-        return out.image, out.text
+        raw = cast(LatentHierarchy, self.hierarchy).config.raw
+        return out.raw if raw else (out.image, out.text)
 
 
 def _distance_loss(
@@ -291,7 +293,7 @@ class ClassNamesHook(_StartHook):
         loaded = any(name.endswith("lathadapter.attributes") for name in self._loaded)
         if model.hierarchy is not None and runner.iter == 0 and not loaded:
             with torch.no_grad():
-                model.hierarchy.begin(model.host.texts())
+                model.hierarchy.begin(model.host.class_features()[1])
 
     def _difference(self, runner: Runner, loader: DataLoader) -> str:
         """Return how the class names of a data set differ from the learned ones, for a method that

@@ -62,6 +62,22 @@ def test_only_differences_of_distances_count():
     assert found[0][1].abs().max() > 1e-4
 
 
+@pytest.mark.parametrize("nats", [hier._NATS, 0.0], ids=["table", "as on a GPU"])
+def test_the_score_of_the_papers(nats, monkeypatch):
+    """Choices go by exp(-max d), without a temperature."""
+    monkeypatch.setattr(hier, "_NATS", nats)
+    dist = (3 * torch.rand(9, 5, dtype=torch.float64)).requires_grad_()
+    triplets, noise = torch.randint(9, (50, 3)), gumbel(2, 50, 5)
+    expected = reference_triplet_loss(dist, triplets, noise, exp=True)
+    found = lca_triplet_loss(dist, triplets, temperature=7.0, gumbel=noise, score="exp")
+    torch.testing.assert_close(found, expected)
+    grads = [torch.autograd.grad(3 * loss, dist)[0] for loss in (found, expected)]
+    torch.testing.assert_close(*grads, atol=1e-14, rtol=1e-9)
+    assert abs(found - lca_triplet_loss(dist, triplets, gumbel=noise)) > 1e-3
+    with pytest.raises(ValueError, match="score must be one of 'distance', 'exp', got 'log'"):
+        lca_triplet_loss(dist, triplets, score="log")
+
+
 def test_drawn_noise_gives_the_expected_loss():
     """The expectation of the loss over Gumbel noise is a sum over both choices with softmax
     probabilities."""
@@ -104,11 +120,13 @@ def test_the_last_window_of_the_pool_is_whole(monkeypatch):
     assert first.shape == second.shape == (256, 7) and first.min() > 0
 
 
+@pytest.mark.parametrize("score", ["distance", "exp"])
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_distance_that_is_not_finite_reaches_the_loss(bad):
+def test_a_distance_that_is_not_finite_reaches_the_loss(bad, score):
+    """Even that of a node without triplets."""
     dist = torch.rand(6, 5)
     dist[2, 3] = bad
-    assert lca_triplet_loss(dist, torch.randint(6, (200, 3))).isnan()
+    assert lca_triplet_loss(dist, torch.tensor([[0, 1, 4]]), score=score).isnan()
 
 
 def test_triplets_that_do_not_count():
@@ -120,7 +138,7 @@ def test_triplets_that_do_not_count():
         torch.rand(50) < 0.6,
     )
     expected = lca_triplet_loss(dist, triplets[valid], gumbel=noise[:, valid])
-    total = hier._TripletLoss.apply(dist, triplets, valid, 0.1, 0.1, noise)
+    total = hier._TripletLoss.apply(dist, dist, triplets, valid, 0.1, 0.1, noise)
     found = [lca_triplet_loss(dist, triplets, gumbel=noise, valid=valid), total / valid.sum()]
     [wanted] = torch.autograd.grad(expected, dist)
     for loss in found:
@@ -234,9 +252,9 @@ def test_clip_to_ball_stays_as_far_from_the_boundary_as_hier(c, radius):
     )
 
 
-def nodes(proxies=24, samples=18, dim=6):
+def nodes(proxies=24, samples=18, dim=6, **options):
     features = (torch.randn(samples, dim).double() * 3).requires_grad_()
-    loss = HIERLoss(PoincareBall(0.1), dim, proxies, neighbours=6, draws=8).double()
+    loss = HIERLoss(PoincareBall(0.1), dim, proxies, neighbours=6, draws=8, **options).double()
     return features, loss
 
 
@@ -247,11 +265,13 @@ def test_proxies_begin_a_little_inside_of_the_clip():
         assert radii.mean().item() == pytest.approx(0.9 * 3, rel=0.02)
 
 
-def test_hier_equals_the_reference_in_the_ball():
-    features, loss = nodes()
+@pytest.mark.parametrize("score", ["distance", "exp"])
+def test_hier_equals_the_reference_in_the_ball(score):
+    features, loss = nodes(score=score)
     triplets = [torch.randint(n, (100, 3)) for n in (18, 24)]
     noise = [gumbel(2, 100, 24) for _ in range(2)]
-    expected = reference_hier_loss(features, loss.proxies, triplets, noise)
+    exp = score == "exp"
+    expected = reference_hier_loss(features, loss.proxies, triplets, noise, exp=exp)
     found = loss(clip_to_ball(features, loss.manifold), torch.zeros(18).long(), triplets, noise)
     assert found.item() == pytest.approx(expected.item(), abs=2e-4) and found.dtype == torch.float64
     for tensor in (features, loss.proxies):

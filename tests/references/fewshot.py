@@ -187,9 +187,17 @@ def refine(text, attributes, beta, degree="abs"):
     return (nodes + beta * scale @ s @ scale @ nodes)[: len(text)]
 
 
-def to_ball(x, c):
+def to_ball(x, c, radius=None, riemannian=False):
+    """Points for features, which are clipped at a radius; a Riemannian gradient is the Euclidean
+    one over the squared conformal factor."""
+    if radius is not None:
+        x = torch.where(x.norm(dim=-1, keepdim=True) > radius, radius * unit(x), x)
     n = x.norm(dim=-1, keepdim=True)
-    return torch.tanh(math.sqrt(c) * n) * x / (math.sqrt(c) * n)
+    y = torch.tanh(math.sqrt(c) * n) * x / (math.sqrt(c) * n)
+    if riemannian:
+        conformal = 2 / (1 - c * (y.detach() ** 2).sum(-1, keepdim=True))
+        y.register_hook(lambda gradient: gradient / conformal**2)
+    return y
 
 
 def distances(x, y, c):
@@ -208,20 +216,24 @@ def distances(x, y, c):
 
 
 def lath(
-    image, text, attributes, scale, labels, triplets, noise, c=0.1, beta=0.1, sigma=0.1, tau=0.1
-):
-    """The four losses of LatHAdapter from unit features, raw attributes, and recorded triplets and
-    Gumbel noise."""
+    image, text, attributes, scale, labels, triplets, noise, c=0.1, beta=0.1, sigma=0.1, tau=0.1,
+    lca_score="distance", feature_norm="l2", clip_radius=2.3, riemannian=False,
+):  # fmt: skip
+    """The four losses of LatHAdapter from features (unit ones with l2), raw attributes, and
+    recorded triplets and Gumbel noise."""
     from references.hier import reference_triplet_loss
 
-    a = unit(attributes)
+    raw = feature_norm == "none"
+    a = attributes if raw else unit(attributes)
     refined = refine(text, a, beta)
-    v, t, a = to_ball(image, c), to_ball(refined, c), to_ball(a, c)
+    radius = clip_radius if raw else None
+    v, t, a = (to_ball(x, c, radius, riemannian) for x in (image, refined, a))
+    exp = lca_score == "exp"
     d_class = distances(v, t, c)
     cosine = scale * unit(image) @ unit(refined).T
     return dict(
         loss_ecls=F.cross_entropy(cosine, labels),
         loss_hcls=F.cross_entropy(-d_class, labels),
-        loss_va=reference_triplet_loss(distances(v, a, c), triplets[0], noise[0], tau, sigma),
-        loss_at=reference_triplet_loss(distances(a, t, c), triplets[1], noise[1], tau, sigma),
+        loss_va=reference_triplet_loss(distances(v, a, c), triplets[0], noise[0], tau, sigma, exp),
+        loss_at=reference_triplet_loss(distances(a, t, c), triplets[1], noise[1], tau, sigma, exp),
     ), cosine - d_class

@@ -92,6 +92,7 @@ def reference_hier_loss(
     gumbel: tuple[Tensor, Tensor],
     c: float = 0.1,
     clip: float = 2.3,
+    exp: bool = False,
 ) -> Tensor:
     """The loss of features ``(B, dim)`` and proxy vectors ``(P, dim)``, before they enter the
     ball."""
@@ -100,5 +101,6 @@ def reference_hier_loss(
     count = len(features)
     parts = (dist[:count, count:], dist[count:, count:])
     return sum(
-        reference_triplet_loss(d, rows, noise) for d, rows, noise in zip(parts, triplets, gumbel)
+        reference_triplet_loss(d, rows, noise, exp=exp)
+        for d, rows, noise in zip(parts, triplets, gumbel)
     )

@@ -133,6 +133,25 @@ def ball_distance(x, y, c=0.1, radius=2.3):
     return torch.acosh(1 + 2 * c * gap / ((1 - c * left) * (1 - c * right))) / c**0.5
 
 
+@pytest.mark.parametrize("host", ["tip-adapter", "clip-adapter", "maple", "cocoop"])
+def test_features_as_they_are_reach_the_adapter(host):
+    """With feature_norm="none" what goes into the ball has the length that the towers give it."""
+    options = dict(keys=4, classes=4) if host == "tip-adapter" else HOST.get(host, {})
+    adapter = dict(type="lathadapter", attributes=3, feature_norm="none", beta=0.0)
+    model = FewShotCLIP({}, dict(name=host, **options), adapter).eval()
+    model.set_classes(NAMES)
+    with torch.no_grad():
+        out = model.host(IMAGES)
+        images = model.host.features(IMAGES)
+        text = model.host.encode_classes()
+        if host == "cocoop":  # each image has its own classes
+            images = images[:1]
+            text = out.raw[1][0]
+        assert (text.norm(dim=-1) - 1).abs().min() > 0.05
+        found = (out.logits() - model(IMAGES))[: len(images)]  # logits are cosines less distances
+    assert torch.allclose(found.double(), ball_distance(images, text), atol=2e-3)
+
+
 @pytest.mark.parametrize("average", [True, False])
 def test_the_average_is_over_attributes_or_not(average, tmp_path):
     coop(tmp_path)
@@ -294,6 +313,17 @@ def test_a_training_starts_from_what_it_loads(tmp_path, method, options, name):
     config.load_from = str(tmp_path / "start.pth")
     found = train(config, tmp_path / "run").model.state_dict()[name]
     assert torch.allclose(found, torch.full_like(found, 0.25), atol=0.01)  # one small step away
+
+
+def test_attributes_start_at_class_features_as_they_are(tmp_path):
+    coop(tmp_path)
+    adapter = dict(start="text", feature_norm="none", attributes=3)
+    config = config_of(tmp_path, "zeroshot+lath", epochs=1, adapter=adapter)
+    model = train(config, tmp_path / "run").model
+    model.set_data(FewShotDataset(str(tmp_path), "caltech101", shots=2, subset="base").metainfo)
+    mean = model.host.encode_classes().mean(0)
+    assert (mean.norm() - 1).abs() > 0.5
+    assert (model.hierarchy.attributes - mean).abs().max() < 0.12  # noise of 0.02, one small step
 
 
 def test_without_views_tip_adapter_f_trains_on_new_views_of_each_epoch(tmp_path, monkeypatch):

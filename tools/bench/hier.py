@@ -52,7 +52,7 @@ def steps(samples: int, proxies: int, dim: int, device: str) -> dict[str, Callab
         lhier(hyperboloid.rescale(hyperboloid.expmap0(features / dim**0.5)), labels).backward()
 
     def draw() -> list[tuple[Tensor, Tensor]]:
-        return hier._triplets(x, labels, dist[1], None)
+        return hier._triplets(x, labels, dist[1])
 
     with torch.no_grad():
         x = clip_to_ball(features, ball)

@@ -63,6 +63,7 @@ class HostOutput:
             features (linear probe), or minus the scaled distances of a hyperbolic CLIP.
         distillation: weight of the loss against ``teacher``.
         temperature: temperature of the softmax in this loss.
+        raw: features of images and of classes before normalisation; None without class features.
     """
 
     image: Tensor
@@ -74,6 +75,7 @@ class HostOutput:
     direct: Tensor | None = None
     distillation: float = 1.0
     temperature: float = 1.0
+    raw: tuple[Tensor, Tensor] | None = None
 
     def logits(self) -> Tensor:
         """Return logits ``(B, C)``, computed outside autocast."""
@@ -294,7 +296,8 @@ class Host(nn.Module):
         text, raw = classes
         if is_hyperbolic(self.clip):
             others["direct"] = self.plain_logits(image, raw)
-        return HostOutput(F.normalize(image, dim=-1), text, self.scale, **others)
+        unit = F.normalize(image, dim=-1)
+        return HostOutput(unit, text, self.scale, raw=(image, raw), **others)
 
     def unsaid(self) -> dict[str, Tensor]:
         """Return entries of the state dict that a checkpoint may lack, with their values."""

@@ -38,10 +38,17 @@ class LatHAdapterConfig(AdapterConfig):
         neighbours: k of the mutual neighbours (3).
         draws: number of triplets of each anchor (here as HIER: 50).
         tau: temperature of the choice of ancestors (here as HIER's code: 0.1).
+        lca_score: the score of a candidate ancestor: ``"distance"``, its negative distance over tau
+            (here, as in HIER's code), or ``"exp"``, the exponential of its negative distance,
+            without tau (as in the paper).
         degree: how negative cosines enter the degree of a node, which the paper leaves undefined:
             ``"abs"`` sums absolute values, ``"relu"`` sets negative cosines to 0 everywhere,
             ``"clamp"`` is the formula with a degree of at least 1e-6 (here: abs). All three agree
             if all cosines are positive.
+        feature_norm: ``"l2"``: unit vectors are mapped to the ball; ``"none"``: features as they
+            are, but clipped, as in HIER (here: l2).
+        clip_radius: the radius at which ``feature_norm="none"`` clips features (here as HIER: 2.3).
+        riemannian: turn gradients in the ball into Riemannian ones, as HIER does (here: no).
         exclude_anchor: never use an anchor as its own negative; HIER's code may (here: never).
         least: smallest number of mutual neighbours that an anchor must have; 2 in HIER's code
             (here: 1).
@@ -61,7 +68,11 @@ class LatHAdapterConfig(AdapterConfig):
     neighbours: int = 3
     draws: int = 50
     tau: float = 0.1
+    lca_score: str = "distance"
     degree: str = "abs"
+    feature_norm: str = "l2"
+    clip_radius: float = 2.3
+    riemannian: bool = False
     exclude_anchor: bool = True
     least: int = 1
     start: str = "random"
@@ -70,15 +81,22 @@ class LatHAdapterConfig(AdapterConfig):
 
     def __post_init__(self) -> None:
         one_of(DEGREES, degree=self.degree)
+        one_of(("distance", "exp"), lca_score=self.lca_score)
+        one_of(("l2", "none"), feature_norm=self.feature_norm)
         one_of(("random", "text"), start=self.start)
         if self.attributes == "auto":
             object.__setattr__(self, "attributes", 0)
         super().__post_init__()
-        more_than(0, c=self.c, tau=self.tau)
+        more_than(0, c=self.c, tau=self.tau, clip_radius=self.clip_radius)
         at_least(0, beta=self.beta, sigma=self.sigma)
         at_least(0, integer=True, attributes=self.attributes, dim=self.dim)
         at_least(1, integer=True, classes=self.classes, draws=self.draws, least=self.least)
         at_least(2, integer=True, neighbours=self.neighbours)
+
+    @property
+    def raw(self) -> bool:
+        """Whether features are used without normalisation."""
+        return self.feature_norm == "none"
 
     @property
     def count(self) -> int:

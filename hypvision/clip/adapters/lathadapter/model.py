@@ -94,16 +94,20 @@ class LatentHierarchy(nn.Module):
         """Set the initial attributes before training: with ``start="text"`` the mean of class
         features ``(C, d)`` plus noise."""
         if self.config.start == "text":
-            mean = F.normalize(text.float(), dim=-1).flatten(0, -2).mean(0)
+            mean = self._scaled(text.float()).flatten(0, -2).mean(0)
             self.attributes.copy_(mean + 0.02 * torch.randn_like(self.attributes))
 
+    def _scaled(self, x: Tensor) -> Tensor:
+        return x if self.config.raw else F.normalize(x, dim=-1)
+
     def nodes(self) -> Tensor:
-        """Return the attributes ``(N, d)``, of unit length."""
-        return F.normalize(self.attributes, dim=-1)
+        """Return the attributes ``(N, d)``, of unit length if features are."""
+        return self._scaled(self.attributes)
 
     def lift(self, x: Tensor) -> Tensor:
         """Return the points of the ball for features."""
-        return clip_to_ball(x, self.ball, None, riemannian=False)
+        radius = self.config.clip_radius if self.config.raw else None
+        return clip_to_ball(x, self.ball, radius, self.config.riemannian)
 
     def refine(self, text: Tensor) -> Pair:
         """Return refined class features ``(..., C, d)``: normalised, for cosines, and as they
@@ -136,8 +140,8 @@ class LatentHierarchy(nn.Module):
         """Return logits, and in training (or with ``losses``) also the hierarchical losses.
 
         Args:
-            image, text: unit features ``(B, d)`` of images, and ``(C, d)`` or ``(B, C, d)`` of
-                classes.
+            image, text: features ``(B, d)`` of images, and ``(C, d)`` or ``(B, C, d)`` of classes,
+                of unit length with ``feature_norm="l2"``.
             scale: the factor of the cosines, ``1 / tau``.
             labels: labels ``(B,)``; images of one class are neighbours.
             triplets: the triplets of images and of attributes; None: they are drawn.
@@ -204,7 +208,7 @@ class LatentHierarchy(nn.Module):
 
         def loss(dist: Tensor, side: int) -> Tensor:
             triplets, valid = drawn[side]
-            options = config.tau, config.sigma, gumbel[side], valid
+            options = config.tau, config.sigma, gumbel[side], valid, config.lca_score
             return lca_triplet_loss(dist, triplets, *options)
 
         of_attributes = [loss(part[count:, rows:], 1) for part in found]
