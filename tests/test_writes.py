@@ -39,6 +39,7 @@ ALLOWED = {
     "data/write_shards.py: _write": "into a temporary folder",
     "engine/accumulation.py: AccumulationHook.before_train.save_all": "calls what it wraps",
     "engine/config.py: Run.dump": "gives text",
+    "engine/hooks/repeat.py: _set_aside": "into a folder that is new",
     "engine/config.py: Run.move_data": "changes a config",
     "engine/config.py: Run.move_data.move": "changes a config",
     "inference/sources.py: _stream": "into a temporary folder",

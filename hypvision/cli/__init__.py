@@ -16,6 +16,7 @@ import warnings
 from argparse import Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from functools import partial
 from typing import Any, NamedTuple, TextIO, cast
 
 from hypvision.cli.arguments import Parser
@@ -142,9 +143,15 @@ def _silence_libraries() -> None:
         warnings.filterwarnings("ignore", text)
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *place: Any) -> None:
-    """Print a warning as a sentence, without the line of code that raised it; ``place``: the file
-    and line of that code, and what else :func:`warnings.showwarning` gets."""
+def _show_warning(
+    told: set[str], message: Warning | str, category: type[Warning], *place: Any
+) -> None:
+    """Print a warning as a sentence, without the line of code that raised it, unless it was told
+    before; ``place``: the file and line of that code, and what else :func:`warnings.showwarning`
+    gets."""
+    if str(message) in told:
+        return
+    told.add(str(message))
     if issubclass(category, UserWarning):
         print(f"warning: {message}", file=sys.stderr)
     elif sys.stderr is not None:
@@ -186,7 +193,7 @@ def _plain_output(name: str, args: Namespace) -> Iterator[None]:
         if "verbose" not in args:
             _silence_libraries()
             # Python calls it by position.
-            warnings.showwarning = _show_warning  # type: ignore[assignment]
+            warnings.showwarning = partial(_show_warning, set())
             if name != "exec" and sys.stdout is not None:
                 streams.enter_context(redirect_stdout(cast(TextIO, Escaped(sys.stdout))))
         yield

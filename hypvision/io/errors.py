@@ -110,8 +110,8 @@ def did_you_mean(
 
 @contextmanager
 def explaining(sentence: Callable[[Any], str], *kinds: type[Exception]) -> Iterator[None]:
-    """Context that turns errors of these kinds, by default of all, into a :class:`HypvisionError`
-    with the sentence that the function makes of them.
+    """Context that turns errors of these kinds, by default of all but a :class:`HypvisionError`,
+    into a :class:`HypvisionError` with the sentence that the function makes of them.
 
     >>> with explaining(lambda error: f"'a.json' is not JSON ({error}).", ValueError):
     ...     json.loads("{")
@@ -119,9 +119,9 @@ def explaining(sentence: Callable[[Any], str], *kinds: type[Exception]) -> Itera
     explained = kinds or (Exception,)
     try:
         yield
-    except HypvisionError:
-        raise
     except explained as error:
+        if isinstance(error, HypvisionError) and not kinds:
+            raise
         raise HypvisionError(sentence(error)) from error
 
 

@@ -58,8 +58,9 @@ def cluster_map(
     head: int,
     level: str = "patch",
     size: tuple[int, int] | None = None,
+    index: int = 0,
 ) -> np.ndarray:
-    """Return, for every pixel of the first image, the centre with the largest assignment.
+    """Return, for every pixel, the centre with the largest assignment.
 
     Args:
         assignment: soft assignments of a block, with M centres in a window and K over the map.
@@ -68,11 +69,12 @@ def cluster_map(
             each pixel has the label, 0 to K - 1, of the window that it lies in.
         size: (height, width) to which the map is enlarged by repeating pixels; None: the size of
             the assignment.
+        index: number of the image in the batch.
 
     Returns:
         Labels ``(H, W)``, int64.
     """
-    weights = _weights(assignment, head, level)
+    weights = _weights(assignment, head, level, index)
     if level == "patch":
         labels = assignment.window_index * len(weights) + weights.argmax(0)
     else:
@@ -100,7 +102,7 @@ def confidence_map(
     return enlarge(found.cpu().numpy(), size)
 
 
-def _weights(assignment: ClusterAssignment, head: int, level: str) -> Tensor:
+def _weights(assignment: ClusterAssignment, head: int, level: str, index: int = 0) -> Tensor:
     """Return the soft assignments of one head to its centres: ``(M, H, W)``, or for the window
     level ``(K, fold, fold)``."""
     one_of(LEVELS, level=level)
@@ -108,7 +110,7 @@ def _weights(assignment: ClusterAssignment, head: int, level: str) -> Tensor:
     if weights is None:
         raise ValueError("This block has no window level. Give level='patch'.")
     between(0, weights.shape[1] - 1, integer=True, head=head)
-    return weights[0, head].detach()
+    return weights[index, head].detach()
 
 
 def enlarge(labels: np.ndarray, size: Sequence[int] | None) -> np.ndarray:

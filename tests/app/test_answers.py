@@ -56,7 +56,7 @@ def test_search_finds_what_the_command_finds(answers, pictures, tmp_path, capsys
     found = answers.find("", query, model, 9)
     line = f"metric search {query} --gallery {pictures / 'gallery'} --model {model} --save".split()
     assert main([*line, str(tmp_path / "found.png")]) == 0
-    said = [row.split("  ") for row in capsys.readouterr().out.splitlines()[:-1]]
+    said = [row.split("  ") for row in capsys.readouterr().out.splitlines()[1:-1]]
     assert [(f"{float(far):.3f}", path.rpartition("gallery/")[2]) for far, path in said] == [
         tuple(caption.split("  ")) for _, caption in found
     ]

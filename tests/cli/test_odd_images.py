@@ -157,7 +157,7 @@ def test_what_a_folder_has_besides_is_told(folder, monkeypatch, capsys):
         given = [word.replace("IMAGES", "images").replace("FOLDER", "images") for word in words]
         assert main(given) == 0
         told = capsys.readouterr().err
-        assert told.count(f"warning: {here}") == 1
+        assert told.count(f"warning: {here}") == 1, given
     assert main(["predict", "images/*.png", *MODEL, "--out", "out"]) == 2
     assert (
         "1 of 3 images are left out. The image 'images/h.png' is a pipe" in capsys.readouterr().err

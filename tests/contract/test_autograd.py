@@ -98,7 +98,11 @@ def triplets() -> tuple:
 
 CASES = {
     functional._AddScaled: lambda: of(functional.add_scaled, leaf(3, 4), leaf(3, 4), leaf(4)),
-    functional._Time: lambda: of(functional.space_time, leaf(3, 4), curvature()),
+    functional._Timed: lambda: of(functional.space_time, leaf(3, 4), curvature()),
+    functional._Averaged: lambda: of(
+        functional.averaged, leaf(3, 4), leaf(3, 4), leaf(), curvature(), 1e-4
+    ),
+    functional._Divided: lambda: of(functional.divided, leaf(3, 4), curvature()),
     functional._Sized: lambda: of(functional.sized, point(3, 4), curvature(), 1.0),
     norm._BatchNorm: batch_norm,
     hier._TripletLoss: triplets,

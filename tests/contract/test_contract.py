@@ -196,6 +196,8 @@ WAITS = {
     "openmmlab/open_vocabulary/panoptic.py: panoptic_counts": "a metric",
     "openmmlab/open_vocabulary/panoptic.py: OpenVocabPanopticMetric.process": "a metric",
     "openmmlab/label_maps.py: LabelMapIoUMetric.process": "a metric",
+    "openmmlab/tree_metric.py: TreeIoUMetric.process": "a metric",
+    "nn/residual.py: LorentzResidual._load_from_state_dict": "when weights are loaded",
     "openmmlab/open_vocabulary/segmentation.py: OpenVocabIoUMetric.compute_metrics": "a metric",
     "openmmlab/ops.py: _attend": "the sizes of the maps, twice a layer with deformable attention: "
     "mmcv's function asks",
