@@ -355,6 +355,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     },
     "clip": {
         "top1": "top-1 (86)",
+        "macro": "mean of classes",
         "top5": "top-5",
         "tie": "tree distance",
         "jaccard": "Jaccard",
