@@ -294,7 +294,7 @@ def clusters(photo: str = "Watermelon/07") -> list[Picture]:
     return [Picture(drawn[kind], f"A photo's parts: {kind}", text) for kind, text in texts.items()]
 
 
-def search(photo: str = "Lemon/07") -> Picture:
+def search(photo: str = "Banana/02") -> Picture:
     """The training photos that are nearest to a test photo, by the command that users have."""
     path = ROOT / "images/search.png"
     command = [*HYPVISION, "metric", "search", SHIPPED / f"photos/test/{photo}.jpg"]
