@@ -15,7 +15,7 @@ from mmengine.registry import DATASETS
 from hypvision.data.annotations import name_difference
 from hypvision.data.classes import check_classes
 from hypvision.data.depth import find_white
-from hypvision.data.folders import Listing
+from hypvision.data.folders import Listing, composed
 from hypvision.data.image_folder import _ImageDataset
 from hypvision.data.tables import (
     IMAGE_COLUMNS,
@@ -98,7 +98,8 @@ class MultiLabelDataset(_ImageDataset):
             f"{some(missing, 1)}. The table's paths start from '{root}': correct them, or 'root' "
             "of the data set.",
         )
-        places = {name: place for place, name in enumerate(names)}
+        places = {composed(name): place for place, name in enumerate(names)}
+        rows = {image: list(map(composed, found)) for image, found in rows.items()}
         for image, found in rows.items():
             known_labels(found, places, f"'{ann_file}' gives the image '{image}'")
         self.labels = np.zeros((len(rows), len(names)), dtype=np.float32)

@@ -273,7 +273,7 @@ class ImageTableDataset(_ImageDataset):
                 f"The label {some(joined, 1)} is the name of one class here. For several labels "
                 "per image use MultiLabelDataset."
             )
-        number = {name: place for place, name in enumerate(names)}
+        number = {composed(name): place for place, name in enumerate(names)}
         known_labels(rows.values(), number, f"'{ann_file}' has")
         images = list(rows)
         paths, missing = find_images_of(images, Path(root).expanduser(), ann_file)

@@ -358,7 +358,8 @@ def from_official(state_dict: Mapping[str, Tensor], model: LorentzViT) -> dict[s
     Raises:
         HypvisionError: a weight is unknown, or a curvature is not that of the model.
     """
-    out: dict[str, Tensor] = {}
+    # These constants of the model are not in the official files.
+    out = {name: value for name, value in model.state_dict().items() if "log_scale" in name}
     for name, value in state_dict.items():
         if name.endswith((".k", ".c", "attention.bias")):
             continue  # copies of the curvatures, and a constant that the softmax ignores

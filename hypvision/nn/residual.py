@@ -46,7 +46,7 @@ class LorentzResidual(nn.Module):
         two tensors of space parts of equal shape to one of that shape.
     """
 
-    log_scale: nn.Parameter | None
+    log_scale: Tensor | None
     scale: float | None
 
     def __init__(
@@ -86,9 +86,12 @@ class LorentzResidual(nn.Module):
             self.weight = nn.Parameter(torch.ones((), **factory))
         learned = isinstance(scale, str)
         self.scale = None if learned else start
-        self.log_scale = None
-        if learned:
-            self.log_scale = nn.Parameter(torch.tensor(math.log(scale_init), **factory))
+        log_scale = None if start is None else torch.tensor(math.log(start), **factory)
+        if log_scale is not None and learned:
+            self.log_scale = nn.Parameter(log_scale)
+        else:
+            # Weights record a fixed scale, too; the number saves kernels.
+            self.register_buffer("log_scale", log_scale)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         check_features(self, x, dim=self.dim)
@@ -111,15 +114,18 @@ class LorentzResidual(nn.Module):
     def _average(self, x: Tensor, y: Tensor, c: float | Tensor) -> Tensor:
         first = x.movedim(self.dim, -1)
         second = y.movedim(self.dim, -1)
-        size = self.scale if self.log_scale is None else self.log_scale.exp()
+        size: Tensor | float | None = self.scale
+        if size is None and self.log_scale is not None:
+            size = self.log_scale.exp()
         out = averaged(first, second, self.weight, c, 1e-4, size)  # 1e-4 is the published clamp
         return out.movedim(-1, self.dim).to(x.dtype)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Take a fixed scale from weights that hold its logarithm, as HyperCore's do."""
-        if self.log_scale is None and f"{prefix}log_scale" in state_dict:
-            self.scale = state_dict.pop(f"{prefix}log_scale").exp().item()
+        """Take a fixed scale from weights, too."""
         super()._load_from_state_dict(state_dict, prefix, *args)
+        given = state_dict.get(f"{prefix}log_scale")
+        if self.scale is not None and given is not None:
+            self.scale = given.exp().item()
 
     def extra_repr(self) -> str:
         return f"mode={self.mode!r}, slope={self.slope}, dim={self.dim}"

@@ -136,6 +136,11 @@ def test_forms_of_unicode(disk, listed, fresh):
         MultiLabelDataset(str(images), str(tmp_path / "more.csv"), VIEW),
         CaptionFolder(str(tmp_path / "words"), VIEW),
     ]
+    (tmp_path / "own.csv").write_text(f"image,label\n{name}.png,{name}\n", "utf-8")
+    sets += [
+        kind(str(images), str(tmp_path / "own.csv"), VIEW, classes=[on_disk])
+        for kind in (ImageTableDataset, MultiLabelDataset)
+    ]
     for data in (train, val, named, *sets):
         assert data.read(0).size == (8, 8) and not data.usage.left_out()
     write(tmp_path / f"maps/{name}.png", picture())

@@ -546,13 +546,13 @@ def test_a_resumed_training_deletes_what_a_killed_one_left(tmp_path, monkeypatch
 def test_a_new_training_moves_the_checkpoints_of_an_earlier_one_aside(tmp_path, capsys):
     toy_runner(tmp_path, 3).train()
     kept = {path.name: path.read_bytes() for path in tmp_path.glob("*.pth")}
-    (tmp_path / "best_top1_epoch_2.pth").write_bytes(b"best")
+    own = {"best_top1_epoch_2.pth": b"best", "probe.pth": b"probe"}
+    for name, content in own.items():
+        (tmp_path / name).write_bytes(content)
     (tmp_path / "mine.pth").write_bytes(b"mine")
     toy_runner(tmp_path, 1, keep=1).train()
     (aside,) = tmp_path.glob("earlier_*")
-    assert {path.name: path.read_bytes() for path in aside.glob("*.pth")} == kept | {
-        "best_top1_epoch_2.pth": b"best"
-    }
+    assert {path.name: path.read_bytes() for path in aside.glob("*.pth")} == kept | own
     assert sorted(path.name for path in tmp_path.glob("*.pth")) == ["epoch_1.pth", "mine.pth"]
     assert Path(find_resume_checkpoint(tmp_path)).name == "epoch_1.pth"
     assert Path(find_resume_checkpoint(aside)) == aside / "epoch_3.pth"

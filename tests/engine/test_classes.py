@@ -3,6 +3,7 @@ follow them."""
 
 import re
 import shutil
+import unicodedata
 from types import SimpleNamespace
 
 import numpy as np
@@ -116,6 +117,18 @@ def test_models_that_take_words_are_free():
         hook = CheckClassesHook()
         hook.check(run_of(model), dataset(NAMES, "train", **more))
         hook.check(run_of(model), dataset(("x", "y"), "val", **more))
+
+
+def test_names_of_a_checkpoint_may_be_decomposed():
+    """Folders and tables give composed names, which trainings of before did not."""
+    hook = CheckClassesHook()
+    run = run_of(TASKS["classification"])
+    names = ("bus", "\u00e9t\u00e9", "zoo")
+    older = [unicodedata.normalize("NFD", name) for name in names]
+    hook.after_load_checkpoint(run, dict(meta=dict(dataset_meta=dict(classes=older))))
+    hook.check(run, dataset(names, "val"))
+    with pytest.raises(HypvisionError, match="in another order"):
+        hook.check(run, dataset(reversed(names), "val"))
 
 
 @pytest.mark.parametrize("key", ["dataset_meta.classes", "dataset_meta.CLASSES", "CLASSES"])

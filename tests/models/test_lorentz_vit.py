@@ -1,5 +1,7 @@
 """LViT against whole points in float64; positions of other grids, connections, refusals."""
 
+import math
+
 import pytest
 import timm
 import torch
@@ -8,6 +10,7 @@ from references import lvit
 import hypvision  # noqa: F401 - registers
 from hypvision.io.errors import HypvisionError
 from hypvision.models.lorentz_vit import from_official, resample_positions
+from hypvision.zoo.backbones import load_weights
 
 SIZES = dict(width=11, heads=2, head_dim=5, hidden=14, depth=3, patch=4, grid=3, classes=6)
 ARGUMENTS = dict(
@@ -143,3 +146,14 @@ def test_weights_start_as_published():
     assert float(block.attn.scale) == pytest.approx((3 * 65) ** 0.5)
     points = model.manifold.from_space(model.stem.pos_embed.movedim(1, -1))
     torch.testing.assert_close(model.manifold.dist0(points), torch.ones(1, 14, 14))
+
+
+@torch.no_grad()
+def test_a_checkpoint_with_other_scales_loads_whole(tmp_path):
+    """Weights of a training have the scales of the residual connections, by these names."""
+    model = timm.create_model("lvit_tiny", depth=1, img_size=32)
+    weights = model.state_dict()
+    weights["stages.0.add1.log_scale"] = torch.tensor(1.5)
+    torch.save(weights, tmp_path / "lvit.pth")
+    load_weights(model, tmp_path / "lvit.pth")
+    assert model.stages[0].add1.scale == pytest.approx(math.exp(1.5))

@@ -1066,8 +1066,10 @@ def test_wrong_arguments_are_named(make, message):
         make(Lorentz())
 
 
-def test_a_fixed_scale_is_read_from_weights_that_hold_its_logarithm():
+def test_a_fixed_scale_is_written_into_weights_and_read_from_them():
     layer = hnn.LorentzResidual(Lorentz(C), "average", scale=2.0)
-    assert "log_scale" not in layer.state_dict()
-    layer.load_state_dict({**layer.state_dict(), "log_scale": torch.tensor(math.log(3.0))})
+    other = hnn.LorentzResidual(Lorentz(C), "average", scale=3.0)
+    layer.load_state_dict(other.state_dict())
     assert layer.scale == pytest.approx(3.0)
+    x, y = torch.randn(2, 5, 4)
+    torch.testing.assert_close(layer(x, y), other(x, y))

@@ -255,7 +255,8 @@ def residual(layer, x, y, c):
     elif layer.mode == "average":
         m = a + layer.weight * b
         out = m / (c**0.5 * minkowski_norm(m))
-        scale = layer.scale if layer.log_scale is None else layer.log_scale.exp()
+        learned = layer.scale is None and layer.log_scale is not None
+        scale = layer.log_scale.exp() if learned else layer.scale
         if scale is not None:
             out = points(scale * out[..., 1:], c)
     else:

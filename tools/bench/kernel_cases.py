@@ -255,7 +255,7 @@ CLIP = {
             lambda host=host: fewshot_step(host, True),
             lambda host=host: fewshot_step(host, False),
             added=True,
-            most=404,
+            most=421,
         )
         for host in HOSTS
     },

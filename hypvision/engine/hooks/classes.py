@@ -15,6 +15,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from hypvision.data.annotations import name_difference
+from hypvision.data.folders import composed
 from hypvision.data.usage import classes_of, usages
 from hypvision.engine.hooks.repeat import network_of
 from hypvision.engine.metrics import worst
@@ -154,7 +155,13 @@ class CheckClassesHook(DatasetHook):
         place = _called(dataset)
         if self.known is None or not self.by_name:
             self.known = KnownClasses(names, place, getattr(dataset, "numbered", False))
-        elif names != self.known.names:
+            return
+        # Names of an older checkpoint may be decomposed; they are spelled as in the data here.
+        own = {composed(name): name for name in names}
+        words = tuple(own.get(composed(name), name) for name in self.known.names)
+        if len(set(words)) == len(words):
+            self.known = self.known._replace(names=words)
+        if names != self.known.names:
             starting = of_training and not runner._resume
             self._match(runner, dataset, names, self.known, starting)
             weights: Any = getattr(model, "class_weights", None)

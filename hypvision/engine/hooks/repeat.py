@@ -267,7 +267,7 @@ def _set_aside(runner: Runner, folder: Path) -> None:
     files = [
         path
         for path in folder.glob("*.pth")
-        if path.name.startswith(("epoch_", "iter_", "best_")) and path.absolute() != start
+        if path.name.startswith(("epoch_", "iter_", "best_", "probe.")) and path.absolute() != start
     ]
     if not files:
         return
