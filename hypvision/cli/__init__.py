@@ -17,7 +17,7 @@ from argparse import Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from functools import partial
-from typing import Any, NamedTuple, TextIO, cast
+from typing import NamedTuple, TextIO, cast
 
 from hypvision.cli.arguments import Parser
 from hypvision.io.errors import Escaped, HypvisionError, explaining, guard, how_to_install
@@ -144,18 +144,24 @@ def _silence_libraries() -> None:
 
 
 def _show_warning(
-    told: set[str], message: Warning | str, category: type[Warning], *place: Any
+    told: set[str],
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
 ) -> None:
     """Print a warning as a sentence, without the line of code that raised it, unless it was told
-    before; ``place``: the file and line of that code, and what else :func:`warnings.showwarning`
-    gets."""
-    if str(message) in told:
+    before; the other arguments are those of :func:`warnings.showwarning`."""
+    stream = file or sys.stderr
+    if str(message) in told or stream is None:
         return
     told.add(str(message))
     if issubclass(category, UserWarning):
-        print(f"warning: {message}", file=sys.stderr)
-    elif sys.stderr is not None:
-        sys.stderr.write(warnings.formatwarning(message, category, *place[:2]))
+        print(f"warning: {message}", file=stream)
+    else:
+        stream.write(warnings.formatwarning(message, category, filename, lineno, line))
 
 
 def _run(argv: list[str], load: Callable[[], None] | None) -> None:

@@ -550,12 +550,19 @@ def test_a_new_training_moves_the_checkpoints_of_an_earlier_one_aside(tmp_path, 
     for name, content in own.items():
         (tmp_path / name).write_bytes(content)
     (tmp_path / "mine.pth").write_bytes(b"mine")
+    # trainings of one second share the folder that holds the copy of the config
+    for stamped in [path for path in tmp_path.glob("2*") if path.is_dir()]:
+        shutil.rmtree(stamped)
+    (tmp_path / "20200101_000000/vis_data").mkdir(parents=True)
+    earlier = tmp_path / "20200101_000000/vis_data/config.py"
+    earlier.write_text("of = 'the earlier one'")
     toy_runner(tmp_path, 1, keep=1).train()
     (aside,) = tmp_path.glob("earlier_*")
     assert {path.name: path.read_bytes() for path in aside.glob("*.pth")} == kept | own
     assert sorted(path.name for path in tmp_path.glob("*.pth")) == ["epoch_1.pth", "mine.pth"]
     assert Path(find_resume_checkpoint(tmp_path)).name == "epoch_1.pth"
     assert Path(find_resume_checkpoint(aside)) == aside / "epoch_3.pth"
+    assert (aside / "config.py").read_text() == "of = 'the earlier one'"
 
 
 def test_the_weights_that_a_new_training_begins_with_stay(tmp_path):

@@ -276,6 +276,11 @@ def _set_aside(runner: Runner, folder: Path) -> None:
     notes = [Path(runner.work_dir, name) for name in ("last_checkpoint", "last_validation")]
     for path in (*filter(Path.is_file, notes), *files):
         os.replace(path, place / path.name)
+    # mmengine's copies of the config, each in the folder of a training that its time names
+    copies = sorted(Path(runner.work_dir).glob("*/vis_data/config.py"))
+    before = [path for path in copies if path.parts[-3] != runner.timestamp]
+    if before:
+        write_text(place / "config.py", before[-1].read_text())
     MMLogger.get_current_instance().warning(
         f"The folder has checkpoints of an earlier training. They are in '{place}' now; to go on "
         "from them, stop this training and give --resume with a checkpoint of that folder."
