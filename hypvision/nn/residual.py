@@ -121,10 +121,13 @@ class LorentzResidual(nn.Module):
         return out.movedim(-1, self.dim).to(x.dtype)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Take a fixed scale from weights, too."""
+        """Take a fixed scale from weights, too, unless it is the own one but for rounding."""
         super()._load_from_state_dict(state_dict, prefix, *args)
         given = state_dict.get(f"{prefix}log_scale")
-        if self.scale is not None and given is not None:
+        if self.scale is None or given is None:
+            return
+        own = math.log(self.scale)
+        if not math.isclose(given.item(), own, rel_tol=1e-6, abs_tol=1e-7):
             self.scale = given.exp().item()
 
     def extra_repr(self) -> str:
