@@ -22,6 +22,14 @@ SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 BYTES = bytes(2**20)  # which the server sends in more than five seconds
 
 
+@pytest.fixture(autouse=True)
+def hang_ups_count():
+    """Under nohup the signal is ignored, and our commands and their children leave it so."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture
 def server():
     server = Server({"a.png": BYTES, "text": BYTES})
