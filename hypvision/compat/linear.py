@@ -164,6 +164,7 @@ class Layer(nn.Module):
         """Add the further parameters of a subclass."""
 
     def _init_weight(self) -> None:
+        """Draw the initial weights; each subclass says how."""
         raise NotImplementedError
 
     @torch.no_grad()
