@@ -78,40 +78,40 @@ def chosen(train: Files, test: Files, size: int, classes: int = 10) -> Data:
     )
 
 
-def grocery(root: Path) -> Data:
-    """Ten of the 81 classes."""
+def grocery(root: Path, classes: int = 10) -> Data:
+    """Some of the 81 classes."""
     parts = [by_class((path.parent.name,
     path) for path in (root / f"grocery/images/{part}").glob("*/*.jpg"))
              for part in ("train", "test")]  # fmt: skip
-    return chosen(*parts, size=128)
+    return chosen(*parts, size=128, classes=classes)
 
 
-def coarse_grocery(root: Path) -> Data:
-    """Ten of the 43 groups of these classes."""
+def coarse_grocery(root: Path, classes: int = 10) -> Data:
+    """Some of the 43 groups of these classes."""
     groups = {row["folder"]: row["coarse"] for row in read_json(root / "grocery/classes.json")}
     parts = [by_class((groups[path.parent.name],
     path) for path in (root / f"grocery/images/{part}").glob("*/*.jpg"))
              for part in ("train", "test")]  # fmt: skip
-    return chosen(*parts, size=96)
+    return chosen(*parts, size=96, classes=classes)
 
 
-def cifar10(root: Path) -> Data:
-    """All ten classes, enlarged."""
+def cifar10(root: Path, classes: int = 10) -> Data:
+    """Classes of objects, enlarged."""
     parts = [by_class((path.parent.name,
     path) for path in (root / f"cifar10/{part}").glob("*/*.jpg"))
              for part in ("train", "test")]  # fmt: skip
-    return chosen(*parts, size=96)
+    return chosen(*parts, size=96, classes=classes)
 
 
-def emoji(root: Path) -> Data:
-    """Ten of the 86 groups of emoji, by all vendors; the emoji of the test are others."""
+def emoji(root: Path, classes: int = 10) -> Data:
+    """Some of the 86 groups of emoji, by all vendors; the emoji of the test are others."""
     split = read_json(root / "emoji/splits/coop/split_all.json")
     parts = [by_class((name, root / "emoji/images" / path) for path, _, name in split[part])
              for part in ("train", "test")]  # fmt: skip
-    return chosen(*parts, size=128)
+    return chosen(*parts, size=128, classes=classes)
 
 
-def omniglot(root: Path) -> Data:
+def omniglot(root: Path, classes: int = 10) -> Data:
     """The six alphabets; the drawers of the test are others."""
     files = sorted((root / "omniglot/images").glob("*/*.png"))
     train = by_class(
@@ -120,13 +120,13 @@ def omniglot(root: Path) -> Data:
     test = by_class(
         (path.parent.name.rpartition("_")[0], path) for path in files if int(path.stem) > 14
     )
-    return chosen(train, test, size=96)
+    return chosen(train, test, size=96, classes=classes)
 
 
 STREET = {"Building": 1, "Road": 3, "Pavement": 4, "Tree": 5, "Fence": 7, "Car": 8, "Bicyclist": 10}
 
 
-def camvid(root: Path) -> Data:
+def camvid(root: Path, classes: int = 10) -> Data:
     """Squares of 112 pixels of street scenes, named by the class that the middle shows."""
     parts = []
     for part in ("train", "test"):
@@ -134,7 +134,7 @@ def camvid(root: Path) -> Data:
         if not out.is_dir():
             write_crops(root, part, out)
         parts.append(by_class((path.parent.name, path) for path in out.glob("*/*.png")))
-    return chosen(*parts, size=224)
+    return chosen(*parts, size=224, classes=classes)
 
 
 def write_crops(root: Path, part: str, out: Path) -> None:
