@@ -31,7 +31,7 @@ from PIL import Image
 from hypvision.data.image_folder import build_transform
 from hypvision.engine import run as engine
 from hypvision.engine.config import load_config
-from hypvision.io.errors import guard
+from hypvision.io.errors import HypvisionError, guard
 from hypvision.io.files import read_json, write_json
 from hypvision.io.images import open_image
 from hypvision.tasks import ImageClassifier
@@ -72,6 +72,12 @@ def by_class(pairs: Iterable[tuple[str, Path]]) -> Files:
 def chosen(train: Files, test: Files, size: int, classes: int = 10) -> Data:
     """The data of some of the classes."""
     names = [name for name in drawn(train, classes) if name in test]
+    if len(names) < 2:
+        found = sum(map(len, train.values()))
+        raise HypvisionError(
+            f"{found} images to train on and {len(names)} classes with enough of them were found "
+            "below DATA; the folders that a data set needs stand in this script."
+        )
     others = [path for name, paths in sorted(test.items()) if name not in names for path in paths]
     return Data(
         {name: train[name] for name in names}, {name: test[name] for name in names}, size, others
