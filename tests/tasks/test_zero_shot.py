@@ -177,6 +177,25 @@ def test_results_are_kept_while_they_are_of_the_same_thing(evaluator, clip, root
         clip.model.visual_alpha.data -= 0.1
 
 
+#: What each task of CLIP_benchmark writes as its metrics, and what we add: ``macro``, the trees and
+#: more recalls than its recall@5.
+COLUMNS = {
+    "zeroshot_classification": {"acc1", "acc5", "mean_per_class_recall", "macro"},
+    "zeroshot_retrieval": {
+        f"{a}_retrieval_recall@{k}" for a in ("image", "text") for k in (1, 5, 10)
+    },
+    "image_caption_selection": {"image_acc", "text_acc", "acc"},
+    "tree": {"tie", "lca", "jaccard", "precision", "recall"},
+}
+
+
+def _built(content):
+    """The row that ``clip_benchmark build`` makes of a result file: its metrics beside the rest."""
+    row = {**content["metrics"], **content}
+    del row["metrics"]
+    return {**row, "model_fullname": content["model"] + " " + content["pretrained"]}
+
+
 def test_the_command(root, tmp_path, capsys):
     out = tmp_path / "out"
     words = ["clip", "evaluate", "--clip", NAME, "--suite", "phyclip", "--data", str(root)]
@@ -186,12 +205,19 @@ def test_the_command(root, tmp_path, capsys):
     assert f"cifar10: left out, there is no '{root / 'cifar10/test'}'" in told
     files = sorted(path.name for path in out.glob("*.json"))
     assert len(files) == 13 and "measured before" not in told
-    name = f"stl10_zoo_hycoclip-emoji-s16.scenes_{NAME}_en_zeroshot_classification.json"
-    content = json.loads((out / name).read_text())
-    # what `clip_benchmark build` reads
-    assert content["dataset"] == "stl10" and content["model"] + content["pretrained"]
-    assert set(content["metrics"]) >= {"acc1", "acc5", "mean_per_class_recall"}
-    assert content["task"] == "zeroshot_classification" and content["language"] == "en"
+    table = [_built(json.loads((out / file).read_text())) for file in files]
+    for line in table:
+        own = COLUMNS["tree" if line["dataset"] == "imagenet1k_tree" else line["task"]]
+        assert line.keys() == {*own, "dataset", "model", "pretrained", "task", "language",
+                               "model_fullname", "hypvision"}  # fmt: skip
+        assert line["model_fullname"] == f"{NAME} zoo:hycoclip-emoji-s16.scenes"
+        assert all(0 <= line[name] <= 1 for name in own if name != "tie" and name != "lca")
+    found = [(line["dataset"], line["task"], line["language"]) for line in table]
+    assert ("stl10", "zeroshot_classification", "en") in found
+    assert ("mscoco_captions", "zeroshot_retrieval", "en") in found
+    assert ("sugar_crepe/swap_obj", "image_caption_selection", "en") in found
+    name = "stl10_zoo_hycoclip-emoji-s16.scenes"
+    assert f"{name}_{NAME}_en_zeroshot_classification.json" in files
     with (out / "table.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     accuracy = [float(each["measured"]) for each in rows if each["set"].startswith("sugar_crepe/")]
