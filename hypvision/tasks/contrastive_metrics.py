@@ -13,12 +13,18 @@ from mmengine.registry import METRICS
 from torch import Tensor
 
 from hypvision.clip.radial.retrieval import read_tree
-from hypvision.clip.spaces import ExteriorAngles, Hyperboloid, HyperboloidProduct, Modality
+from hypvision.clip.spaces import ExteriorAngles, Hyperboloid, HyperboloidProduct, Modality, Space
 from hypvision.data.closures import read_closure
 from hypvision.engine.metrics import Metric
 from hypvision.io.checks import refuse
 from hypvision.io.errors import some
-from hypvision.tasks.classification_metrics import ScoreMetric, TopKAccuracy, read_ancestors
+from hypvision.tasks.classification_metrics import (
+    ScoreMetric,
+    TopKAccuracy,
+    auroc,
+    average_precision,
+    read_ancestors,
+)
 from hypvision.tasks.metric_learning_metrics import nearest
 
 
@@ -158,6 +164,28 @@ def _steps(neighbours: Mapping[Node, set[Node]], start: Node) -> dict[Node, int]
     level = {start}
     while level := {node for near in level for node in neighbours[near] if node not in found}:
         found |= dict.fromkeys(level, 1 + max(found.values()))
+    return found
+
+
+@torch.no_grad()
+def cone_metrics(space: Space, general: Tensor, specific: Tensor, true: Tensor) -> dict[str, float]:
+    """Return how well entailment cones tell true pairs from false ones: the area under the ROC
+    curve (``auc``) and the average precision (``ap``), from 0 to 1, of how far the specific point
+    lies inside the cone of the general one (``cone``), and of the exterior angle alone
+    (``angle``).
+
+    Args:
+        space: the space of the points; a sphere needs a root.
+        general, specific: points ``(N, d)``, such as those of texts and of images.
+        true: bool ``(N,)``, whether the pair is true.
+    """
+    angle = space.exterior_angle(general, specific)
+    truth = true.cpu().numpy()
+    found = {}
+    for name, outside in (("cone", angle - space.half_aperture(general)), ("angle", angle)):
+        scores = -outside.double().cpu().numpy()
+        found[f"{name}_auc"] = auroc(scores, truth)
+        found[f"{name}_ap"] = average_precision(scores, truth)
     return found
 
 

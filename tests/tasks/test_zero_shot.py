@@ -157,6 +157,15 @@ def test_the_right_caption_must_be_more_similar(name, evaluator, clip, root):
         hits.append(choice.right != choice.wrong and inner(image, right) > inner(image, wrong))
     found, _ = evaluator(row(name))
     assert found.metrics["acc"] == pytest.approx(np.mean(hits)) and 0 < np.mean(hits) < 1
+    scores = []  # of all true pairs, and of all false ones
+    for part in ("right", "wrong"):
+        with torch.no_grad():
+            texts = clip.embed_texts([getattr(choice, part) for choice in rows])
+            images = torch.stack([point(clip, choice.image, squash=True) for choice in rows])
+            inside = clip.space.half_aperture(texts) - clip.space.exterior_angle(texts, images)
+        scores.append(inside.double().numpy())
+    pairs = np.sign(scores[0][:, None] - scores[1])
+    assert found.metrics["cone_auc"] == pytest.approx((1 + pairs.mean()) / 2, abs=1e-3)
 
 
 def test_results_are_kept_while_they_are_of_the_same_thing(evaluator, clip, root, monkeypatch):
@@ -177,14 +186,15 @@ def test_results_are_kept_while_they_are_of_the_same_thing(evaluator, clip, root
         clip.model.visual_alpha.data -= 0.1
 
 
-#: What each task of CLIP_benchmark writes as its metrics, and what we add: ``macro``, the trees and
-#: more recalls than its recall@5.
+CONES = ("cone_auc", "cone_ap", "angle_auc", "angle_ap")
+#: What each task of CLIP_benchmark writes as its metrics, and what we add: ``macro``, the trees,
+#: more recalls than its recall@5, and, for a CLIP with cones, how they tell true from false pairs.
 COLUMNS = {
     "zeroshot_classification": {"acc1", "acc5", "mean_per_class_recall", "macro"},
     "zeroshot_retrieval": {
         f"{a}_retrieval_recall@{k}" for a in ("image", "text") for k in (1, 5, 10)
     },
-    "image_caption_selection": {"image_acc", "text_acc", "acc"},
+    "image_caption_selection": {"image_acc", "text_acc", "acc", *CONES},
     "tree": {"tie", "lca", "jaccard", "precision", "recall"},
 }
 
@@ -220,7 +230,9 @@ def test_the_command(root, tmp_path, capsys):
     assert f"{name}_{NAME}_en_zeroshot_classification.json" in files
     with (out / "table.csv").open() as stream:
         rows = list(csv.DictReader(stream))
-    accuracy = [float(each["measured"]) for each in rows if each["set"].startswith("sugar_crepe/")]
+    sugar = [each for each in rows if each["set"].startswith("sugar_crepe/")]
+    accuracy = [float(each["measured"]) for each in sugar if each["metric"] == "acc"]
+    assert {each["metric"] for each in sugar} == {"acc", "cone_auc", "cone_ap"}
     counts = [10, 20, 30, 40, 50, 60, 64]
     overall = np.average(accuracy, weights=counts)
     (whole,) = [each for each in rows if each["set"] == "sugar_crepe"]
