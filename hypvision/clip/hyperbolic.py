@@ -61,6 +61,8 @@ class HyperbolicCLIP(CLIP):
             ``"sphere"`` (the CLIP baselines, which learn no curvature).
         factors: number of hyperboloids of a product; None: one for every 8 numbers of a feature, as
             PHyCLIP has 64 for 512.
+        product_metric: the distance in a product, see
+            :class:`~hypvision.clip.spaces.HyperboloidProduct`.
         box_scales: learn UNCHA's three logit scales; ``logit_scale`` is then unused.
         angles: compare images and texts by exterior angles, as ATMG does.
         curvature: the curvature at the start; ATMG's is 0.1, all others' 1.
@@ -82,6 +84,7 @@ class HyperbolicCLIP(CLIP):
         learn_curvature: bool = True,
         vision_heads: int = 12,
         factors: int | None = None,
+        product_metric: str = "l1",
         box_scales: bool = False,
         angles: bool = False,
         curvature: float = 1.0,
@@ -103,6 +106,7 @@ class HyperbolicCLIP(CLIP):
         )
         self.geometry = geometry
         self.angles = angles
+        self.product_metric = product_metric
         self.family = family_of_config(dict(geometry=geometry, box_scales=box_scales))
         self.embed_dim = embed_dim
         self.constants: list[str] = []  # names of parameters that never train
@@ -212,7 +216,8 @@ class HyperbolicCLIP(CLIP):
             hyperboloid = ExteriorAngles if self.angles else Hyperboloid
             return hyperboloid(self.curv.float().exp(), scales=scales)
         c = torch.stack(self._logarithms("curv", "curvs")).float().exp()
-        return HyperboloidProduct(c, self.embed_dim // len(c), scales=scales)
+        metric = self.product_metric
+        return HyperboloidProduct(c, self.embed_dim // len(c), scales=scales, metric=metric)
 
     @torch.no_grad()
     def clamp_scalars(self) -> None:

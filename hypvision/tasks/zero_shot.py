@@ -244,7 +244,7 @@ def _pairs(evaluator: Evaluator, benchmark: Benchmark, _: Sequence[str]) -> _Mea
     images = evaluator.embed(paths, squash=True)[[place[row.image] for row in rows]]
     space = evaluator.clip.space
     texts = [evaluator.texts([row[part] for row in rows]) for part in (1, 2)]
-    right, wrong = (_similarities(space, images, points) for points in texts)
+    right, wrong = (_scores(space, images, points) for points in texts)
     share = float((right > wrong).double().mean())
     # CLIP_benchmark's names; with one image for both texts the choice of an image is always right.
     metrics = {"image_acc": 1.0, "text_acc": share, "acc": share}
@@ -254,10 +254,10 @@ def _pairs(evaluator: Evaluator, benchmark: Benchmark, _: Sequence[str]) -> _Mea
     return metrics, len(rows), ""
 
 
-def _similarities(space: Space, images: Tensor, texts: Tensor) -> Tensor:
-    """Return similarities ``(N,)`` of images with one text each, in float64."""
+def _scores(space: Space, images: Tensor, texts: Tensor) -> Tensor:
+    """Return the scores ``(N,)`` of images for one text each, in float64."""
     parts = zip(images.cpu().double().split(256), texts.cpu().double().split(256))
-    return torch.cat([space.similarity(x, y).diagonal() for x, y in parts])
+    return torch.cat([space.scores(x, y).diagonal() for x, y in parts])
 
 
 _MEASURES: dict[str, Callable[[Evaluator, Benchmark, Sequence[str]], _Measured]] = {

@@ -25,6 +25,7 @@ from hypvision.losses import contrastive_loss
 from hypvision.tasks.contrastive import CLIPContrast
 from hypvision.tasks.contrastive_metrics import ImageTextRetrieval
 from hypvision.tasks.embedding import clip_embedder
+from hypvision.tasks.zero_shot import _scores as zero_shot_scores
 
 OPTIONS = {key: ARCHITECTURES["atmg-vit-s-16"][key] for key in ("geometry", "angles", "curvature")}
 C = torch.tensor(0.1, dtype=torch.float64)
@@ -132,6 +133,8 @@ def test_classes_have_the_mean_angle_of_their_texts():
         for number in range(3):
             one = angles(images[row : row + 1, 1:].double(), texts[number]).mean()
             assert float(scores[row, number]) == pytest.approx(float(one), abs=1e-6)
+    pairs = zero_shot_scores(space, images[:3], classes[0, :3])  # as SugarCrepe's are compared
+    torch.testing.assert_close(pairs, angles(images[:3, 1:].double(), texts[0, :3]).diagonal())
     logits = space.class_logits(images, classes, torch.tensor(3.0))
     torch.testing.assert_close(logits, 3 * scores)
 

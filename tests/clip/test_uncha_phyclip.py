@@ -358,6 +358,29 @@ def test_the_training_of_phyclip_is_its_loss():
     assert float(found) == pytest.approx(0.2 * float(outside), rel=1e-4)
 
 
+def test_the_training_with_the_distance_of_squares():
+    """The ablation l2."""
+    model = CLIPContrast(bundle_of(tiny(geometry="product", product_metric="l2")), classes=["dog"])
+    data = {name: value for name, value in batch().items() if name in ("inputs", "caption")}
+    losses = model(**data, mode="loss")
+    clip = model.clip
+    with torch.no_grad():
+        pixels = (data["inputs"].float() - model.mean) / model.std
+        words = model.tokenizer(data["caption"])
+        lists = (clip.curvs, clip.visual_concept_alphas, clip.textual_concept_alphas)
+        logs = [torch.stack([*numbers]).double() for numbers in lists]
+        truth = reference.PHyCLIP(*logs, clip.logit_scale.double())
+        x = truth.embed(clip.encode_image(pixels).double(), "image")
+        y = truth.embed(clip.encode_text(words).double(), "text")
+        logits = -truth.scale * truth.distance(x, y, "l2")
+        expected = reference.both_ways(logits)
+    found = losses["loss_image"] + losses["loss_text"]
+    assert found.item() == pytest.approx(float(expected), rel=1e-4)
+    assert float(reference.both_ways(-truth.scale * truth.distance(x, y))) != pytest.approx(
+        float(expected), rel=1e-3
+    )
+
+
 def test_the_number_of_boxes_must_fit_the_loss():
     data = batch()
     plain = {name: data[name] for name in ("inputs", "caption")}
