@@ -14,7 +14,13 @@ from mmengine.registry import MODELS, PARAM_SCHEDULERS
 from PIL import Image
 
 from hypvision.clip.models import ARCHITECTURES
-from hypvision.clip.spaces import Hyperboloid, HyperboloidProduct, Sphere, space_of
+from hypvision.clip.spaces import (
+    ExteriorAngles,
+    Hyperboloid,
+    HyperboloidProduct,
+    Sphere,
+    space_of,
+)
 from hypvision.data.write_shards import write_shards
 from hypvision.engine.config import load_config
 from hypvision.engine.extensions import import_extensions
@@ -41,7 +47,8 @@ def folder(tmp_path_factory):
 
 def test_every_model_has_a_recipe():
     models = {name.partition("_")[0] for name in RECIPES if name.endswith("redcaps")}
-    assert models == {f"{family}-vit-{size}" for family in ("clip", "meru") for size in "sbl"}
+    expected = {f"{family}-vit-{size}" for family in ("clip", "meru") for size in "sbl"}
+    assert models == {*expected, "atmg-vit-s", "atmg-vit-b"}
     models = {name.partition("_")[0] for name in RECIPES if name.endswith("grit")}
     families = ("clip", "meru", "hycoclip", "uncha", "phyclip")
     expected = {f"{family}-vit-{size}" for family in families for size in "sb"}
@@ -62,8 +69,9 @@ def test_networks_of_the_recipes(name):
     assert loader.dataset.transform.input_size == 224
     with torch.device("meta"):
         clip = MODELS.build(config.model).clip
-    spaces = dict(clip=Sphere, phyclip=HyperboloidProduct)
-    assert isinstance(space_of(clip), spaces.get(family, Hyperboloid))
+    spaces = dict(clip=Sphere, phyclip=HyperboloidProduct, atmg=ExteriorAngles)
+    assert type(space_of(clip)) is spaces.get(family, Hyperboloid)
+    assert config.model.entail == (0.0 if family == "atmg" else 0.2)
     width, heads = WIDTHS[size]
     assert clip.visual.trunk.embed_dim == width and clip.text_projection.shape == (512, 512)
     assert clip.visual.trunk.blocks[0].attn.num_heads == heads
@@ -74,7 +82,7 @@ def test_networks_of_the_recipes(name):
 def tiny(monkeypatch):
     """The models with small towers."""
     small = ("clip-vit-s-16", "meru-vit-b-16", "hycoclip-vit-s-16", "uncha-vit-s-16")
-    for name in (*small, "phyclip-vit-s-16"):
+    for name in (*small, "phyclip-vit-s-16", "atmg-vit-s-16"):
         config = ARCHITECTURES[name]
         vision = dict(
             image_size=32,
@@ -165,6 +173,7 @@ def test_the_rates_are_those_of_the_sheet(name, steps):
         pytest.param("clip-vit-s_8xb256-120k_redcaps", marks=pytest.mark.slow),
         "uncha-vit-s_8xb96-500k_grit",
         "phyclip-vit-s_8xb96-500k_grit",
+        "atmg-vit-s_8xb256-120k_redcaps",
     ],
 )
 def test_recipes_take_steps_from_shards(name, tiny, folder, tmp_path):
@@ -179,6 +188,6 @@ def test_recipes_take_steps_from_shards(name, tiny, folder, tmp_path):
     config.val_dataloader = config.val_cfg = config.val_evaluator = None
     runner = train(config, tmp_path / "work")
     assert runner.iter == 3 and math.isfinite(runner.message_hub.get_scalar("train/loss").current())
-    counts = dict(clip=0, meru=1, hycoclip=4, uncha=6, phyclip=4)
+    counts = dict(clip=0, atmg=0, meru=1, hycoclip=4, uncha=6, phyclip=4)
     entailed = [key for key in runner.message_hub.log_scalars if "loss_entail" in key]
     assert len(entailed) == counts[name.partition("-")[0]]

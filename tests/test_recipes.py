@@ -97,6 +97,7 @@ CONFIGS: dict[str, dict[str, str]] = {
         "HyCoCLIP": "hycoclip-vit-{s,b}_8xb96-500k_grit",
         "UNCHA": "uncha-vit-{s,b}_8xb96-500k_grit",
         "PHyCLIP": "phyclip-vit-{s,b,l}_8xb96-500k_grit",
+        "ATMG": "atmg-vit-{s,b}_8xb256-120k_redcaps",
     },
     "hyperbolic-segmentation": {
         "DeepLabV3+, PASCAL VOC": "hyperbolic-deeplabv3plus_resnetv2-101_40e_voc12",

@@ -1,4 +1,4 @@
-"""MERU, HyCoCLIP, UNCHA, PHyCLIP and their CLIP baselines.
+"""MERU, HyCoCLIP, UNCHA, PHyCLIP, ATMG and their CLIP baselines.
 
 Papers: "Hyperbolic Image-Text Representations", Desai, Nickel, Rajpurohit, Johnson, Vedantam (ICML
     2023); "Compositional Entailment Learning for Hyperbolic Vision-Language Models", Pal, van
@@ -6,7 +6,8 @@ Papers: "Hyperbolic Image-Text Representations", Desai, Nickel, Rajpurohit, John
     Compositional Alignment with Part-to-Whole Semantic Representativeness in Hyperbolic
     Vision-Language Models", Kim, Jang, Kim, Chun (CVPR 2026; UNCHA); "l1-Product of Hyperbolic
     Factors Unifies Hierarchy and Compositionality in Vision-Language Representation Learning",
-    Yoshikawa, Matsubara (ICLR 2026; PHyCLIP).
+    Yoshikawa, Matsubara (ICLR 2026; PHyCLIP); "Accept the Modality Gap: An Exploration in the
+    Hyperbolic Space", Ramasinghe et al. (CVPR 2024; ATMG).
 
 >>> clip = create_clip("hycoclip-vit-s-16", "grit")
 >>> clip.similarity(clip.embed_images(images), clip.embed_texts(["a dog", "a cat"]))
@@ -31,9 +32,16 @@ from hypvision.clip.hyperbolic_checkpoint import (
     SCALARS,
     family_of_config,
 )
-from hypvision.clip.spaces import Hyperboloid, HyperboloidProduct, Modality, Space, Sphere
+from hypvision.clip.spaces import (
+    ExteriorAngles,
+    Hyperboloid,
+    HyperboloidProduct,
+    Modality,
+    Space,
+    Sphere,
+)
 from hypvision.clip.towers import class_token_features, logit_scale_of
-from hypvision.io.checks import one_of
+from hypvision.io.checks import one_of, refuse
 from hypvision.io.errors import HypvisionError
 
 MAX_LOGIT_SCALE = math.log(100)
@@ -53,7 +61,11 @@ class HyperbolicCLIP(CLIP):
             ``"sphere"`` (the CLIP baselines, which learn no curvature).
         factors: number of hyperboloids of a product; None: one for every 8 numbers of a feature, as
             PHyCLIP has 64 for 512.
+        product_metric: the distance in a product, see
+            :class:`~hypvision.clip.spaces.HyperboloidProduct`.
         box_scales: learn UNCHA's three logit scales; ``logit_scale`` is then unused.
+        angles: compare images and texts by exterior angles, as ATMG does.
+        curvature: the curvature at the start; ATMG's is 0.1, all others' 1.
         learn_curvature: whether the curvature is learned; else it keeps its initial value.
         vision_heads: number of attention heads of the ViT; MoCo v3's small ViT has 12, timm's has
             6.
@@ -72,12 +84,29 @@ class HyperbolicCLIP(CLIP):
         learn_curvature: bool = True,
         vision_heads: int = 12,
         factors: int | None = None,
+        product_metric: str = "l1",
         box_scales: bool = False,
+        angles: bool = False,
+        curvature: float = 1.0,
         **others: Any,
     ):
         super().__init__(embed_dim, vision_cfg, text_cfg, **others)
         one_of(("lorentz", "product", "sphere"), geometry=geometry)
+        low, high = CURVATURES
+        refuse(
+            (
+                geometry != "lorentz" and (box_scales or angles),
+                "box_scales (UNCHA) and angles (ATMG) are for one hyperboloid, but geometry is "
+                f"'{geometry}'. Give geometry='lorentz'.",
+            ),
+            (
+                not low <= curvature <= high,
+                f"curvature must lie between {low} and {high}, got {curvature}.",
+            ),
+        )
         self.geometry = geometry
+        self.angles = angles
+        self.product_metric = product_metric
         self.family = family_of_config(dict(geometry=geometry, box_scales=box_scales))
         self.embed_dim = embed_dim
         self.constants: list[str] = []  # names of parameters that never train
@@ -89,9 +118,7 @@ class HyperbolicCLIP(CLIP):
         if trunk is not None:
             self._as_moco_v3(trunk, vision_heads, vision_cfg["image_size"])
         if geometry != "sphere":
-            self._add_scalars(embed_dim)
-        if geometry == "product":
-            self._add_factors(factors or embed_dim // 8)
+            self._add_scalars(math.log(curvature), factors)
         if box_scales:
             self._add_box_scales(text_cfg.get("width", 512))
         if not learn_curvature:
@@ -99,31 +126,28 @@ class HyperbolicCLIP(CLIP):
         for name in self.constants:
             self.get_parameter(name).requires_grad_(False)
 
-    def _add_scalars(self, length: int) -> None:
-        self.curv = nn.Parameter(torch.zeros(()))
-        self.visual_alpha = nn.Parameter(torch.tensor(-0.5 * math.log(length)))
-        self.textual_alpha = nn.Parameter(torch.tensor(-0.5 * math.log(length)))
-
-    def _add_factors(self, count: int) -> None:
-        """Add PHyCLIP's curvatures and scales; MERU's stay, but unused, as in PHyCLIP's files."""
+    def _add_scalars(self, curvature: float, factors: int | None) -> None:
+        """Add the logarithms of the curvature and of the scales; for a product also those of its
+        factors, and then those of MERU are unused, as in PHyCLIP's files."""
+        scale = -0.5 * math.log(self.embed_dim)
+        for name, value in zip(SCALARS, (curvature, scale, scale)):
+            self.register_parameter(name, nn.Parameter(torch.tensor(value)))
+        if self.geometry != "product":
+            return
+        count = factors or self.embed_dim // 8
         if self.embed_dim % count:
             raise HypvisionError(
                 f"Features of {self.embed_dim} numbers cannot be cut into {count} equal factors. "
                 "Give a number of factors that divides it."
             )
         scale = -0.5 * math.log(self.embed_dim // count)
-        for name, value in zip(FACTORS, (0.0, scale, scale)):
+        for name, value in zip(FACTORS, (curvature, scale, scale)):
             numbers = [nn.Parameter(torch.tensor(value)) for _ in range(count)]
             self.register_module(name, nn.ParameterList(numbers))
         self.constants += SCALARS
 
     def _add_box_scales(self, width: int) -> None:
         """Add UNCHA's logit scales, and a head that is in UNCHA's files but never used."""
-        if self.geometry != "lorentz":
-            raise HypvisionError(
-                f"box_scales are UNCHA's, on one hyperboloid, but geometry is '{self.geometry}'. "
-                "Give geometry='lorentz'."
-            )
         for name, temperature in zip(BOX_SCALES, (0.07, 0.05, 0.06)):
             self.register_parameter(name, nn.Parameter(torch.tensor(-math.log(temperature))))
         self.min_radius_head = nn.Linear(width, 1)
@@ -189,9 +213,11 @@ class HyperbolicCLIP(CLIP):
             "text": self._scale("textual"),
         }
         if self.geometry == "lorentz":
-            return Hyperboloid(self.curv.float().exp(), scales=scales)
+            hyperboloid = ExteriorAngles if self.angles else Hyperboloid
+            return hyperboloid(self.curv.float().exp(), scales=scales)
         c = torch.stack(self._logarithms("curv", "curvs")).float().exp()
-        return HyperboloidProduct(c, self.embed_dim // len(c), scales=scales)
+        metric = self.product_metric
+        return HyperboloidProduct(c, self.embed_dim // len(c), scales=scales, metric=metric)
 
     @torch.no_grad()
     def clamp_scalars(self) -> None:
@@ -217,11 +243,13 @@ class HyperbolicCLIP(CLIP):
         return self.space.embed(features, "text") if normalize else features
 
     def get_logits(self, image: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the logits of the contrastive loss ``(B, T)``, and their transpose."""
+        """Return the logits of the contrastive loss for images among texts ``(B, T)``, and for
+        texts among images ``(T, B)``."""
         images = self.encode_image(image, normalize=True)
         texts = self.encode_text(text, normalize=True)
-        logits = self.space.logits(images, texts, logit_scale_of(self).exp())
-        return logits, logits.T
+        scale = logit_scale_of(self).exp()
+        space = self.space
+        return space.logits(images, texts, scale), space.text_logits(texts, images, scale)
 
     @torch.no_grad()
     def merge(self) -> None:

@@ -1,5 +1,5 @@
-"""Official checkpoints of MERU, HyCoCLIP, UNCHA and PHyCLIP: their addresses, and conversion
-between their names of weights and ours."""
+"""Official checkpoints of MERU, HyCoCLIP, UNCHA, PHyCLIP and ATMG, which has MERU's form: their
+addresses, and conversion between their names of weights and ours."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hypvision.io.errors import HypvisionError
 
 PUBLISHED: dict[str, dict[str, str]] = {}
 """Model -> tag -> address of the official weights, for which no checksums are published. PHyCLIP
-has published no weights."""
+has published no weights, and ATMG none at an address that holds."""
 
 for _tag, _place, _families, _sizes in (
     ("redcaps", "https://dl.fbaipublicfiles.com/meru/{}_vit_{}.pth", ("clip", "meru"), "sbl"),
@@ -257,7 +257,7 @@ def root_of(content: Mapping[str, Any], width: int, source: Any) -> Tensor | Non
 
 def variant(weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
     """Return the name of the CLIP model for a state dict by our names, and its arguments.
-    HyCoCLIP's and MERU's weights cannot be told apart, as the two differ only in their training."""
+    HyCoCLIP's, ATMG's and MERU's weights cannot be told apart, as they differ only in training."""
     width = len(weights["visual.trunk.norm.weight"])
     family = family_of(weights)
     sizes = {384: "s", 768: "b", 1024: "l"}

@@ -117,8 +117,9 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "hycoclip": dict(geometry="lorentz"),
     "uncha": dict(geometry="lorentz", box_scales=True),
     "phyclip": dict(geometry="product"),
+    "atmg": dict(geometry="lorentz", angles=True, curvature=0.1, learn_curvature=False),
 }
-for _family in ("hycoclip", "uncha", "phyclip"):
+for _family in ("hycoclip", "uncha", "phyclip", "atmg"):
     ARCHITECTURES[f"{_family}-emoji-s16"] = ARCHITECTURES["emoji-s16"] | _FAMILIES[_family]
 
 _VITS = {"s": ("small", 12), "b": ("base", 12), "l": ("large", 16)}  # size -> (timm's name, heads)
@@ -188,8 +189,9 @@ class CLIPBundle(NamedTuple):
 
     def similarity(self, images: Tensor, texts: Tensor) -> Tensor:
         """Return similarities ``(B, T)`` of image and text points: cosines, or Lorentzian inner
-        products, which on one hyperboloid have the order of the negative distances."""
-        return self.space.similarity(images, texts)
+        products, which on one hyperboloid have the order of the negative distances; for ATMG the
+        exterior angles at the images."""
+        return self.space.scores(images, texts)
 
 
 def create_clip(

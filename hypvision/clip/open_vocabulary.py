@@ -342,8 +342,8 @@ class OpenVocabularyCLIP(nn.Module):
         return space.to_average(total / index.bincount(minlength=len(names))[:, None, None])
 
     def class_points(self) -> Tensor:
-        """Return points ``(T, d)`` of the class names in :func:`hypvision.clip.spaces.space_of` the
-        model, each the mean over the templates."""
+        """Return the points of the class names over the templates, in the model's space
+        (:meth:`hypvision.clip.spaces.Space.mean`)."""
         return space_of(self.clip).mean(self.encode_classes(), "text")
 
     def train(self, mode: bool = True) -> OpenVocabularyCLIP:

@@ -1,9 +1,9 @@
 """Spaces of the embeddings of CLIP models: CLIP's sphere, the hyperboloid of MERU, HyCoCLIP and
-UNCHA, and PHyCLIP's product of hyperboloids.
+UNCHA, the same compared by angles for ATMG, and PHyCLIP's product of hyperboloids.
 
 >>> space = space_of(model)
 >>> images = space.embed(encode_image(model, pixels), "image")
->>> space.similarity(images, space.embed(encode_text(model, tokens), "text"))
+>>> space.scores(images, space.embed(encode_text(model, tokens), "text"))
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class Space(Protocol):
 
     factors: int = 1
     """Number of the factors of a product; a table of distances takes so many times the memory."""
+    sided: bool = False
+    """Whether logits of texts among images are others than those of images among texts."""
 
     def embed(self, features: Tensor, modality: Modality) -> Tensor:
         """Return points ``(..., d)`` for a tower's projected features ``(..., E)``, at least in
@@ -40,7 +42,8 @@ class Space(Protocol):
         """Return the vectors ``(..., E)`` whose mean over several texts stands for all of them."""
 
     def mean(self, features: Tensor, modality: Modality) -> Tensor:
-        """Return points ``(N, d)`` of N classes from their features in P texts, ``(N, P, E)``."""
+        """Return points ``(N, d)`` of N classes from their features in P texts, ``(N, P, E)``, or
+        all points ``(N, P, d)``, if classes are the means over scores."""
         return self.embed(self.to_average(_wide(features)).mean(-2), modality)
 
     def as_vectors(self, points: Tensor) -> Tensor:
@@ -48,15 +51,34 @@ class Space(Protocol):
         these are tangent vectors at the origin."""
 
     def logits(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
-        """Return logits ``(N, M)`` of the contrastive loss for points ``(N, d)`` and ``(M, d)``; on
-        a hyperboloid in float64, if the device has it."""
+        """Return logits ``(N, M)`` of the contrastive loss for points of images ``(N, d)`` and of
+        texts ``(M, d)``; on a hyperboloid in float64, if the device has it."""
+
+    def text_logits(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
+        """Return the logits ``(N, M)`` for texts ``(N, d)`` among images ``(M, d)``."""
+        return self.logits(x, y, scale)
+
+    def class_logits(self, images: Tensor, classes: Tensor, scale: Tensor) -> Tensor:
+        """Return the logits ``(N, C)`` of images ``(N, d)`` for the points of C classes at test
+        time, which have the order of :meth:`scores`."""
+        return self.logits(images, classes, scale)
 
     def radius(self, x: Tensor) -> Tensor:
         """Return the distances ``(...)`` of embeddings ``(..., d)`` from the root: specific
         embeddings lie far from it."""
 
     def similarity(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return similarities ``(N, M)`` of points ``(N, d)`` and ``(M, d)``."""
+        """Return similarities ``(N, M)`` of points ``(N, d)`` and ``(M, d)``: how near they are."""
+
+    def scores(self, images: Tensor, classes: Tensor) -> Tensor:
+        """Return the scores ``(N, C)`` at test time of images ``(N, d)`` for texts ``(C, d)`` or
+        the points of classes; the largest wins."""
+        return self.similarity(images, classes)
+
+    def ranking(self, x: Tensor, y: Tensor, query: Modality) -> Tensor:
+        """Return the scores ``(N, M)`` by which images or texts ``x`` ``(N, d)``, as ``query``
+        says, find the others ``y`` ``(M, d)``."""
+        return self.similarity(x, y)
 
     def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the angle ``(...)`` at ``x`` between the ray from the root through ``x`` and the
@@ -194,10 +216,7 @@ class Lifted(Space):
     def logits(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
         # float32 rounds distances so much at the longest length of the lift that gradients have an
         # error of 1e-5.
-        if has_float64(x):
-            x = x.double()
-            y = y.double()
-        return -scale * self.distances(x, y)
+        return -scale * self.distances(_exact(x), _exact(y))
 
     def similarity(self, x: Tensor, y: Tensor) -> Tensor:
         # The Lorentzian inner product is one matrix product. In bfloat16 the order of points far
@@ -254,6 +273,40 @@ class Hyperboloid(Lifted):
         return torch.cat([-x[..., :1], x[..., 1:]], -1)
 
 
+class ExteriorAngles(Hyperboloid):
+    """A hyperboloid whose images and texts are compared by exterior angles, as in ATMG
+    (Ramasinghe et al., "Accept the Modality Gap", CVPR 2024): images come to lie behind their text,
+    so that the angle at an image towards its text is large, and the angle at a text towards its
+    image small. The points of a class are those of all its texts, whose angles are averaged.
+    ``similarity`` is still the nearness, which walks need."""
+
+    sided = True
+
+    def mean(self, features: Tensor, modality: Modality) -> Tensor:
+        return self.embed(features, modality)
+
+    def _angles(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.manifold.exterior_angles(_exact(x), _exact(y))
+
+    def logits(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
+        return scale * self.scores(x, y)
+
+    def text_logits(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
+        return -scale * self._angles(x, y)
+
+    def scores(self, images: Tensor, classes: Tensor) -> Tensor:
+        if classes.dim() == 2:
+            return self._angles(images, classes)
+        texts = classes.flatten(0, 1)
+        parts = [self._angles(part, texts) for part in images.split(512)]
+        return torch.cat(parts).unflatten(1, classes.shape[:2]).mean(-1)
+
+    def ranking(self, x: Tensor, y: Tensor, query: Modality) -> Tensor:
+        # Not the logits of the loss: the angle at what is found, as in the official code.
+        angles = self._angles(y, x).T
+        return angles if query == "text" else -angles
+
+
 class HyperboloidProduct(Lifted):
     """A product of k hyperboloids with points ``(..., k * (n + 1))``: factor after factor, each
     with its time first, as in PHyCLIP (Yoshikawa and Matsubara, ICLR 2026).
@@ -308,6 +361,9 @@ class HyperboloidProduct(Lifted):
             return self._mean("cdist", x=x, y=y)
         return self.manifold.cdist(x, y) / len(self.c) ** 0.5
 
+    def class_logits(self, images: Tensor, classes: Tensor, scale: Tensor) -> Tensor:
+        return scale * self.similarity(images, classes) / self.factors
+
     def radius(self, x: Tensor) -> Tensor:
         return self._mean("dist0", x=x)
 
@@ -330,6 +386,11 @@ def space_of(model: nn.Module) -> Space:
     """Return the space of a CLIP model's embeddings; gradients flow through its curvature."""
     found: Any = getattr(model, "space", None)
     return Sphere() if found is None else cast(Space, found)
+
+
+def _exact(x: Tensor) -> Tensor:
+    """Return ``x`` in float64, if the device has it."""
+    return x.double() if has_float64(x) else x
 
 
 def _wide(x: Tensor) -> Tensor:

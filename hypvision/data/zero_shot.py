@@ -1,9 +1,10 @@
 """The data sets of zero-shot evaluations of a CLIP: which of them a suite has, where each lies in
 the folder of all data, and how it is read.
 
-``zero_shot.csv`` has a row for each set, ``zero_shot_published.csv`` the results that papers report
-on it; the command is ``hypvision clip evaluate``. A set's folder may have a ``templates.txt``, with
-one sentence with ``{}`` a line; they replace the suite's prompts.
+``zero_shot.csv`` has a row for each set, or two where suites have other prompts, and
+``zero_shot_published.csv`` the results that papers report; the command is ``hypvision clip
+evaluate``. A set's folder may have a ``templates.txt``, with one sentence with ``{}`` a line; they
+replace the suite's prompts.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ PUBLISHED = {
     "open_clip": (),
 }
 _PHOTO = "a photo of a {}."
-_TEMPLATES = {layout.folder: layout.template for layout in LAYOUTS.values()}
 _MOST_PAIRS = 1000  # largest number of items of each part of VL-Checklist that are used
 
 
@@ -47,10 +47,11 @@ class Benchmark(NamedTuple):
         place, also: paths of the two things that must exist; the second is mostly the folder of the
             images.
         benchmark: name of the data set in the package CLIP_benchmark.
-        classes, prompted: numbers of classes and prompts in the suites of MERU's authors and their
-            successors.
-        prompts: the prompts of these suites, separated by ``|``, as far as we know them.
-        note: how our images or names differ from those of these suites.
+        classes, prompted: numbers of classes and prompts in the suites.
+        prompts: the prompts of the suites, separated by ``|``: those of MERU's authors, of CLIP
+            (``data/prompts.md`` of its repository) and of CLIP_benchmark; "" if they have none.
+        words: the class words of folders with other names, ``FOLDER=WORD``, separated by ``|``.
+        note: how our images or names differ from those of the suites.
     """
 
     set: str
@@ -63,6 +64,7 @@ class Benchmark(NamedTuple):
     classes: int = 0
     prompted: int = 0
     prompts: str = ""
+    words: str = ""
     note: str = ""
 
     def missing(self, root: Path) -> Path | None:
@@ -75,22 +77,24 @@ class Benchmark(NamedTuple):
         """Return the images and labels or texts that the data set's reader finds in ``root``."""
         found = READERS[self.reader](root / self.place, root / (self.also or self.place))
         # The name of an image is the first field of each item.
-        inside([item[0] for item in (found.items if isinstance(found, Labelled) else found)], root)
-        return found
+        if not isinstance(found, Labelled):
+            inside([item[0] for item in found], root)
+            return found
+        inside([item[0] for item in found.items], root)
+        words = dict(pair.split("=") for pair in self.words.split("|") if pair)
+        return found._replace(names=[words.get(name, name) for name in found.names])
 
     def sentences(self, suite: str, root: Path) -> tuple[list[str], str]:
-        """Return the data set's prompts in a suite, and a note on where they come from if they are
-        not the suite's own (else "")."""
+        """Return the data set's prompts in a suite, and a note if they are not the suite's own,
+        else ""."""
         own = root / Path(self.place).parts[0] / "templates.txt"
-        is_paper = suite != "open_clip"
         if own.is_file():
             return _read_prompts(own), f"prompts of '{own}'"
-        if is_paper and self.prompts:
-            return self.prompts.split("|"), ""
-        if not is_paper and self.set.startswith("imagenet"):
+        if suite == "open_clip" and self.set.startswith("imagenet"):
             return list(imagenet_templates(80)), ""
-        text = _TEMPLATES.get(own.parent.name) or _PHOTO
-        return [text], f"prompt '{text}', not the suite's, which are not known here; see '{own}'"
+        if self.prompts:
+            return self.prompts.split("|"), ""
+        return [_PHOTO], f"prompt '{_PHOTO}', as the suite has none; see '{own}'"
 
 
 def _read_prompts(path: Path) -> list[str]:

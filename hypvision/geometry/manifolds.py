@@ -158,6 +158,11 @@ class Lorentz(Hyperbolic):
         length of its normal; normals ``z`` ``(K, n)``, offsets ``a`` ``(K,)``."""
         return self._call("hyperplane_logits", x=x, z=z, a=a)
 
+    def exterior_angles(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return all exterior angles ``(..., N, M)`` at ``x`` ``(..., N, n + 1)`` towards ``y``
+        ``(..., M, n + 1)``, in radians."""
+        return self._call("exterior_angles", x=x, y=y)
+
     def to_poincare(self, x: Tensor) -> Tensor:
         """Return the coordinates ``(..., n)`` of ``x`` in the Poincare ball."""
         self._check(x=x)

@@ -379,7 +379,7 @@ def zero_shot(model: OpenVocabularyCLIP, request: Request) -> Predictor:
         pixels = (pixels.float() - model.get_buffer("mean")) / model.get_buffer("std")
         embedded = encode_image(model.clip, pixels, normalize=True)
         scale = logit_scale_of(model.clip).exp()
-        return space_of(model.clip).logits(embedded.float(), model.class_points(), scale)
+        return space_of(model.clip).class_logits(embedded.float(), model.class_points(), scale)
 
     view = preprocessing_of(model.clip)
     source = "the words of its training" if request.classes is None else "the words given"

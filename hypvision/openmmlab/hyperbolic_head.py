@@ -40,6 +40,7 @@ from hypvision.nn.functional import precise, radial_map, space_square, space_tim
 # sqrt(c) |u| of the longest tangent vectors: as in the paper, points have at most 0.999 of the
 # radius.
 LONGEST = math.atanh(0.999)
+SINH = math.sinh(2 * LONGEST)
 
 
 class PixelLogits(nn.Module):
@@ -50,13 +51,15 @@ class PixelLogits(nn.Module):
               \frac{2 \sqrt c \langle (-p_k) \oplus z, \hat a_k\rangle}
                    {1 - c |(-p_k) \oplus z|^2}, \qquad z = \exp_0(u)
 
-    The logits are computed on the hyperboloid by one convolution. The paper's lower limit of the
-    denominator is left out, as it changes the logits of distant points.
+    The logits are computed on the hyperboloid by one convolution.
 
     Args:
         dim: dimension of the ball.
         count: number of hyperplanes M.
         manifold: the ball.
+        clamp: ``"official"``: as in the official code :math:`(-p_k) \oplus z` is shortened to at
+            most 0.999 of the radius, which changes the logits of pixels that are further than
+            :math:`7.6 / \sqrt c` from :math:`p_k`; None: it is not.
 
     Attributes:
         offsets: points of the hyperplanes in the ball, ``(M, dim)``, at first the origin.
@@ -66,9 +69,11 @@ class PixelLogits(nn.Module):
         From maps ``(B, dim, h, w)`` to logits ``(B, h, w, M)``, in float32 also under autocast.
     """
 
-    def __init__(self, dim: int, count: int, manifold: PoincareBall):
+    def __init__(self, dim: int, count: int, manifold: PoincareBall, clamp: str | None = None):
         super().__init__()
+        one_of((None, "official"), clamp=clamp)
         self.manifold = manifold
+        self.clamp = clamp
         self.offsets = ManifoldParameter(torch.zeros(count, dim), manifold)
         self.normals = nn.Parameter(0.05 * torch.randn(count, dim))
 
@@ -84,8 +89,14 @@ class PixelLogits(nn.Module):
         planes = lorentz.transp0(points, self.normals / size.clamp_min(tiny(size)), c)
         # sinh of a pixel's distance is its Minkowski product with the normal of length 1.
         space = radial_map(u, _to_space, c, dim=1)
+        time = space_time(space, c, 1)
         sides = F.conv2d(space, planes[:, 1:, None, None])
-        sides = sides - space_time(space, c, 1) * planes[:, :1, None]
+        sides = sides - time * planes[:, :1, None]
+        if self.clamp:
+            # The shortened vector keeps its direction, and the sinh of its length is the largest.
+            cosh = time * points[:, :1, None] - F.conv2d(space, points[:, 1:, None, None])
+            sinh = torch.sqrt(((c * cosh) ** 2 - 1).clamp(min=SINH**2))
+            sides = sides * (SINH / sinh)
         return (torch.asinh(root * sides) * (2 * size / root)[..., None]).movedim(1, -1)
 
     def radius(self, u: Tensor) -> Tensor:
@@ -145,6 +156,7 @@ class HyperbolicHead(BaseDecodeHead):
         classes: names of the classes, in the order of the labels.
         geometry: ``"poincare"``, or ``"euclidean"`` for the Euclidean counterpart of the same
             dimension.
+        clamp: see :class:`PixelLogits`.
         loss_at: ``"label"``: the maps are enlarged to the size of the labels, as in mmseg;
             ``"feature"``: the labels are shrunk to the size of the maps, as in the paper.
     """
@@ -158,6 +170,7 @@ class HyperbolicHead(BaseDecodeHead):
         tree: Mapping[str, Any] | str | Path | None = None,
         classes: Sequence[str] | None = None,
         geometry: str = "poincare",
+        clamp: str | None = None,
         loss_at: str = "label",
         init_cfg: Any = None,
         **kwargs: Any,
@@ -176,7 +189,7 @@ class HyperbolicHead(BaseDecodeHead):
             logits: nn.Module = FlatLogits(dim, len(nodes.names))
         else:
             ball = PoincareBall(c, learnable=learn_c)
-            logits = PixelLogits(dim, len(nodes.names), ball)
+            logits = PixelLogits(dim, len(nodes.names), ball, clamp)
         self.conv_seg = PixelClassifier(self.channels, logits, dim, nodes)
         self.class_names = None if classes is None else tuple(classes)
         self.loss_at = loss_at

@@ -76,7 +76,8 @@ def _plain(logits: Tensor, points: Tensor, true: Tensor) -> Tensor:
 class CLIPContrast(OpenVocabularyCLIP, BaseModel):
     """CLIP's symmetric contrastive loss (Radford et al., ICML 2021), on its sphere or, for models
     with ``geometry="lorentz"``, MERU's on the hyperboloid with entailment; with boxes HyCoCLIP's
-    loss, with ``box_scales`` UNCHA's, and with ``geometry="product"`` PHyCLIP's.
+    loss, with ``box_scales`` UNCHA's, with ``angles`` ATMG's, which has no entailment, and with
+    ``geometry="product"`` PHyCLIP's.
 
     Images with the same caption are each other's positives, as are boxes with the same words in
     UNCHA's contrast of boxes. Each process compares its own rows with the negatives of all
@@ -220,7 +221,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
                 for x, y, c, name in columns
             ]
         return per_image(
-            label, None, scores=space.similarity(images.float(), self.class_points()).cpu()
+            label, None, scores=space.scores(images.float(), self.class_points()).cpu()
         )
 
     def _check_boxes(self, boxes: _Boxes | None) -> None:
@@ -237,6 +238,10 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
                 not uncha and places > 1,
                 "Several boxes of an image are for UNCHA's loss. Give the data set boxes=True, or "
                 "the model clip=dict(name='uncha-...').",
+            ),
+            (
+                places and space_of(self.clip).sided,
+                "ATMG's loss takes no boxes. Leave out boxes of the data set.",
             ),
         )
 
@@ -287,7 +292,9 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         means over the whole batch."""
         scale = _exp(logit_scale_of(self.clip))
         images = _Rows(points.image, wholes.numbers, len(wholes.images), wholes.of_images)
-        texts = _Rows(wholes.texts[wholes.first], wholes.first, len(wholes.texts), wholes.of_texts)
+        texts = _Rows(
+            wholes.texts[wholes.first], wholes.first, len(wholes.texts), wholes.of_texts, "text"
+        )
         found = self._both_ways(images, texts, wholes.images, wholes.texts, scale)
         losses = dict(zip(("image", "text"), found))
         share = 0.5
@@ -309,7 +316,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
     ) -> tuple[Tensor, Tensor]:
         """Return the losses of images among texts and of texts among images; both come from one
         table of logits if all rows are in this process."""
-        if get_world_size() > 1:
+        if get_world_size() > 1 or space_of(self.clip).sided:
             return self._mean(images, all_texts, scale), self._mean(texts, all_images, scale)
         size = self._block(images, texts.points)
         if size is not None:
@@ -352,9 +359,10 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         process computes its own rows, and the mean over the processes is the mean over all
         rows."""
         space = space_of(self.clip)
+        table = space.text_logits if rows.modality == "text" else space.logits
 
         def summed(points: Tensor, numbers: Tensor) -> Tensor:
-            logits = space.logits(points, others, scale)
+            logits = table(points, others, scale)
             return len(points) * loss(logits, points, rows.true(numbers))
 
         size = self._block(rows, others)
@@ -402,7 +410,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
     def _entailment(self, points: _Points, boxes: _Boxes | None) -> dict[str, Tensor]:
         """Return the weighted entailment losses of this process's pairs; none on the sphere."""
         space: Any = space_of(self.clip)
-        if self.family == "clip" or not self.entail:
+        if self.family == "clip" or space.sided or not self.entail:
             return {}
         if boxes is None:
             # MERU's factor is 1; PHyCLIP's code uses the factor of boxes without boxes, too.
@@ -475,14 +483,15 @@ class _Wholes(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """The rows of a table of logits that belong to this process: their ``points`` (n, d) and their
-    ``numbers`` among the ``every`` rows of all processes; ``true`` takes ``numbers`` and marks the
-    right columns of each row."""
+    """The rows of a table of logits that belong to this process: their ``points`` (n, d), their
+    ``modality``, and their ``numbers`` among the ``every`` rows of all processes; ``true`` takes
+    ``numbers`` and marks the right columns of each row."""
 
     points: Tensor
     numbers: Tensor
     every: int
     true: Callable[[Tensor], Tensor]
+    modality: str = "image"
 
 
 def _in_parts(

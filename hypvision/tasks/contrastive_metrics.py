@@ -13,12 +13,18 @@ from mmengine.registry import METRICS
 from torch import Tensor
 
 from hypvision.clip.radial.retrieval import read_tree
-from hypvision.clip.spaces import Hyperboloid, HyperboloidProduct
+from hypvision.clip.spaces import ExteriorAngles, Hyperboloid, HyperboloidProduct, Modality, Space
 from hypvision.data.closures import read_closure
 from hypvision.engine.metrics import Metric
 from hypvision.io.checks import refuse
 from hypvision.io.errors import some
-from hypvision.tasks.classification_metrics import ScoreMetric, TopKAccuracy, read_ancestors
+from hypvision.tasks.classification_metrics import (
+    ScoreMetric,
+    TopKAccuracy,
+    auroc,
+    average_precision,
+    read_ancestors,
+)
 from hypvision.tasks.metric_learning_metrics import nearest
 
 
@@ -161,6 +167,28 @@ def _steps(neighbours: Mapping[Node, set[Node]], start: Node) -> dict[Node, int]
     return found
 
 
+@torch.no_grad()
+def cone_metrics(space: Space, general: Tensor, specific: Tensor, true: Tensor) -> dict[str, float]:
+    """Return how well entailment cones tell true pairs from false ones: the area under the ROC
+    curve (``auc``) and the average precision (``ap``), from 0 to 1, of how far the specific point
+    lies inside the cone of the general one (``cone``), and of the exterior angle alone
+    (``angle``).
+
+    Args:
+        space: the space of the points; a sphere needs a root.
+        general, specific: points ``(N, d)``, such as those of texts and of images.
+        true: bool ``(N,)``, whether the pair is true.
+    """
+    angle = space.exterior_angle(general, specific)
+    truth = true.cpu().numpy()
+    found = {}
+    for name, outside in (("cone", angle - space.half_aperture(general)), ("angle", angle)):
+        scores = -outside.double().cpu().numpy()
+        found[f"{name}_auc"] = auroc(scores, truth)
+        found[f"{name}_ap"] = average_precision(scores, truth)
+    return found
+
+
 @METRICS.register_module()
 class ImageTextRetrieval(Metric):
     """Recall, in percent, of images by their caption (``text_to_image_r1``, ...) and of captions by
@@ -201,27 +229,31 @@ class ImageTextRetrieval(Metric):
             texts += [text] * (column == len(texts))
         points = torch.stack(images)
         captions = torch.stack(texts)
-        found = self._recalls(points, captions, torch.tensor(pairs))
-        found += self._recalls(captions, points, torch.tensor(pairs).flip(1))
+        found = self._recalls(points, captions, torch.tensor(pairs), "image")
+        found += self._recalls(captions, points, torch.tensor(pairs).flip(1), "text")
         return dict(zip(names, found))
 
-    def _nearest(self, query: Tensor, gallery: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
-        """Return numbers of queries and, for each query, the numbers of the most similar rows of
-        the gallery, part by part."""
+    def _nearest(
+        self, query: Tensor, gallery: Tensor, modality: Modality
+    ) -> Iterable[tuple[Tensor, Tensor]]:
+        """Return numbers of queries and, for each query, the numbers of the first rows of the
+        gallery, part by part."""
         most = max(self.topk)
-        if isinstance(self.space, HyperboloidProduct):
+        if isinstance(self.space, (ExteriorAngles, HyperboloidProduct)):
             rows = torch.arange(len(query)).split(512)
             columns = gallery.double()
-            scores = (self.space.similarity(query[part].double(), columns) for part in rows)
+            scores = (self.space.ranking(query[part].double(), columns, modality) for part in rows)
             places = (score.topk(min(most, len(gallery))).indices for score in scores)
             return zip(rows, places)
         space = "lorentz" if isinstance(self.space, Hyperboloid) else "cosine"
         return nearest(query, gallery, most, space)
 
-    def _recalls(self, query: Tensor, gallery: Tensor, pairs: Tensor) -> list[float]:
-        """Return the recalls in percent; ``pairs``, int (N, 2), holds numbers of a query and of a
-        row of the gallery that belongs to it."""
-        near = self._nearest(query, gallery)
+    def _recalls(
+        self, query: Tensor, gallery: Tensor, pairs: Tensor, modality: Modality
+    ) -> list[float]:
+        """Return the recalls in percent of queries of a modality; ``pairs``, int (N, 2), holds
+        numbers of a query and of a row of the gallery that belongs to it."""
+        near = self._nearest(query, gallery, modality)
         right = pairs[:, 0] * len(gallery) + pairs[:, 1]
         codes = [rows[:, None] * len(gallery) + places for rows, places in near]
         hit = torch.isin(torch.cat(codes), right)

@@ -197,15 +197,16 @@ def clip_embedder(clip: CLIPBundle, name: str) -> Embedder:
     """Return the embedder of a CLIP, whose images and texts are points on the sphere or on the
     hyperboloid."""
     from hypvision.clip.radial.texts import embed_texts
-    from hypvision.clip.spaces import Hyperboloid, HyperboloidProduct
+    from hypvision.clip.spaces import ExteriorAngles, Hyperboloid, HyperboloidProduct
     from hypvision.data.preprocessing import preprocessing_of
 
     space = clip.space
     texts = partial(embed_texts, clip.model, clip.tokenizer)
-    if isinstance(space, HyperboloidProduct):
+    if isinstance(space, (ExteriorAngles, HyperboloidProduct)):
         raise HypvisionError(
-            f"'{name}' embeds in a product of hyperboloids (PHyCLIP), which files and searches of "
-            "embeddings do not support. Take a MERU, HyCoCLIP or UNCHA."
+            f"'{name}' embeds in a product of hyperboloids (PHyCLIP), or is compared by angles "
+            "(ATMG), which files and searches of embeddings do not support. Take a MERU, HyCoCLIP "
+            "or UNCHA."
         )
     kind = "lorentz" if isinstance(space, Hyperboloid) else "cosine"
     c = float(getattr(space, "c", 1.0))

@@ -22,7 +22,7 @@ from hypvision.clip.features import fingerprint
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.radial.measure import embed_readable
 from hypvision.clip.radial.texts import embed_texts
-from hypvision.clip.spaces import Space
+from hypvision.clip.spaces import Space, Sphere
 from hypvision.clip.towers import encode_by_length
 from hypvision.data.preprocessing import preprocessing_of
 from hypvision.data.zero_shot import (
@@ -43,6 +43,7 @@ from hypvision.tasks.contrastive_metrics import (
     HierarchicalErrors,
     ImageTextRetrieval,
     ZeroShotAccuracy,
+    cone_metrics,
 )
 
 _RECALLS = [f"{way}_retrieval_recall@{k}" for way in ("text", "image") for k in (5, 10)]
@@ -50,9 +51,9 @@ SHOWN = {
     "classification": ["macro"],
     "tree": list(HierarchicalErrors.NAMES),
     "retrieval": _RECALLS,
-    "pairs": ["acc"],
+    "pairs": ["acc", "cone_auc", "cone_ap"],
 }
-"""The metrics of each task that papers report, by their names in the result files."""
+"""The metrics of each task that the table shows, by their names in the result files."""
 
 _TASKS = {
     "classification": "zeroshot_classification",
@@ -241,17 +242,22 @@ def _pairs(evaluator: Evaluator, benchmark: Benchmark, _: Sequence[str]) -> _Mea
     paths = list(dict.fromkeys(row.image for row in rows))
     place = {path: number for number, path in enumerate(paths)}
     images = evaluator.embed(paths, squash=True)[[place[row.image] for row in rows]]
-    right, wrong = (
-        _similarities(evaluator.clip.space, images, evaluator.texts(texts))
-        for texts in ([row.right for row in rows], [row.wrong for row in rows])
-    )
-    return {"acc": float((right > wrong).double().mean())}, len(rows), ""
+    space = evaluator.clip.space
+    texts = [evaluator.texts([row[part] for row in rows]) for part in (1, 2)]
+    right, wrong = (_scores(space, images, points) for points in texts)
+    share = float((right > wrong).double().mean())
+    # CLIP_benchmark's names; with one image for both texts the choice of an image is always right.
+    metrics = {"image_acc": 1.0, "text_acc": share, "acc": share}
+    if not isinstance(space, Sphere):
+        true = torch.arange(2 * len(rows)) < len(rows)
+        metrics |= cone_metrics(space, torch.cat(texts), images.repeat(2, 1), true)
+    return metrics, len(rows), ""
 
 
-def _similarities(space: Space, images: Tensor, texts: Tensor) -> Tensor:
-    """Return similarities ``(N,)`` of images with one text each, in float64."""
+def _scores(space: Space, images: Tensor, texts: Tensor) -> Tensor:
+    """Return the scores ``(N,)`` of images for one text each, in float64."""
     parts = zip(images.cpu().double().split(256), texts.cpu().double().split(256))
-    return torch.cat([space.similarity(x, y).diagonal() for x, y in parts])
+    return torch.cat([space.scores(x, y).diagonal() for x, y in parts])
 
 
 _MEASURES: dict[str, Callable[[Evaluator, Benchmark, Sequence[str]], _Measured]] = {
@@ -275,7 +281,7 @@ def table(suite: str, results: Mapping[str, tuple[Benchmark, Result]]) -> list[d
         shown = SHOWN[benchmark.task]
         if suite == "open_clip" and benchmark.task == "classification":
             shown = ["acc1"]
-        for number, metric in enumerate(shown):
+        for number, metric in enumerate(name for name in shown if name in result.metrics):
             of_papers = reported.get((name, metric), {})
             row = {"set": name, "metric": metric}
             row["measured"] = _text(benchmark.task, result.metrics[metric])

@@ -114,7 +114,7 @@ CONVERTERS = {
         for name in few_shot.FEW_SHOT
     },
     "meru": Converter(
-        "MERU, HyCoCLIP, UNCHA, PHyCLIP or CLIP baseline", official_clip.is_official,
+        "MERU, HyCoCLIP, UNCHA, PHyCLIP, ATMG or CLIP baseline", official_clip.is_official,
         official_clip.from_official,
         official_clip.to_official, official_clip.variant, read=official_clip.read_official,
         as_saved=official_clip.as_official,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.spaces import (
+    ExteriorAngles,
     Hyperboloid,
     HyperboloidProduct,
     Modality,
@@ -98,7 +99,8 @@ def geometry_of(space: Space) -> Plain:
     """Return the description of a space that an exported file holds: its geometry and
     curvatures."""
     if isinstance(space, Hyperboloid):
-        return dict(geometry="lorentz", c=float(torch.as_tensor(space.c).detach()))
+        geometry = "angles" if isinstance(space, ExteriorAngles) else "lorentz"
+        return dict(geometry=geometry, c=float(torch.as_tensor(space.c).detach()))
     if isinstance(space, HyperboloidProduct):
         return dict(geometry="product", c=space.c.detach().tolist(), dim=space.dim)
     return dict(geometry="sphere")

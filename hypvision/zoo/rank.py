@@ -45,8 +45,8 @@ class Sphere:
     def __init__(self, about: dict[str, Any]):
         self.root = np.array(about["root"])
 
-    def distances(self, x: Array, y: Array) -> Array:
-        return -self.similarity(x, y)  # the logits of CLIP are cosines
+    def logits(self, x: Array, y: Array) -> Array:
+        return self.similarity(x, y)
 
     def similarity(self, x: Array, y: Array) -> Array:
         return x @ y.T
@@ -72,8 +72,7 @@ class Sphere:
 class Hyperboloids:
     """The space of MERU, HyCoCLIP and UNCHA, a hyperboloid, and of PHyCLIP, a product of k
     hyperboloids. Points (N, k (n + 1)) have one factor after the other, each with its time first.
-    Distances and radii are means over the factors, similarities are sums of their Lorentzian inner
-    products."""
+    Radii are means over the factors, similarities are sums of their Lorentzian inner products."""
 
     def __init__(self, about: dict[str, Any]):
         self.root_of_c = np.sqrt(np.atleast_1d(about["c"]))[:, None]
@@ -92,8 +91,11 @@ class Hyperboloids:
         parts = np.concatenate([time, space], -1).swapaxes(0, 1) / self.root_of_c
         return parts.reshape(space.shape[1], -1)
 
-    def distances(self, x: Array, y: Array) -> Array:
-        """Return the distances (N, M) between points (N, d) and (M, d)."""
+    def logits(self, x: Array, y: Array) -> Array:
+        """Return the logits (N, M), before their scale, of images (N, d) for classes (M, d): minus
+        the distances on one hyperboloid, the means of the factors' similarities on several."""
+        if len(self.root_of_c) > 1:
+            return self.similarity(x, y) / len(self.root_of_c)
         s, t = self._factors(x)
         s_, t_ = self._factors(y)
         # The product of the times minus 1, written as a sum of terms that are positive, so that
@@ -101,7 +103,7 @@ class Hyperboloids:
         u = t - 1
         u_ = (t_ - 1).swapaxes(1, 2)
         chord = u * u_ + u + u_ - s @ s_.swapaxes(1, 2)
-        return (2 * np.arcsinh(np.sqrt(chord.clip(0) / 2)) / self.root_of_c[..., None]).mean(0)
+        return np.asarray(-2 * np.arcsinh(np.sqrt(chord[0].clip(0) / 2)) / self.root_of_c)
 
     def similarity(self, x: Array, y: Array) -> Array:
         """Return the similarities (N, M) between points (N, d) and (M, d)."""
@@ -115,6 +117,14 @@ class Hyperboloids:
     def inside(self, x: Array, y: Array) -> Array:
         """Return whether ``y`` (1, d) lies in the entailment cones of the points ``x`` (N, d), in
         every factor: (N,)."""
+        size = _length(self._factors(x)[0])
+        top = 2 * self.min_radius
+        aperture = np.arctan2(top, np.sqrt((size**2 - top**2).clip(0)))
+        return np.asarray((self._angles(x, y) <= aperture).all((0, 2)))
+
+    def _angles(self, x: Array, y: Array) -> Array:
+        """Return the exterior angles (k, N, 1) at ``x`` towards ``y``, which is (N, d) or (1, d),
+        or ``x`` is."""
         s, t = self._factors(x)
         s_, t_ = self._factors(y)
         size = _length(s)
@@ -123,10 +133,7 @@ class Hyperboloids:
         along = (ray * way).sum(-1, keepdims=True)
         across = _length(way - along * ray)
         later = (way * (s_ + s)).sum(-1, keepdims=True) / (t_ + t)  # exactly 0 for equal points
-        angle = np.arctan2(across, t * along - size * later)
-        top = 2 * self.min_radius
-        aperture = np.arctan2(top, np.sqrt((size**2 - top**2).clip(0)))
-        return np.asarray((angle <= aperture).all((0, 2)))
+        return np.asarray(np.arctan2(across, t * along - size * later))
 
     def mean(self, points: Array) -> Array:
         """Return points (N, d) for classes with several texts each, (N, P, d): their means in the
@@ -149,6 +156,23 @@ class Hyperboloids:
         return self._points(v * (np.sinh(size) / size.clip(_TINY)))
 
 
+class Angles(Hyperboloids):
+    """The space of ATMG: images are compared with texts by the exterior angles at the images."""
+
+    def logits(self, x: Array, y: Array) -> Array:
+        """Return the mean angles (N, M) of images (N, d) towards the texts of classes (M, P, d), or
+        towards texts (M, d)."""
+        texts = y.reshape(-1, y.shape[-1])
+        angles = [self._angles(image[None], texts)[0].reshape(len(y), -1).mean(-1) for image in x]
+        return np.stack(angles)
+
+    def mean(self, points: Array) -> Array:
+        return points
+
+
+_SPACES = dict(sphere=Sphere, angles=Angles, lorentz=Hyperboloids, product=Hyperboloids)
+
+
 class CLIP:
     """The exported towers of a CLIP in a folder.
 
@@ -163,8 +187,7 @@ class CLIP:
 
         folder = Path(folder)
         self.about = json.loads((folder / "clip.json").read_text(encoding="utf-8"))
-        space = Sphere if self.about["geometry"] == "sphere" else Hyperboloids
-        self.space: Sphere | Hyperboloids = space(self.about)
+        self.space: Any = _SPACES[self.about["geometry"]](self.about)
         self._towers = {
             part: onnxruntime.InferenceSession(folder / f"{part}.onnx", providers=[*providers])
             for part in ("image", "text")
@@ -196,8 +219,8 @@ class CLIP:
         return found
 
     def classes(self, names: Sequence[str] | None = None) -> Array:
-        """Return the points (N, d) of classes; default: the ``classes`` of the record. For a name
-        with synonyms (``"building, edifice"``) the first is used."""
+        """Return the points of classes, (N, d) or for ATMG (N, P, d); default: the ``classes`` of
+        the record. For a name with synonyms (``"building, edifice"``) the first is used."""
         names = self.about["classes"] if names is None else names
         templates = self.about["templates"]
         words = [name.split(", ")[0].strip() for name in names]
@@ -205,8 +228,8 @@ class CLIP:
         return self.space.mean(points.reshape(len(words), len(templates), -1))
 
     def rank(self, image: Array, points: Array) -> Array:
-        """Return the probabilities (N,) of classes or texts (N, d) for an image (d,)."""
-        logits = -self.about["logit_scale"] * self.space.distances(image[None], points)[0]
+        """Return the probabilities (N,) of classes or texts for an image (d,)."""
+        logits = self.about["logit_scale"] * self.space.logits(image[None], points)[0]
         shares = np.exp(logits - logits.max())
         return np.asarray(shares / shares.sum())
 

@@ -18,9 +18,11 @@ from hypvision.clip.hyperbolic_checkpoint import PUBLISHED, to_official, variant
 from hypvision.clip.models import ARCHITECTURES, CLIPBundle, create_clip, pretrained_tags
 from hypvision.clip.names import clip_options
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP, set_tuning
+from hypvision.clip.prompting.hosts import build_host
 from hypvision.clip.radial.traversal import meru_traversal
 from hypvision.clip.spaces import Hyperboloid, HyperboloidProduct
 from hypvision.geometry import Lorentz
+from hypvision.inference.predictors import Request, zero_shot
 from hypvision.io.errors import HypvisionError
 from hypvision.losses import (
     box_to_whole_contrast,
@@ -356,6 +358,29 @@ def test_the_training_of_phyclip_is_its_loss():
     assert float(found) == pytest.approx(0.2 * float(outside), rel=1e-4)
 
 
+def test_the_training_with_the_distance_of_squares():
+    """The ablation l2."""
+    model = CLIPContrast(bundle_of(tiny(geometry="product", product_metric="l2")), classes=["dog"])
+    data = {name: value for name, value in batch().items() if name in ("inputs", "caption")}
+    losses = model(**data, mode="loss")
+    clip = model.clip
+    with torch.no_grad():
+        pixels = (data["inputs"].float() - model.mean) / model.std
+        words = model.tokenizer(data["caption"])
+        lists = (clip.curvs, clip.visual_concept_alphas, clip.textual_concept_alphas)
+        logs = [torch.stack([*numbers]).double() for numbers in lists]
+        truth = reference.PHyCLIP(*logs, clip.logit_scale.double())
+        x = truth.embed(clip.encode_image(pixels).double(), "image")
+        y = truth.embed(clip.encode_text(words).double(), "text")
+        logits = -truth.scale * truth.distance(x, y, "l2")
+        expected = reference.both_ways(logits)
+    found = losses["loss_image"] + losses["loss_text"]
+    assert found.item() == pytest.approx(float(expected), rel=1e-4)
+    assert float(reference.both_ways(-truth.scale * truth.distance(x, y))) != pytest.approx(
+        float(expected), rel=1e-3
+    )
+
+
 def test_the_number_of_boxes_must_fit_the_loss():
     data = batch()
     plain = {name: data[name] for name in ("inputs", "caption")}
@@ -404,6 +429,49 @@ def test_merging_and_tuning(kind):
         assert alphas and all(name.startswith(own) for name in alphas)
         assert any(name.startswith("curv") for name in trained) and not trained & constants
         assert not any("logit_scale" in name for name in trained)
+
+
+def test_all_commands_rank_phyclip_by_similarity():
+    """And not by distance, whose order differs: predict, the metrics, the suites and few-shot."""
+    model = tiny(**KINDS["phyclip"])
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.startswith(("curvs", "visual_concept", "textual_concept")):
+                parameter.add_(torch.randn(()))
+    clip = bundle_of(model.eval())
+    names = ["dog", "red ring", "house", "star"]
+    plain = OpenVocabularyCLIP()
+    plain.build_clip(
+        clip, tune="frozen", classes=names, templates=["a photo of a {}."], dense=False
+    )
+    host = build_host(clip, "zeroshot")
+    host.set_classes(names, "a photo of a {}.")
+    task = CLIPContrast(clip, classes=names, templates=["a photo of a {}."]).eval()
+    pixels = torch.randint(0, 256, (40, 3, 32, 32), dtype=torch.uint8)
+    with torch.no_grad():
+        points, classes = clip.embed_images(pixels), plain.class_points()
+        found = [
+            clip.similarity(points, classes),
+            torch.from_numpy(
+                np.stack(
+                    [each.scores for each in zero_shot(plain.eval(), Request({})).find([*pixels])]
+                )
+            ),
+            host(pixels).logits(),
+            torch.stack(
+                [
+                    row["scores"]
+                    for row in task(
+                        pixels, ["x"] * 40, torch.zeros(40, dtype=torch.int64), mode="predict"
+                    )
+                ]
+            ),
+        ]
+        other = -clip.space.distances(points, classes)
+    first = [scores.argsort(1, descending=True) for scores in found]
+    assert all(torch.equal(order, first[0]) for order in first[1:])
+    assert not torch.equal(other.argsort(1, descending=True), first[0])
 
 
 # Names and files

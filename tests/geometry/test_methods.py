@@ -54,6 +54,7 @@ SPECIAL = {
     # each factor's numbers; a product of cones has an angle and an aperture for each
     "by_factor": (Product,),
     "exterior_angle": KINDS,
+    "exterior_angles": (Lorentz,),  # ATMG's, which has one hyperboloid
     # one direction or hyperplane for all factors would mean nothing
     "busemann": (Lorentz, PoincareBall, Euclidean),
     "horosphere_dist": (Lorentz, PoincareBall, Euclidean),

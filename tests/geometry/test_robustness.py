@@ -170,6 +170,7 @@ TABLE = dict(
     [
         *_shared_rows(lorentz, "centroid"),
         _op(lorentz, "boost", "x: point, y: point"),
+        _op(lorentz, "exterior_angles", "x: cloud, y: other cloud"),
         _op(lorentz, "concat", "x: point, y: point", _concat),
         _op(lorentz, "dist2plane", "x: point, z: space, a: offset"),
         _op(lorentz, "from_space", "space: space"),

@@ -35,8 +35,8 @@ def published(name, *shape):
     return torch.from_numpy(numbers.standard_normal(shape).astype(np.float32))
 
 
-def planes(c=1.0, dim=5, count=9, learn=False):
-    return PixelLogits(dim, count, PoincareBall(c, learnable=learn))
+def planes(c=1.0, dim=5, count=9, learn=False, clamp=None):
+    return PixelLogits(dim, count, PoincareBall(c, learnable=learn), clamp)
 
 
 def test_losses_of_the_published_code():
@@ -66,6 +66,36 @@ def test_logits_are_those_of_the_ball(c, length, offset):
     rows = u.movedim(1, -1).reshape(-1, 5).double()
     expected = reference.logits(rows, layer.offsets.double(), layer.normals.double(), c)
     torch.testing.assert_close(found.reshape(-1, 9).double(), expected, rtol=2e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("c", [0.1, 1.0, 2.0])
+@pytest.mark.parametrize("length", [1e-6, 0.3, 2.0, 5.0, 1e10])
+@pytest.mark.parametrize("offset", [0.0, 0.6, 0.99])
+def test_the_official_clamp_cuts_the_moved_point(c, length, offset):
+    """Where the sheet says it acts, far from the offset, it changes most logits, and gradients."""
+    torch.manual_seed(0)
+    layer = planes(c, clamp="official")
+    u = torch.randn(4, 5, 3, 3)
+    u = (length / c**0.5 * u / u.norm(dim=1, keepdim=True)).requires_grad_()
+    points = torch.randn(9, 5)
+    layer.offsets.data = offset / c**0.5 * points / points.norm(dim=-1, keepdim=True)
+    found = layer(u).reshape(-1, 9).double()
+    wide = [x.detach().double().requires_grad_() for x in (u, layer.offsets, layer.normals)]
+    rows = wide[0].movedim(1, -1).reshape(-1, 5)
+    expected = reference.logits(rows, *wide[1:], c, 0.999)
+    torch.testing.assert_close(found, expected, rtol=2e-4, atol=1e-5)
+    changed = (expected - reference.logits(rows, *wide[1:], c)).abs() > 1e-3
+    if offset == 0 or length < 1:
+        assert not changed.any()
+    if offset == 0.6 and length == 5:
+        assert changed.double().mean() > 0.8
+        assert found.abs().max() <= 15.21 / c**0.5 * layer.normals.norm(dim=-1).max()
+    if 0.1 < length < 10 and (offset or length < 3):  # else all points are where the cut begins
+        found.sum().backward()
+        expected.sum().backward()
+        for one, other in zip((u, layer.offsets, layer.normals), wide):
+            limit = 1e-3 * float(other.grad.abs().max()) + 1e-6
+            torch.testing.assert_close(one.grad.double(), other.grad, rtol=0, atol=limit)
 
 
 def test_gradients_are_those_of_the_ball():

@@ -16,9 +16,13 @@ def add(x, y, c):
     return top / (1 + 2 * c * inner + c * c * x2 * y2)
 
 
-def logits(u, p, a, c):
-    """Of tangent vectors ``(N, d)``, offsets and normals ``(M, d)``: ``(N, M)``."""
+def logits(u, p, a, c, longest=None):
+    """Of tangent vectors ``(N, d)``, offsets and normals ``(M, d)``: ``(N, M)``; moved points are
+    cut to ``longest`` times the radius, in the official code 0.999."""
     moved = add(-p[None], exp0(u, c)[:, None], c)
+    if longest is not None:
+        radius = c**0.5 * moved.norm(dim=-1, keepdim=True)
+        moved = moved * (longest / radius).clamp(max=1.0)
     size = a.norm(dim=-1)
     side = 2 * c**0.5 * (moved * (a / size[:, None])).sum(-1)
     return 2 / c**0.5 * size * torch.asinh(side / (1 - c * moved.square().sum(-1)))

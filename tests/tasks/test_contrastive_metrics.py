@@ -14,6 +14,7 @@ from hypvision.tasks.contrastive_metrics import (
     HierarchicalErrors,
     ImageTextRetrieval,
     ZeroShotAccuracy,
+    cone_metrics,
 )
 
 TREE = {
@@ -52,6 +53,29 @@ def test_hierarchical_errors():
         measured(
             HierarchicalErrors({k: v for k, v in TREE.items() if k != "cup"}), samples([0], [0])
         )
+
+
+@pytest.mark.parametrize("c", [0.4, [0.7, 0.2]])
+def test_cones_tell_true_pairs_by_what_lies_inside(c):
+    """Against the share of pairs in which the true one is deeper inside, and sorted precisions."""
+    torch.manual_seed(0)
+    space = Hyperboloid(c) if isinstance(c, float) else HyperboloidProduct(torch.tensor(c), 3)
+    features = 0.6 * torch.randn(40, 6, dtype=torch.float64)
+    noise = torch.randn(40, 6, dtype=torch.float64)
+    true = torch.arange(40) % 3 == 0
+    texts = space.embed(features, "text")
+    images = space.embed(noise + 1.5 * true[:, None] * features, "image")
+    found = cone_metrics(space, texts, images, true)
+    angle = space.exterior_angle(texts, images)
+    for name, outside in (("cone", angle - space.half_aperture(texts)), ("angle", angle)):
+        inner = -outside
+        deeper = (inner[true][:, None] > inner[~true]).double().mean()
+        assert found[f"{name}_auc"] == pytest.approx(float(deeper)) and 0.5 < deeper < 1
+        order = true[inner.argsort(descending=True)]
+        precision = order.cumsum(0)[order] / (order.nonzero()[:, 0] + 1)
+        assert found[f"{name}_ap"] == pytest.approx(float(precision.double().mean()))
+    assert found["cone_auc"] != found["angle_auc"]
+    assert math.isnan(cone_metrics(space, texts, images, true & False)["cone_auc"])
 
 
 @pytest.mark.parametrize("root", [["r"], []])

@@ -21,6 +21,7 @@ KINDS = {
     "hycoclip": dict(geometry="lorentz"),
     "uncha": dict(geometry="lorentz", box_scales=True),
     "phyclip": dict(geometry="product"),
+    "atmg": dict(geometry="lorentz", angles=True, curvature=0.1, learn_curvature=False),
 }
 SIZE = 6  # of the batch; chunks of 5 leave a small last one
 

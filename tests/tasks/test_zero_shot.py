@@ -157,6 +157,15 @@ def test_the_right_caption_must_be_more_similar(name, evaluator, clip, root):
         hits.append(choice.right != choice.wrong and inner(image, right) > inner(image, wrong))
     found, _ = evaluator(row(name))
     assert found.metrics["acc"] == pytest.approx(np.mean(hits)) and 0 < np.mean(hits) < 1
+    scores = []  # of all true pairs, and of all false ones
+    for part in ("right", "wrong"):
+        with torch.no_grad():
+            texts = clip.embed_texts([getattr(choice, part) for choice in rows])
+            images = torch.stack([point(clip, choice.image, squash=True) for choice in rows])
+            inside = clip.space.half_aperture(texts) - clip.space.exterior_angle(texts, images)
+        scores.append(inside.double().numpy())
+    pairs = np.sign(scores[0][:, None] - scores[1])
+    assert found.metrics["cone_auc"] == pytest.approx((1 + pairs.mean()) / 2, abs=1e-3)
 
 
 def test_results_are_kept_while_they_are_of_the_same_thing(evaluator, clip, root, monkeypatch):
@@ -177,6 +186,26 @@ def test_results_are_kept_while_they_are_of_the_same_thing(evaluator, clip, root
         clip.model.visual_alpha.data -= 0.1
 
 
+CONES = ("cone_auc", "cone_ap", "angle_auc", "angle_ap")
+#: What each task of CLIP_benchmark writes as its metrics, and what we add: ``macro``, the trees,
+#: more recalls than its recall@5, and, for a CLIP with cones, how they tell true from false pairs.
+COLUMNS = {
+    "zeroshot_classification": {"acc1", "acc5", "mean_per_class_recall", "macro"},
+    "zeroshot_retrieval": {
+        f"{a}_retrieval_recall@{k}" for a in ("image", "text") for k in (1, 5, 10)
+    },
+    "image_caption_selection": {"image_acc", "text_acc", "acc", *CONES},
+    "tree": {"tie", "lca", "jaccard", "precision", "recall"},
+}
+
+
+def _built(content):
+    """The row that ``clip_benchmark build`` makes of a result file: its metrics beside the rest."""
+    row = {**content["metrics"], **content}
+    del row["metrics"]
+    return {**row, "model_fullname": content["model"] + " " + content["pretrained"]}
+
+
 def test_the_command(root, tmp_path, capsys):
     out = tmp_path / "out"
     words = ["clip", "evaluate", "--clip", NAME, "--suite", "phyclip", "--data", str(root)]
@@ -186,15 +215,24 @@ def test_the_command(root, tmp_path, capsys):
     assert f"cifar10: left out, there is no '{root / 'cifar10/test'}'" in told
     files = sorted(path.name for path in out.glob("*.json"))
     assert len(files) == 13 and "measured before" not in told
-    name = f"stl10_zoo_hycoclip-emoji-s16.scenes_{NAME}_en_zeroshot_classification.json"
-    content = json.loads((out / name).read_text())
-    # what `clip_benchmark build` reads
-    assert content["dataset"] == "stl10" and content["model"] + content["pretrained"]
-    assert set(content["metrics"]) >= {"acc1", "acc5", "mean_per_class_recall"}
-    assert content["task"] == "zeroshot_classification" and content["language"] == "en"
+    table = [_built(json.loads((out / file).read_text())) for file in files]
+    for line in table:
+        own = COLUMNS["tree" if line["dataset"] == "imagenet1k_tree" else line["task"]]
+        assert line.keys() == {*own, "dataset", "model", "pretrained", "task", "language",
+                               "model_fullname", "hypvision"}  # fmt: skip
+        assert line["model_fullname"] == f"{NAME} zoo:hycoclip-emoji-s16.scenes"
+        assert all(0 <= line[name] <= 1 for name in own if name != "tie" and name != "lca")
+    found = [(line["dataset"], line["task"], line["language"]) for line in table]
+    assert ("stl10", "zeroshot_classification", "en") in found
+    assert ("mscoco_captions", "zeroshot_retrieval", "en") in found
+    assert ("sugar_crepe/swap_obj", "image_caption_selection", "en") in found
+    name = "stl10_zoo_hycoclip-emoji-s16.scenes"
+    assert f"{name}_{NAME}_en_zeroshot_classification.json" in files
     with (out / "table.csv").open() as stream:
         rows = list(csv.DictReader(stream))
-    accuracy = [float(each["measured"]) for each in rows if each["set"].startswith("sugar_crepe/")]
+    sugar = [each for each in rows if each["set"].startswith("sugar_crepe/")]
+    accuracy = [float(each["measured"]) for each in sugar if each["metric"] == "acc"]
+    assert {each["metric"] for each in sugar} == {"acc", "cone_auc", "cone_ap"}
     counts = [10, 20, 30, 40, 50, 60, 64]
     overall = np.average(accuracy, weights=counts)
     (whole,) = [each for each in rows if each["set"] == "sugar_crepe"]

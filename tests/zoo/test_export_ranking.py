@@ -20,8 +20,9 @@ from hypvision.clip.names import clip_options
 from hypvision.clip.radial.measure import embed_images, rooted
 from hypvision.clip.radial.texts import embed_texts
 from hypvision.clip.radial.traversal import meru_traversal
-from hypvision.clip.spaces import Hyperboloid, HyperboloidProduct, Sphere
+from hypvision.clip.spaces import ExteriorAngles, Hyperboloid, HyperboloidProduct, Sphere
 from hypvision.data.preprocessing import Preprocessing
+from hypvision.inference.predictors import Request, zero_shot
 from hypvision.io.errors import HypvisionError
 from hypvision.zoo import rank
 from hypvision.zoo.export_ranking import export_ranking, tokenizer_of
@@ -113,7 +114,7 @@ def tiny(family, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["clip", "meru", "hycoclip", "uncha", "phyclip"])
+@pytest.mark.parametrize("family", ["clip", "meru", "hycoclip", "uncha", "phyclip", "atmg"])
 def test_every_family_without_pytorch(family, monkeypatch, tmp_path):
     pytest.importorskip("onnxruntime")
     clip = tiny(family, monkeypatch)
@@ -131,8 +132,13 @@ def test_every_family_without_pytorch(family, monkeypatch, tmp_path):
     with torch.no_grad():
         points = embed_images(clip, images)
         scale = hypvision.clip.towers.logit_scale_of(clip.model).exp()
-        scores = clip.space.logits(points, predictor.class_points(), scale).softmax(-1)
+        scores = clip.space.class_logits(points, predictor.class_points(), scale).softmax(-1)
     np.testing.assert_allclose(found["scores"], scores, rtol=1e-3, atol=1e-5)
+    predicted = zero_shot(predictor.eval(), Request({}))
+    shown = predicted.find([predicted.prepare(Image.open(path).convert("RGB")) for path in images])
+    assert [int(np.argmax(row)) for row in found["scores"]] == [
+        int(each.scores.argmax()) for each in shown
+    ]
 
 
 def test_tokens_are_those_of_open_clip():
@@ -163,6 +169,7 @@ def spaces():
     yield Hyperboloid(0.4, 0.2), rank.Hyperboloids(dict(c=0.4, min_radius=0.2))
     product = rank.Hyperboloids(dict(c=c.tolist(), min_radius=0.1))
     yield HyperboloidProduct(c, 3), product
+    yield ExteriorAngles(0.1, 0.2), rank.Angles(dict(c=0.1, min_radius=0.2))
 
 
 @pytest.mark.parametrize("truth, space", [*spaces()])
@@ -175,16 +182,19 @@ def test_numbers_are_those_of_the_space(truth, space, length):
     own, others = x.numpy(), y.numpy()
     close = dict(rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(space.similarity(own, others), truth.similarity(x, y), **close)
-    np.testing.assert_allclose(
-        space.distances(own, others), -truth.logits(x, y, torch.ones(())), rtol=1e-8, atol=1e-6
-    )
+    one = torch.ones(())
+    classes = truth.mean(features, "text")
+    if not isinstance(truth, ExteriorAngles):  # whose angles of equal points mean nothing
+        expected = truth.class_logits(x, y, one)
+        np.testing.assert_allclose(space.logits(own, others), expected, rtol=1e-8, atol=1e-6)
+    expected = truth.class_logits(x[:5], classes[5:], one)
+    np.testing.assert_allclose(space.logits(own[:5], classes[5:].numpy()), expected, atol=1e-6)
     np.testing.assert_allclose(space.radius(own), truth.radius(x), **close)
     np.testing.assert_allclose(space.way(own[0], 5), truth.way(x[0], 5), **close)
     way = truth.way(x[0], 5, y[1])
     np.testing.assert_allclose(space.way(own[0], 5, others[1]), way, **close)
     if length < 2:  # no lift is cut
-        mean = truth.mean(features, "text")
-        np.testing.assert_allclose(space.mean(points.numpy()), mean, **close)
+        np.testing.assert_allclose(space.mean(points.numpy()), classes, **close)
     if not isinstance(truth, Sphere):
         cones = []
         for point, row in zip(x, own):
@@ -204,7 +214,7 @@ def test_the_formulas_of_the_page():
     x, y = np.column_stack([t, s]), np.column_stack([later, other])
     inner = (s * other).sum(-1) - t * later
     np.testing.assert_allclose(space.similarity(x, y).diagonal(), inner)
-    np.testing.assert_allclose(space.distances(x, y).diagonal(), np.arccosh(-c * inner) / c**0.5)
+    np.testing.assert_allclose(space.logits(x, y).diagonal(), -np.arccosh(-c * inner) / c**0.5)
     size = np.linalg.norm(s, axis=-1)
     r = np.arcsinh(c**0.5 * size)
     np.testing.assert_allclose(space.radius(x), r / c**0.5)

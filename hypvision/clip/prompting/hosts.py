@@ -283,12 +283,13 @@ class Host(nn.Module):
 
     def plain_logits(self, image: Tensor, text: Tensor | None = None) -> Tensor:
         """Return CLIP's logits ``(B, C)`` for image features ``(B, d)`` and class features ``(C,
-        d)`` (None: the host's), which are both not normalised: cosines, or on a hyperboloid minus
-        distances, times the scale."""
+        d)`` (None: the host's), which are both not normalised: cosines, or for a hyperbolic CLIP
+        its ``class_logits``, times the scale."""
         text = self.class_features()[1] if text is None else text
         space = space_of(self.clip)
         with exact(image.device):
-            return space.logits(space.embed(image, "image"), space.embed(text, "text"), self.scale)
+            points = space.embed(image, "image"), space.embed(text, "text")
+            return space.class_logits(*points, self.scale)
 
     def output(self, image: Tensor, classes: tuple[Tensor, Tensor], **others: Any) -> HostOutput:
         """Return the output for image features, which are not normalised, and the result of

@@ -142,7 +142,7 @@ def measure_chains(
     number = {image: row for row, image in enumerate(order)}
     owners = [number[image] for image in images]
     found.values |= level_accuracy(
-        chains, owners, space.similarity(embedded_images, texts.flatten(0, 1))
+        chains, owners, space.scores(embedded_images, texts.flatten(0, 1))
     )
     return found
 

@@ -168,6 +168,27 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     return angle(side, time * along - size * ahead)
 
 
+@stable("x", "y", sets=("x", "y"))
+def exterior_angles(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
+    r"""Return all exterior angles ``(..., N, M)`` at the points ``x`` ``(..., N, n + 1)`` towards
+    the points ``y`` ``(..., M, n + 1)``, in radians, by one matrix product; ``c`` is a float or a
+    tensor without dimensions.
+
+    They are those of :func:`exterior_angle`, whose parts along and across the ray are also
+    :math:`t\, \hat s \cdot s' - |s| t'` and the root of :math:`(|s'|^2 - (\hat s \cdot s')^2) / c`.
+    This form has an error of 1e-8 where a point lies on the ray of the other, and its angle of
+    points that coincide means nothing.
+    """
+    space = x[..., 1:]
+    others = y[..., 1:]
+    unit = inverse(c)
+    ray, size = heading(space)
+    ahead = torch.matmul(ray, others.mT)
+    across = safe_sqrt(square_norm(others).mT - ahead * ahead) * c**-0.5
+    along = _time(space, unit) * ahead - size * _time(others, unit).mT
+    return angle(across[..., None], along[..., None])
+
+
 def entailment_loss(
     x: Tensor, y: Tensor, c: Curvature, min_radius: float = 0.1, aperture_scale: float = 1.0
 ) -> Tensor:
