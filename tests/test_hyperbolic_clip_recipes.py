@@ -16,8 +16,7 @@ from PIL import Image
 from hypvision.clip.models import ARCHITECTURES
 from hypvision.clip.spaces import Hyperboloid, HyperboloidProduct, Sphere, space_of
 from hypvision.data.write_shards import write_shards
-from hypvision.engine.config import load_config
-from hypvision.engine.extensions import import_extensions
+from hypvision.engine.config import import_extensions, load_config
 from hypvision.engine.run import train
 
 ROOT = Path(__file__).parents[1] / "configs/hyperbolic-clip"

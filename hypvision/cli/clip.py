@@ -54,9 +54,8 @@ def run_clip_segment(args: Namespace) -> None:
     from hypvision.clip.segmentation.segment import load_segmenter, parse_classes, segment
     from hypvision.data.classes import load_classes
     from hypvision.inference.progress import progress
-    from hypvision.inference.results import Labels
+    from hypvision.inference.results import Labels, Writer
     from hypvision.inference.sources import check_every, find_sources
-    from hypvision.inference.writers import Writer
     from hypvision.io.images import leaving_out, require_all
 
     device = device_of(args)

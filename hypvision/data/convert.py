@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hypvision.data.annotations import Box, BoxCheck, is_number, whole_size
-from hypvision.data.folders import natural
 from hypvision.data.masks import run_length
 from hypvision.data.tables import (
     IMAGE_COLUMNS,
@@ -29,7 +28,7 @@ from hypvision.data.tables import (
     find_images_of,
     read_cells,
 )
-from hypvision.data.usage import Usage
+from hypvision.data.usage import Usage, natural
 from hypvision.data.voc_xml import read_xml
 from hypvision.data.yolo import find_yaml, polygon_area, read_yolo, yolo_as_coco
 from hypvision.io.checks import ensure

@@ -27,8 +27,8 @@ from hypvision.data.usage import classes_of
 from hypvision.engine.hooks import network_of
 from hypvision.engine.metrics import worst
 from hypvision.inference.progress import Progress, say
+from hypvision.io.errors import count_text
 from hypvision.io.types import Values
-from hypvision.zoo.cards import count_text
 
 _OWN = str(Path(__file__).resolve().parents[1])
 

@@ -31,22 +31,21 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.match import Comparison, check_tuning, check_unknown, compare
 from hypvision.checkpoints.read import network_weights
-from hypvision.checkpoints.storage import foreign_setting
 from hypvision.checkpoints.wrappers import without_prefix
 from hypvision.data.image_folder import build_transform
 from hypvision.engine.config import Run
 from hypvision.engine.extensions import PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
-from hypvision.engine.hooks import classes_in
+from hypvision.engine.hooks import ClassWeights, classes_in
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request, classifier, label_score
 from hypvision.io.checks import between, ensure, more_than, one_of, refuse
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import below
 from hypvision.io.images import as_rgb
+from hypvision.io.records import foreign_setting
 from hypvision.losses import PrototypeHead
 from hypvision.models.base import head_names
 from hypvision.models.timm_models import create_model
-from hypvision.tasks.class_weights import ClassWeights
 from hypvision.tasks.publishing import image_input, input_size, unrecorded
 from hypvision.viz.sheet import save_image
 from hypvision.zoo.backbones import network_arguments
@@ -317,7 +316,7 @@ class ImageClassifier(BackboneModel):
         multi_label: an image may have any number of labels: ``label`` is (B, C) of zeros and ones,
             the loss is the binary cross-entropy of each class, and the scores of the classes are
             independent probabilities.
-        class_weights: see :class:`~hypvision.tasks.class_weights.ClassWeights`.
+        class_weights: see :class:`~hypvision.engine.hooks.classes.ClassWeights`.
         distillation: ``dict(teacher=dict(model_name=..., ...), loss="hard", alpha=0.5,
             temperature=1.0, size=None)``, the arguments of :func:`distillation_loss`. ``alpha`` is
             the weight of the teacher's loss, 1 - ``alpha`` that of the labels. The teacher sees the

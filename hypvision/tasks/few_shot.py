@@ -45,12 +45,11 @@ from hypvision.data.classes import load_classes
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.data.preprocessing import preprocessing_of, set_preprocessing
 from hypvision.engine.extensions import PREDICTORS
-from hypvision.engine.hooks import CheckClassesHook, classes_in, network_of
+from hypvision.engine.hooks import CheckClassesHook, ClassWeights, classes_in, network_of
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request, classifier
 from hypvision.io.checks import one_of, refuse
 from hypvision.io.errors import HypvisionError, require_finite
-from hypvision.tasks.class_weights import ClassWeights
 from hypvision.tasks.classification import per_image
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ class FewShotCLIP(BaseModel):
         host: ``name`` and options of :func:`hypvision.clip.prompting.build_host`.
         adapter: ``dict(type="lathadapter", ...)``, see
             :class:`~hypvision.clip.adapters.lathadapter.LatHAdapterConfig`; None: no adapter.
-        class_weights: see :class:`~hypvision.tasks.class_weights.ClassWeights`; only for methods
+        class_weights: see :class:`~hypvision.engine.hooks.classes.ClassWeights`; only for methods
             that learn from labels.
         templates: sentences for class names, used if the data has none; methods with a single
             template use the first. None: the templates recorded with the CLIP's weights.

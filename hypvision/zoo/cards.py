@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hypvision.checkpoints.records import TASKS, Index, Metric, Record
+from hypvision.io.errors import count_text
 
 _README = """\
 # Model zoo
@@ -31,11 +32,6 @@ explains mirrors, caches, and how to publish.
 def size_text(count: int) -> str:
     """Return a number of bytes as text: ``4.3 MB``."""
     return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
-
-
-def count_text(count: int) -> str:
-    """Return a number of parameters as text: ``4.2 M``."""
-    return f"{count / 1e6:.1f} M" if count >= 1e5 else f"{count / 1e3:.1f} k"
 
 
 def input_text(record: Record) -> str:
