@@ -211,12 +211,13 @@ def find_images_of(names: Sequence[str], root: Path, table: StrPath) -> tuple[li
     for number in lost:
         found = there.get(composed(Path(names[number]).name), [])
         found = [path for path in found if path.parent.name == Path(table).stem] or found
+        choices = [str(path) for path in found]
         ensure(
-            len(found) < 2,
-            f"'{table}' names the image '{names[number]}', which may be one of {some(found, 2)}. "
+            len(choices) < 2,
+            f"'{table}' names the image '{names[number]}', which may be one of {some(choices, 2)}. "
             f"Write its path from '{root}', with its ending.",
         )
-        paths[number] = str(found[0]) if found else ""
+        paths[number] = choices[0] if choices else ""
     return paths, [number for number in lost if not paths[number]]
 
 

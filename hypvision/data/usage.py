@@ -124,7 +124,12 @@ def usages(dataset: Any) -> Iterator[Usage]:
     )
 
 
-_PARTS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
+PARTS = dict(
+    train=("train", "training"),
+    val=("val", "valid", "validation"),
+    test=("test", "testing"),
+)
+"""The parts of a data set, each with the names that folders and files call it by."""
 
 
 def natural(name: str) -> list[tuple[int, str]]:
@@ -305,7 +310,10 @@ def check_depth(
         HypvisionError: no class folder has images of its own, only folders, and there is one class,
             or all classes have names of parts of a data set such as "train" and "val".
     """
-    usual = len(classes) > 1 and not {name.lower() for name in classes} <= _PARTS
+    usual = len(classes) > 1 and not {name.lower() for name in classes} <= {
+        "dev",
+        *sum(PARTS.values(), ()),
+    }
     if usual or not all(_only_folders(_place(root, name)) for name in classes):
         return
     holds = "one class {}, which holds" if len(classes) == 1 else "the classes {}, which hold"

@@ -26,7 +26,6 @@ from mmengine.registry import HOOKS, MODELS
 from mmengine.runner import CheckpointLoader, Runner
 from PIL import Image, ImageDraw
 from timm.data import Mixup
-from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 
 from hypvision.checkpoints.match import Comparison, check_tuning, check_unknown, compare
@@ -380,7 +379,6 @@ class ImageClassifier(BackboneModel):
             self.mixup = Mixup(
                 **mixup, label_smoothing=label_smoothing, num_classes=self.num_classes
             )
-        self.soft_target_loss = SoftTargetCrossEntropy()
         self.distillation: dict[str, Any] = {}
         self.to_prototypes = prototypes is not None
         if prototypes is not None:
@@ -529,16 +527,13 @@ class ImageClassifier(BackboneModel):
         if self.to_prototypes:
             return F.nll_loss(logits.float(), target, weights)
         mixed = target.is_floating_point()
-        if mixed and weights is None:
-            return self.soft_target_loss(logits.float(), target)
         # Divide by the sum of the weights, as for plain labels: for shares of classes PyTorch
         # divides by the number of images.
         if mixed and weights is not None:
             total = F.cross_entropy(logits.float(), target, weights, reduction="sum")
             return total / (target * weights).sum()
-        return F.cross_entropy(
-            logits.float(), target, weights, label_smoothing=self.label_smoothing
-        )
+        smoothing = 0.0 if mixed else self.label_smoothing  # mixed targets are smoothed already
+        return F.cross_entropy(logits.float(), target, weights, label_smoothing=smoothing)
 
 
 @HOOKS.register_module()

@@ -17,7 +17,7 @@ from hypvision.data.tables import (
     read_labels_of,
     table_classes,
 )
-from hypvision.data.usage import Usage, class_names
+from hypvision.data.usage import PARTS, Usage, class_names
 from hypvision.engine.config import Run, load_config
 from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
@@ -32,7 +32,7 @@ from hypvision.tasks.own_boxes import (
 from hypvision.tasks.probe import every_fifth
 
 # names of the validation part; the leftmost that exists is used
-_VAL = ("val", "valid", "validation", "test", "testing")
+_VAL = (*PARTS["val"], *PARTS["test"])
 _TABLES = (
     "train.csv", "train.tsv", "train.jsonl", "metadata.csv", "metadata.jsonl", "labels.csv",
     "_classes.csv",

@@ -18,6 +18,8 @@ from hypvision.io.files import inside, read_json, read_lines, write_json
 from hypvision.io.types import StrPath
 
 PARTS = ("train", "val", "test")
+SUBSETS = ("all", "base", "new")
+_MOST_VAL = 4  # most images of a class that are drawn for validation
 
 
 class Item(NamedTuple):
@@ -197,10 +199,6 @@ def class_folders(
     ensure(found, f"The folder '{folder}' has no class folders. Expected: one folder a class.")
     check_depth(folder, names, "Move what is in '{}' up by one folder.")
     return found
-
-
-SUBSETS = ("all", "base", "new")
-_MOST_VAL = 4
 
 
 def draw_shots(
