@@ -204,10 +204,7 @@ def find_images_of(names: Sequence[str], root: Path, table: StrPath) -> tuple[li
     lost = [number for number, path in enumerate(paths) if not is_image(Path(path))]
     if not lost:
         return paths, []
-    there: dict[str, list[Path]] = {}
-    for image in images_in(root):
-        for key in {composed(image.name), composed(image.stem)}:
-            there.setdefault(key, []).append(image)
+    there = _by_name(root)
     for number in lost:
         found = there.get(composed(Path(names[number]).name), [])
         found = [path for path in found if path.parent.name == Path(table).stem] or found
@@ -219,6 +216,15 @@ def find_images_of(names: Sequence[str], root: Path, table: StrPath) -> tuple[li
         )
         paths[number] = choices[0] if choices else ""
     return paths, [number for number in lost if not paths[number]]
+
+
+def _by_name(root: Path) -> dict[str, list[Path]]:
+    """Return the images below a folder, by their names with and without the ending."""
+    found: dict[str, list[Path]] = {}
+    for image in images_in(root):
+        for key in {composed(image.name), composed(image.stem)}:
+            found.setdefault(key, []).append(image)
+    return found
 
 
 @DATASETS.register_module()

@@ -173,24 +173,24 @@ def class_names(
     returned in that spelling."""
     found = []
     kept = None if wanted is None else set(wanted)
-    is_folder = {name_of(entry.name): entry.is_dir() for entry in os.scandir(root)}
-    for name, own in sorted(_spellings(is_folder, (*spelled, *(wanted or ()))).items()):
-        reason = _why_no_class(own, is_folder[name], kept)
+    for name, is_folder in _entries(root, (*spelled, *(wanted or ()))):
+        reason = _why_no_class(name, is_folder, kept)
         if reason:
-            usage.leave_out("folders" if is_folder[name] else "files", reason, own)
-        elif is_folder[name]:
-            found.append(own)
-    return sorted(found)
+            usage.leave_out("folders" if is_folder else "files", reason, name)
+        elif is_folder:
+            found.append(name)
+    return found
 
 
-def _spellings(names: Collection[str], known: Collection[str]) -> dict[str, str]:
-    """Return the names, each with the spelling of the known name that it equals once
-    :func:`composed`, or with its composed form."""
-    forms = Counter(map(composed, names))
+def _entries(root: Path, known: Collection[str]) -> list[tuple[str, bool]]:
+    """Return the names in a folder, sorted, and whether each is a folder. A name has the spelling
+    of the known one that it equals once :func:`composed`, or else its composed form."""
+    entries = [(name_of(entry.name), entry.is_dir()) for entry in os.scandir(root)]
+    forms = Counter(composed(name) for name, _ in entries)
     # Two folders whose names differ in their form alone stay two.
     own = {form: form for form, count in forms.items() if count == 1}
     own |= {composed(name): name for name in known}
-    return {name: own.get(composed(name), name) for name in names}
+    return sorted((own.get(composed(name), name), is_folder) for name, is_folder in entries)
 
 
 def _why_no_class(name: str, is_folder: bool, kept: Collection[str] | None) -> str:
