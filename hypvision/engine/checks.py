@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from torch.utils.data import DataLoader
 
@@ -373,14 +374,11 @@ def readable_errors() -> Iterator[None]:
     :class:`HypvisionError`."""
     # On a full disk, logging would print a traceback for every line; the error that ends the
     # command names the cause once.
-    verbose = logging.raiseExceptions
-    logging.raiseExceptions = False
-    try:
-        yield
-    except Exception as error:
-        paragraph = explain(error)
-        if paragraph is None:
-            raise
-        raise HypvisionError(paragraph) from error
-    finally:
-        logging.raiseExceptions = verbose
+    with patch.object(logging, "raiseExceptions", False):
+        try:
+            yield
+        except Exception as error:
+            paragraph = explain(error)
+            if paragraph is None:
+                raise
+            raise HypvisionError(paragraph) from error

@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -409,13 +410,11 @@ def _own_bases() -> Iterator[Plain]:
         config.merge_from_dict(parse_options(recipe.options.split()))
         return config._cfg_dict, f"# {', '.join(recipe)}\n", {}
 
-    Config._get_cfg_path = staticmethod(find_own)
-    Config._file2dict = staticmethod(read_own)
-    try:
+    with (
+        patch.object(Config, "_get_cfg_path", staticmethod(find_own)),
+        patch.object(Config, "_file2dict", staticmethod(read_own)),
+    ):
         yield found
-    finally:
-        Config._get_cfg_path = staticmethod(find)
-        Config._file2dict = staticmethod(read)
 
 
 def _import_modules(config: Run) -> None:
