@@ -14,7 +14,8 @@ import yaml
 from sphinx.util.docutils import SphinxDirective
 
 from hypvision.checkpoints.index import read_index
-from hypvision.zoo.cards import count_text, metric_text, size_text
+from hypvision.io.errors import count_text
+from hypvision.zoo.cards import metric_text, size_text
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORTED = {"paper": "the paper", "here": "this repository", "authors": "its authors"}

@@ -12,8 +12,7 @@ from mmengine.runner import load_checkpoint
 
 from hypvision.checkpoints.index import builtin_index
 from hypvision.engine.checks import check_channels
-from hypvision.engine.config import load_config
-from hypvision.engine.extensions import import_extensions
+from hypvision.engine.config import import_extensions, load_config
 from hypvision.engine.run import train
 from hypvision.io.shipped import RECIPES, recipe_of, recipes
 

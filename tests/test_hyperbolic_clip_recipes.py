@@ -22,8 +22,7 @@ from hypvision.clip.spaces import (
     space_of,
 )
 from hypvision.data.write_shards import write_shards
-from hypvision.engine.config import load_config
-from hypvision.engine.extensions import import_extensions
+from hypvision.engine.config import import_extensions, load_config
 from hypvision.engine.run import train
 
 ROOT = Path(__file__).parents[1] / "configs/hyperbolic-clip"

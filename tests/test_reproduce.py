@@ -14,8 +14,7 @@ from helpers.configs import braces, data, shipped, shrink  # noqa: F401 - a fixt
 from mmengine.registry import MODELS, init_default_scope
 
 from hypvision.cli import _command, main, parser_of
-from hypvision.engine.config import load_config, parse_options
-from hypvision.engine.extensions import import_extensions
+from hypvision.engine.config import import_extensions, load_config, parse_options
 from hypvision.io.shipped import find_config
 
 ROOT = Path(__file__).parents[1]

@@ -37,7 +37,7 @@ ALLOWED = {
     "data/write_shards.py: _Captioned.__getitem__": "into memory",
     "data/write_shards.py: _encoded": "into memory",
     "data/write_shards.py: _write": "into a temporary folder",
-    "engine/accumulation.py: AccumulationHook.before_train.save_all": "calls what it wraps",
+    "engine/hooks/repeat.py: AccumulationHook.before_train.save_all": "calls what it wraps",
     "engine/config.py: Run.dump": "gives text",
     "engine/hooks/repeat.py: _set_aside": "into a folder that is new",
     "engine/config.py: Run.move_data": "changes a config",

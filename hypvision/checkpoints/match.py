@@ -63,17 +63,15 @@ class Comparison(NamedTuple):
     unexpected: list[str]
     mismatched: dict[str, str]
 
-    def describe(self, limit: int = 3) -> str:
+    def describe(self) -> str:
         """Return the differences as a text: for each sort of difference the number of names, with
-        up to ``limit`` of them."""
+        the first of them."""
         groups = [
             ("missing in the file", self.missing),
             ("unknown to the model", self.unexpected),
             ("of another shape", list(self.mismatched.values())),
         ]
-        return "; ".join(
-            f"{len(names)} {what}: {few(names, limit)}" for what, names in groups if names
-        )
+        return "; ".join(f"{len(names)} {what}: {few(names)}" for what, names in groups if names)
 
     @property
     def share(self) -> float:

@@ -234,7 +234,6 @@ def read_file(
     Returns:
         The content: dense tensors and plain values; for safetensors the flat state dict in float32
             (see :mod:`hypvision.checkpoints.storage`).
-        (see :mod:`hypvision.checkpoints.storage`).
 
     Raises:
         HypvisionError: the file is missing, damaged, of another kind, would run code, or does not

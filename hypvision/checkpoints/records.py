@@ -18,9 +18,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from hypvision.checkpoints.storage import STORAGES, foreign_setting
+from hypvision.checkpoints.storage import STORAGES
 from hypvision.io.errors import HypvisionError, did_you_mean
-from hypvision.io.records import is_inside, is_number, is_plain, is_text, key, positive, rule
+from hypvision.io.records import (
+    foreign_setting,
+    is_inside,
+    is_number,
+    is_plain,
+    is_text,
+    key,
+    positive,
+    rule,
+)
 from hypvision.io.types import Plain, Values
 
 _UNSET: tuple[Any, ...] = (None, (), {})

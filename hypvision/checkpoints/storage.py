@@ -18,9 +18,8 @@ import json
 import logging
 import math
 import os
-import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import chain, groupby
 from typing import Any
@@ -35,6 +34,7 @@ from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.io.checks import ensure, one_of
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import parse_json, replacing
+from hypvision.io.records import foreign_setting
 from hypvision.io.types import Plain, StrPath, Values
 
 _logger = logging.getLogger(__name__)
@@ -271,30 +271,6 @@ def check_format(path: StrPath) -> None:
         "cannot run code; convert other checkpoints with hypvision zoo publish or hypvision zoo "
         "convert.",
     )
-
-
-def foreign_setting(settings: Any) -> str | None:
-    """Return the first setting of a network that refers to another file, an address or code, for
-    the error message; None if there is none.
-
-    Settings come from indexes and headers that others wrote. The settings of a network are numbers
-    and words. They must not contain a path, an address, a piece of code, or a key by which timm or
-    mmengine would load further files.
-    """
-    return next(_foreign(settings), None)
-
-
-def _foreign(settings: Any) -> Iterator[str]:
-    inner = settings if isinstance(settings, (list, tuple)) else ()
-    if isinstance(settings, Mapping):
-        inner = [*settings, *settings.values()]
-        for key, value in settings.items():
-            if value and re.match(r"pretrained|checkpoint|(cache_dir|custom_load)$", str(key)):
-                yield f"'{key}'"
-    if isinstance(settings, str) and re.search(r"[/\\:()\[\]\x00-\x1f]", settings):
-        yield repr(settings[:80])
-    for each in inner:
-        yield from _foreign(each)
 
 
 def read_metadata(path: StrPath, entry: str) -> Plain:

@@ -351,15 +351,6 @@ def device_of(args: Namespace) -> str:
     return args.device
 
 
-def in_columns(lines: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Return lines of cells as text in columns, of which all but the first ``left`` are aligned at
-    the right."""
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    sides = ["<"] * left + [">"] * (len(widths) - left)
-    form = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths))
-    return "\n".join(form.format(*line).rstrip() for line in lines)
-
-
 CLUSTERS = ("local", "slurm")
 
 

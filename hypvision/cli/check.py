@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hypvision.cli.arguments import Parser, add_cfg_options, whole
-from hypvision.io.files import below, check_output_folder
+from hypvision.io.files import below, check_output_folder, in_columns
 
 if TYPE_CHECKING:
     from hypvision.engine.checking import Report
@@ -40,11 +40,11 @@ def run_check(args: Namespace) -> None:
     with readable_errors():
         source = config_of(args.config)
         report = check(source, parse_options(args.cfg_options), args.all, args.workers, out)
-    rows = [("part", "what", "number", "use", "which"), *report.rows]
-    widths = [max(len(str(row[column])) for row in rows) for column in range(3)]
-    for part, kind, number, use, examples in rows:
-        which = f": {examples}" if examples and part != "part" else ""
-        print(f"{part:{widths[0]}}  {kind:{widths[1]}}  {number!s:>{widths[2]}}  {use}{which}")
+    rows = [
+        (part, kind, str(number), f"{use}: {which}" if which else use)
+        for part, kind, number, use, which in report.rows
+    ]
+    print(in_columns([("part", "what", "number", "use"), *rows], "<<><"))
     print(*_told(report, args.all, out), sep="\n")
     if report.faults:
         raise SystemExit(1)

@@ -16,13 +16,12 @@ from hypvision.cli.arguments import (
     add_sources_arguments,
     clip_of,
     device_of,
-    in_columns,
     number,
     whole,
 )
 from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
-from hypvision.io.files import below, protecting, write_json, write_table
+from hypvision.io.files import below, in_columns, protecting, write_json, write_table
 
 if TYPE_CHECKING:
     from hypvision.clip.models import CLIPBundle
@@ -54,9 +53,8 @@ def run_clip_segment(args: Namespace) -> None:
     from hypvision.clip.segmentation.segment import load_segmenter, parse_classes, segment
     from hypvision.data.classes import load_classes
     from hypvision.inference.progress import progress
-    from hypvision.inference.results import Labels
+    from hypvision.inference.results import Labels, Writer
     from hypvision.inference.sources import check_every, find_sources
-    from hypvision.inference.writers import Writer
     from hypvision.io.images import leaving_out, require_all
 
     device = device_of(args)
@@ -172,7 +170,7 @@ def _columns(rows: list[dict[str, str]]) -> str:
     names = [name for name in rows[0] if name != "note"]
     lines = [names, *([row[name] for name in names] for row in rows)]
     notes = [f"{row['set']}: {row['note']}" for row in rows if row["note"]]
-    return "\n".join([in_columns(lines, 2), *notes])
+    return "\n".join([in_columns(lines, "<<>"), *notes])
 
 
 def add_clip_chains_arguments(parser: Parser) -> None:
@@ -262,7 +260,7 @@ def _table(found: dict[str, Measured]) -> str:
     """Return the measured numbers as a text, with a column for each model."""
     names = next(iter(found.values())).values
     rows = [[name, *(f"{one.values[name]:.4f}" for one in found.values())] for name in names]
-    return in_columns([["", *found], *rows])
+    return in_columns([["", *found], *rows], "<>")
 
 
 def _measure_embeddings(args: Namespace, chains: list[Chain]) -> Measured:

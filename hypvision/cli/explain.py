@@ -302,8 +302,7 @@ def _best_class(predictor: Predictor, x: Any) -> str:
 def _of_config(config: str) -> tuple[str, Plain, Plain]:
     """Return timm's name of a config's backbone, its arguments, and the part of timm's config that
     describes its images."""
-    from hypvision.engine.config import load_config
-    from hypvision.engine.extensions import import_extensions
+    from hypvision.engine.config import import_extensions, load_config
     from hypvision.tasks.publishing import image_input, unrecorded
     from hypvision.zoo.backbones import network_arguments
     from hypvision.zoo.loading import as_tuples

@@ -2,7 +2,7 @@
 videos.
 
 Writes ``predictions.json`` (in COCO's form), ``predictions.csv``, ``NAME_overlay.png`` (``.mp4``
-for a video) and, for segmentations, ``NAME_labels.png``; see :mod:`hypvision.inference.writers`.
+for a video) and, for segmentations, ``NAME_labels.png``; see :mod:`hypvision.inference.results`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hypvision.version import __version__
 if TYPE_CHECKING:
     from hypvision.inference.predictors import Request
 
-# Copied from hypvision.inference.writers, because importing it imports PyTorch.
+# Copied from hypvision.inference.results, because importing it imports PyTorch.
 WRITES = ("json", "csv", "overlay", "labels")
 
 
@@ -115,10 +115,9 @@ def _predict(args: Namespace, files: list[str], called: dict[Path, str]) -> None
     from hypvision.inference.knowledge import doubts, warnings_of
     from hypvision.inference.predictors import load_predictor
     from hypvision.inference.progress import progress
-    from hypvision.inference.results import Boxes, Classes
+    from hypvision.inference.results import Boxes, Classes, Writer
     from hypvision.inference.running import results
     from hypvision.inference.sources import check_every, find_sources
-    from hypvision.inference.writers import Writer
     from hypvision.io.images import leaving_out, require_all
 
     request = _request(args)

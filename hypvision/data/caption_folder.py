@@ -27,9 +27,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hypvision.data.folders import Listing
 from hypvision.data.image_folder import build_transform
-from hypvision.data.usage import Usage
+from hypvision.data.usage import Listing, Usage
 from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import inside

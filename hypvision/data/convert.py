@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hypvision.data.annotations import Box, BoxCheck, is_number, whole_size
-from hypvision.data.folders import natural
 from hypvision.data.masks import run_length
 from hypvision.data.tables import (
     IMAGE_COLUMNS,
@@ -29,7 +28,7 @@ from hypvision.data.tables import (
     find_images_of,
     read_cells,
 )
-from hypvision.data.usage import Usage
+from hypvision.data.usage import PARTS, Usage, natural
 from hypvision.data.voc_xml import read_xml
 from hypvision.data.yolo import find_yaml, polygon_area, read_yolo, yolo_as_coco
 from hypvision.io.checks import ensure
@@ -38,10 +37,7 @@ from hypvision.io.files import check_same, inside, json_text, read_json, read_li
 from hypvision.io.images import MAX_PIXELS, SUFFIXES, is_hidden, read_labels, shown_size
 from hypvision.io.types import Plain, StrPath
 
-_PARTS = dict(
-    train="train", training="train", val="val", valid="val", validation="val", test="test",
-    testing="test",
-)  # fmt: skip
+_PARTS = {name: part for part, names in PARTS.items() for name in names}
 _ALL = "default"  # name of the file for data without parts, as in CVAT
 _CIRCLE = 48  # number of corners of a circle's polygon
 

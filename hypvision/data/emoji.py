@@ -27,8 +27,7 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.utils.data import Dataset
 
-from hypvision.data.folders import Listing
-from hypvision.data.usage import Usage
+from hypvision.data.usage import Listing, Usage
 from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.images import open_image

@@ -25,8 +25,8 @@ from torch.utils.data import Dataset
 from hypvision.data.caption_folder import box_fields, chosen_boxes
 from hypvision.data.classes import enumerated
 from hypvision.data.emoji import Emoji, augment, read_emoji
-from hypvision.data.folders import Listing
 from hypvision.data.masks import box_of
+from hypvision.data.usage import Listing
 from hypvision.io.checks import at_least, between, ensure
 from hypvision.io.files import replacing
 from hypvision.io.images import images_in, open_image

@@ -22,9 +22,15 @@ from torchvision import transforms as tv_transforms
 from torchvision.transforms.v2 import functional
 
 from hypvision.data.classes import MAX_CLASSES, check_classes
-from hypvision.data.depth import find_white
-from hypvision.data.folders import Listing, check_depth, class_images, class_names, natural
-from hypvision.data.usage import Usage
+from hypvision.data.usage import (
+    Listing,
+    Usage,
+    check_depth,
+    class_images,
+    class_names,
+    find_white,
+    natural,
+)
 from hypvision.io.checks import ensure, one_of, refuse, whole_number
 from hypvision.io.errors import HypvisionError, did_you_mean, explaining, some
 from hypvision.io.files import inside, on_disk, read_lines, why_no_file
@@ -238,7 +244,7 @@ class ImageFolderDataset(_ImageDataset):
         sort: the order of the sub-folders: ``"name"``, as in timm and torchvision (0, 1, 10, 2), or
             ``"natural"`` (0, 1, 2, 10).
         white: the value of white in images of 16 bits, e.g. 4095 if they hold 12 bits; ``"auto"``:
-            found from the largest value (:func:`~hypvision.data.depth.find_white`).
+            found from the largest value (:func:`~hypvision.data.usage.find_white`).
     """
 
     def __init__(

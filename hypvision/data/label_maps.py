@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hypvision.data.folders import composed
-from hypvision.data.usage import Usage
+from hypvision.data.usage import Usage, composed
 from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError, some
 from hypvision.io.images import (

@@ -14,8 +14,6 @@ from mmengine.registry import DATASETS
 
 from hypvision.data.annotations import name_difference
 from hypvision.data.classes import check_classes
-from hypvision.data.depth import find_white
-from hypvision.data.folders import Listing, composed
 from hypvision.data.image_folder import _ImageDataset
 from hypvision.data.tables import (
     IMAGE_COLUMNS,
@@ -27,7 +25,7 @@ from hypvision.data.tables import (
     read_cells,
     split_labels,
 )
-from hypvision.data.usage import Usage
+from hypvision.data.usage import Listing, Usage, composed, find_white
 from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, some
 from hypvision.io.files import inside

@@ -31,11 +31,10 @@ from hypvision.io.files import inside
 from hypvision.io.records import parse, read_record
 from hypvision.io.types import Plain
 
-from .folders import Listing, class_names
 from .image_folder import ImageFolderDataset, _ImageDataset
 from .published import read_label, read_matlab, read_rows
 from .samplers import members_of
-from .usage import Usage
+from .usage import Listing, Usage, class_names
 
 
 class _Loaded(NamedTuple):

@@ -121,8 +121,6 @@ class BalancedSampler:
         length: number of samples in an epoch, over all processes, rounded up to a multiple of their
             number; None: as many as the data set has.
         shuffle: whether the samples of an epoch are mixed; False: class after class.
-        round_up: ignored, since all processes always draw equally many samples; a config written
-            for another sampler may have it.
         seed: seed of the orders; mmengine passes its own.
     """
 
@@ -132,7 +130,6 @@ class BalancedSampler:
         power: float = 1.0,
         length: int | None = None,
         shuffle: bool = True,
-        round_up: bool = True,
         seed: int | None = None,
     ):
         between(0, 1, power=power)

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 from mmengine.registry import DATASETS
 
 from hypvision.data.classes import check_classes
-from hypvision.data.folders import composed, natural
 from hypvision.data.image_folder import _ImageDataset
-from hypvision.data.usage import Usage
+from hypvision.data.usage import Usage, composed, natural
 from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, did_you_mean, explaining, some
-from hypvision.io.files import inside, parse_json, read_lines
+from hypvision.io.files import inside, read_lines
 from hypvision.io.images import images_in, is_image
+from hypvision.io.records import read_json_lines
 from hypvision.io.types import Plain, StrPath
 
 # Names of the column of images, and of the column of labels, the most usual one first.
@@ -56,9 +56,9 @@ def read_cells(path: StrPath, expected: str) -> Cells:
         path: path of the file.
         expected: text at the end of messages that says what such a table must be.
     """
-    lines = read_lines(path, _TABLE, blank=True)
     if Path(path).suffix == ".jsonl":
-        return _of_json(path, lines, expected)
+        return _of_json(path, expected)
+    lines = read_lines(path, _TABLE, blank=True)
     separator = max(",\t;", key="".join(lines[:1]).count)
     with explaining(
         lambda error: f"The table '{path}' is not CSV ({error}). {expected}.", csv.Error
@@ -90,17 +90,13 @@ def _head(rows: Sequence[list[str]]) -> list[str]:
 _IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp", ".gif")
 
 
-def _of_json(path: StrPath, lines: Sequence[str], expected: str) -> Cells:
-    found = []
-    for number, line in enumerate(lines, start=1):
-        where = f"'{path}', line {number}"
-        try:
-            row = parse_json(line) if line else {}
-        except ValueError as error:
-            raise HypvisionError(f"{where}: it is not JSON ({error}). {expected}.") from error
-        ensure(isinstance(row, dict), f"{where}: it is not an object. {expected}.")
-        if row:
-            found.append((number, {str(k): "" if v is None else str(v) for k, v in row.items()}))
+def _of_json(path: StrPath, expected: str) -> Cells:
+    lines = read_json_lines(dict[str, Any], path, _TABLE, f"{expected}.")
+    found = [
+        (number, {name: "" if value is None else str(value) for name, value in row.items()})
+        for number, row in lines
+        if row
+    ]
     return Cells(list(dict.fromkeys(name for _, row in found for name in row)), found)
 
 
@@ -208,24 +204,27 @@ def find_images_of(names: Sequence[str], root: Path, table: StrPath) -> tuple[li
     lost = [number for number, path in enumerate(paths) if not is_image(Path(path))]
     if not lost:
         return paths, []
-    there: dict[str, list[Path]] = {}
-    for image in images_in(root):
-        for key in {composed(image.name), composed(image.stem)}:
-            there.setdefault(key, []).append(image)
-    missing = []
+    there = _by_name(root)
     for number in lost:
         found = there.get(composed(Path(names[number]).name), [])
         found = [path for path in found if path.parent.name == Path(table).stem] or found
-        if len(found) > 1:
-            raise HypvisionError(
-                f"'{table}' names the image '{names[number]}', which may be '{found[0]}' or "
-                f"'{found[1]}'. Write its path from '{root}', with its ending."
-            )
-        if found:
-            paths[number] = str(found[0])
-        else:
-            missing.append(number)
-    return paths, missing
+        choices = [str(path) for path in found]
+        ensure(
+            len(choices) < 2,
+            f"'{table}' names the image '{names[number]}', which may be one of {some(choices, 2)}. "
+            f"Write its path from '{root}', with its ending.",
+        )
+        paths[number] = choices[0] if choices else ""
+    return paths, [number for number in lost if not paths[number]]
+
+
+def _by_name(root: Path) -> dict[str, list[Path]]:
+    """Return the images below a folder, by their names with and without the ending."""
+    found: dict[str, list[Path]] = {}
+    for image in images_in(root):
+        for key in {composed(image.name), composed(image.stem)}:
+            found.setdefault(key, []).append(image)
+    return found
 
 
 @DATASETS.register_module()

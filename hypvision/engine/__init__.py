@@ -16,7 +16,7 @@ A config passes through ``hypvision train`` in these steps:
 5. ``checks.check_data`` looks for the files of the data;
 6. ``checkpoint.newest_checkpoint`` finds, reads and checks the checkpoint for ``--resume``;
 7. ``config.leave_out_pretrained`` skips pretrained weights that the checkpoint replaces;
-8. ``work_dir.lock_work_dir`` locks the folder;
+8. ``run.lock_work_dir`` locks the folder;
 9. mmengine's Runner builds model, data, optimiser and hooks, and ``checks.check_channels``
    compares neck and backbone;
 10. ``run._check_weights`` compares the checkpoint with the model, and passes it to the Runner;
@@ -28,23 +28,19 @@ from hypvision.engine.mmengine_import import require_mmengine
 require_mmengine()
 
 from hypvision.engine import (  # noqa: E402 - after the check
-    accumulation,
     checkpoint,
     hooks,
     loops,
     optim_wrappers,
     param_groups,
-    signs,
 )
 
 checkpoint.install()
 
 __all__ = [
-    "accumulation",
     "checkpoint",
     "hooks",
     "loops",
     "optim_wrappers",
     "param_groups",
-    "signs",
 ]

@@ -33,7 +33,7 @@ from hypvision.data.usage import classes_of, usages
 from hypvision.engine.checks import check_data, explain
 from hypvision.engine.config import PHASES, leave_out_pretrained, load_config, prepare
 from hypvision.engine.hooks import DatasetHook
-from hypvision.engine.run import check_result
+from hypvision.engine.reports import check_result
 from hypvision.inference.progress import progress
 from hypvision.io.errors import one_line
 from hypvision.io.images import as_rgb, open_image

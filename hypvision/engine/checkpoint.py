@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import yaml
 from mmengine.config import config as mmengine_config
@@ -321,11 +322,8 @@ def readable_resume(runner: Any) -> Iterator[None]:
             left = max(loop._max_epochs - loop._epoch, 0)
             loop._max_iters = loop._iter + left * len(runner.train_dataloader)
 
-    runner.load_or_resume = checked
-    try:
+    with patch.object(runner, "load_or_resume", checked):
         yield
-    finally:
-        del runner.load_or_resume
 
 
 def _optimizers(runner: Any) -> list[Any]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from torch.utils.data import DataLoader
 
@@ -18,6 +19,8 @@ from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError, did_you_mean, explain_machine, some
 from hypvision.io.shipped import shipped_configs, where_data_come_from
 from hypvision.io.types import Plain, StrPath
+
+_logger = logging.getLogger(__name__)
 
 LAYOUT = {
     "img_path": "the images",
@@ -143,29 +146,70 @@ def _is_remote(address: str) -> bool:
     return address.startswith(("s3://", "http://", "https://", "petrel:"))
 
 
+def _places_of(dataset: dict, root: str) -> dict[str, Path]:
+    """Return the files and folders that a data set names, by their keys."""
+    parts = {**(dataset.get("data_prefix") or {}), "ann_file": dataset.get("ann_file") or None}
+    return {
+        key: Path(root, part).expanduser() for key, part in parts.items() if isinstance(part, str)
+    }
+
+
 def _check_dataset(dataset: dict, phase: str) -> None:
     root = str(dataset.get("data_root") or "")
     if _is_remote(root):
         return
-    parts = {**(dataset.get("data_prefix") or {}), "ann_file": dataset.get("ann_file") or None}
-    places = {
-        key: Path(root, part).expanduser() for key, part in parts.items() if isinstance(part, str)
-    }
+    places = _places_of(dataset, root)
     gone = [str(place) for place in places.values() if not place.exists()]
     if not Path(root).expanduser().exists():
         gone = [root]
     empty = list(map(str, filter(_is_empty, places.values())))
     layout = "; ".join(f"'{place}': {LAYOUT.get(key, key)}" for key, place in places.items())
     data = f"the {phase} data ({dataset.get('type')})"
-    advice = where_data_come_from(root)
-    refuse(
-        (gone, f"{some(gone)} of {data} does not exist. Expected: {layout or root}. {advice}"),
-        (empty, f"The folder {some(empty)} of {data} is empty. {advice}"),
-    )
+    if gone or empty:
+        wrong = f"{some(gone)} of {data} does not exist. Expected: {layout or root}."
+        if not gone:
+            wrong = f"The folder {some(empty)} of {data} is empty."
+        raise HypvisionError(f"{wrong} {where_data_come_from(root)}")
 
 
 def _is_empty(place: Path) -> bool:
     return place.is_dir() and not any(path.is_file() for path in place.rglob("*"))
+
+
+def check_schedule(schedule: tuple[str, int, list[Plain]]) -> None:
+    """Warn if the decaying learning rate of a :class:`~hypvision.engine.config.Schedule` ends long
+    before or after the training."""
+    key, length, parts = schedule
+    # A cosine with T_max, half of its period, ends there and rises again afterwards.
+    ends = [
+        part.get("begin", 0) + part["T_max"] if part.get("T_max") else part.get("end", length)
+        for part in parts
+    ]
+    end = max(ends, default=length)
+    if (
+        not parts
+        or not str(parts[-1].get("type")).startswith(("Cosine", "Poly"))
+        or 0.9 * length <= end <= length
+    ):
+        return
+    rate = (
+        "stays at its last value from there on"
+        if end < length
+        else "has not fallen to its last value by then"
+    )
+    last = parts[-1]
+    place = f"'end' of the last param_scheduler in the config to {length}"
+    if last.get("T_max"):
+        place += f", and its T_max to {length - last.get('begin', 0)}"
+        rate = "rises again from there on" if end < min(length, last.get("end", length)) else rate
+    _logger.warning(
+        "The schedule ends at %s, the training at %s=%s: the learning rate %s. Set %s.",
+        end,
+        key,
+        length,
+        rate,
+        place,
+    )
 
 
 def check_channels(model: Any) -> None:
@@ -330,14 +374,11 @@ def readable_errors() -> Iterator[None]:
     :class:`HypvisionError`."""
     # On a full disk, logging would print a traceback for every line; the error that ends the
     # command names the cause once.
-    verbose = logging.raiseExceptions
-    logging.raiseExceptions = False
-    try:
-        yield
-    except Exception as error:
-        paragraph = explain(error)
-        if paragraph is None:
-            raise
-        raise HypvisionError(paragraph) from error
-    finally:
-        logging.raiseExceptions = verbose
+    with patch.object(logging, "raiseExceptions", False):
+        try:
+            yield
+        except Exception as error:
+            paragraph = explain(error)
+            if paragraph is None:
+                raise
+            raise HypvisionError(paragraph) from error

@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -30,12 +32,7 @@ from mmengine.utils import import_modules_from_strings
 
 from hypvision.engine import precision
 from hypvision.engine.checks import as_list, close_configs, datasets_of, inner_dataset, walk
-from hypvision.engine.extensions import (
-    MODEL_HOOKS,
-    PREPARATIONS,
-    RUN_HOOKS,
-    import_extensions,
-)
+from hypvision.engine.extensions import MODEL_HOOKS, PREPARATIONS, RUN_HOOKS
 from hypvision.io.checks import ensure
 from hypvision.io.errors import (
     HypvisionError,
@@ -46,6 +43,7 @@ from hypvision.io.errors import (
     without_secrets,
 )
 from hypvision.io.files import check_regular, replacing, why_no_file
+from hypvision.io.plugins import PLUGINS
 from hypvision.io.shipped import Recipe, config_folder, find_config, recipe_of
 from hypvision.io.types import Plain, StrPath
 
@@ -412,13 +410,11 @@ def _own_bases() -> Iterator[Plain]:
         config.merge_from_dict(parse_options(recipe.options.split()))
         return config._cfg_dict, f"# {', '.join(recipe)}\n", {}
 
-    Config._get_cfg_path = staticmethod(find_own)
-    Config._file2dict = staticmethod(read_own)
-    try:
+    with (
+        patch.object(Config, "_get_cfg_path", staticmethod(find_own)),
+        patch.object(Config, "_file2dict", staticmethod(read_own)),
+    ):
         yield found
-    finally:
-        Config._get_cfg_path = staticmethod(find)
-        Config._file2dict = staticmethod(read)
 
 
 def _import_modules(config: Run) -> None:
@@ -499,6 +495,14 @@ def _norm_apart(config: Run) -> None:
         node["type"] = "BN"
 
 
+def import_extensions(config: Config) -> None:
+    """Import the modules that register extensions of hypvision's tasks and of the config's
+    ``default_scope``."""
+    for role in ("tasks", f"scope {config.get('default_scope')}"):
+        if role in PLUGINS:
+            resolve_name(PLUGINS[role])
+
+
 def prepare(
     config: Run, work_dir: str | Path | None = None, amp: bool = False, launcher: str = "none"
 ) -> Run:
@@ -541,7 +545,7 @@ def _join_processes(config: Run, launcher: str) -> None:
         _join_cpu_processes(config, launcher)
         _norm_apart(config)
     elif launcher != "none" and not is_distributed():
-        # Processes are joined here, before any code asks for the rank (see work_dir.py).
+        # Processes are joined here, before any code asks for the rank (see run.lock_work_dir).
         init_dist(launcher, **distribution)
 
 

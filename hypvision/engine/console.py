@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from mmengine.dist import get_world_size
@@ -27,8 +28,8 @@ from hypvision.data.usage import classes_of
 from hypvision.engine.hooks import network_of
 from hypvision.engine.metrics import worst
 from hypvision.inference.progress import Progress, say
+from hypvision.io.errors import count_text
 from hypvision.io.types import Values
-from hypvision.zoo.cards import count_text
 
 _OWN = str(Path(__file__).resolve().parents[1])
 
@@ -77,7 +78,6 @@ def quiet(verbose: bool = False) -> Iterator[None]:
                 handler.addFilter(_is_brief)
                 handler.setFormatter(_Plain())
 
-    MMLogger.__init__ = init  # replaced, since it creates the logger and logs the config at once
     warned = logging.getLogger("py.warnings")
     relay = _Relay()
     warned.addHandler(relay)
@@ -85,10 +85,10 @@ def quiet(verbose: bool = False) -> Iterator[None]:
     warned.propagate = False
     logging.captureWarnings(True)
     try:
-        with redirect_stdout(_IntoLog()):
+        # replaced, since it creates the logger and logs the config at once
+        with patch.object(MMLogger, "__init__", init), redirect_stdout(_IntoLog()):
             yield
     finally:
-        MMLogger.__init__ = build
         logging.captureWarnings(False)
         warned.removeHandler(relay)
         warned.propagate = propagates

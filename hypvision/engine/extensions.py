@@ -14,8 +14,6 @@ from typing import Any, ClassVar
 
 from mmengine.config import Config
 
-from hypvision.io.plugins import PLUGINS, plugin
-
 
 @dataclass(frozen=True)
 class TestOptions:
@@ -59,18 +57,3 @@ RUN_HOOKS = [
 
 MODEL_HOOKS: dict[str, str] = {}
 """For an argument of a model, the hook that is added to runs whose model has this argument."""
-
-
-def import_extensions(config: Config) -> None:
-    """Import the modules that register extensions of hypvision's tasks and of the config's
-    ``default_scope``."""
-    for role in ("tasks", f"scope {config.get('default_scope')}"):
-        if role in PLUGINS:
-            plugin(role)
-
-
-def find_test_options(config: Config) -> TestOptions | None:
-    """Return the entry of :data:`TEST_OPTIONS` for the model of a config; None if there is none."""
-    return TEST_OPTIONS.get(config.model.get("type")) or TEST_OPTIONS.get(
-        config.get("default_scope")
-    )

@@ -10,8 +10,7 @@ from typing import Any
 from mmengine.registry import DATASETS, DefaultScope
 
 from hypvision.engine.checks import as_list
-from hypvision.engine.config import Run
-from hypvision.engine.extensions import import_extensions
+from hypvision.engine.config import Run, import_extensions
 from hypvision.io.checks import ensure
 
 

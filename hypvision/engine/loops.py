@@ -1,9 +1,7 @@
-"""A training loop by iterations that resumes without loading earlier data again, and a fix for
-epochs that end in a batch of one image."""
+"""A training loop by iterations that resumes without loading earlier data again."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -11,14 +9,10 @@ from typing import Any
 from mmengine.dataset import InfiniteSampler
 from mmengine.dist import get_rank
 from mmengine.registry import LOOPS
-from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
-from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from mmengine.runner import IterBasedTrainLoop
 from torch.utils.data import BatchSampler
 
 from hypvision.engine.hooks import seed_everything
-
-_logger = logging.getLogger(__name__)
 
 
 @LOOPS.register_module()
@@ -89,37 +83,3 @@ class _SeekingIterator:
             )
         seed_everything(seed, get_rank(), self.position)
         return iter(loader)
-
-
-def drop_single_image(loop: Any, network: nn.Module) -> None:
-    """Let epochs drop a last batch of one image, since batch norms have no statistics of one image,
-    and warn if all batches are one image.
-
-    Args:
-        loop: the training loop, before it runs.
-        network: the model, in training mode.
-    """
-    loader = loop.dataloader
-    norms = [part for part in network.modules() if isinstance(part, _BatchNorm) and part.training]
-    if not norms or type(loader.batch_sampler) is not BatchSampler:
-        return
-    if loader.batch_size == 1:
-        _logger.warning(
-            "Each batch is one image, and the model trains %d batch norms: their statistics are "
-            "those of one image, and PyTorch refuses them for a map of one pixel. Set "
-            "train_dataloader.batch_size to 2 or more, or keep the norms as they are: "
-            "model.freeze_bn=True of a classifier, norm_eval=True of a backbone.",
-            len(norms),
-        )
-        return
-    # The number of images of this process; a sampler by iterations has no end, so no last batch.
-    images = len(loader.sampler) if isinstance(loop, EpochBasedTrainLoop) else 0
-    single = images > 1 and images % loader.batch_size == 1
-    if single and not loader.batch_sampler.drop_last:
-        loader.batch_sampler.drop_last = True
-        loop._max_iters = loop.max_epochs * len(loader)
-        _logger.info(
-            "The last batch of an epoch would be one image, of which batch norms have no "
-            "statistics: it is left out (%d images, batches of %d).",
-            images, loader.batch_size,
-        )  # fmt: skip

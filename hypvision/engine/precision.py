@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import lru_cache
+from unittest.mock import patch
 
 import torch
 from timm.optim import Muon as TimmMuon
@@ -59,11 +60,8 @@ class Muon(TimmMuon):
         if not on_cpu or slowness_of_bfloat16() < _GAIN:
             return super().step(closure)
         # timm has no option for the dtype, so its function is replaced during the step.
-        _muon.zeropower_via_newtonschulz = _in_float32
-        try:
+        with patch.object(_muon, "zeropower_via_newtonschulz", _in_float32):
             return super().step(closure)
-        finally:
-            _muon.zeropower_via_newtonschulz = _orthogonalised
 
 
 _orthogonalised = _muon.zeropower_via_newtonschulz

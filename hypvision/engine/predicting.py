@@ -14,8 +14,8 @@ from hypvision.checkpoints.language import language_of
 from hypvision.checkpoints.match import load_trained
 from hypvision.engine.checkpoint import load
 from hypvision.engine.checks import check_channels, readable_errors
-from hypvision.engine.config import Run, leave_out_pretrained, load_config
-from hypvision.engine.extensions import PREDICTORS, PREPARATIONS, import_extensions
+from hypvision.engine.config import Run, import_extensions, leave_out_pretrained, load_config
+from hypvision.engine.extensions import PREDICTORS, PREPARATIONS
 from hypvision.engine.hooks import take_templates
 from hypvision.inference.predictors import Predictor, Request
 from hypvision.io.errors import HypvisionError

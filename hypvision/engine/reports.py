@@ -1,11 +1,12 @@
-"""Write the report of a test (``hypvision test --out DIR``), collected together with the
-metrics."""
+"""What a training or a test writes beside numbers: curves, predictions, painted images, and the
+report (``hypvision test --out DIR``), which is collected together with the metrics."""
 
 from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,16 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
+from hypvision.engine.checks import data_folders
 from hypvision.engine.config import Run
-from hypvision.engine.extensions import REPORTS
+from hypvision.engine.extensions import PREDICTION_ARGUMENTS, REPORTS, TEST_OPTIONS, TestOptions
 from hypvision.engine.hooks import network_of
-from hypvision.io.errors import without_secrets
+from hypvision.inference.progress import say
+from hypvision.io.errors import HypvisionError, require, without_secrets
+from hypvision.io.files import check_output, check_output_folder
+from hypvision.io.images import is_image
+from hypvision.io.types import Plain
+from hypvision.viz.curves import MOST, choose, draw_curves, read_runs
 from hypvision.viz.report import Part, write_report
 
 _logger = logging.getLogger(__name__)
@@ -55,9 +62,112 @@ class ReportMetric(BaseMetric):
         return [str(name) for name in (self.dataset_meta or {}).get("classes") or ()]
 
 
+def _test_options(config: Run) -> TestOptions | None:
+    """Return the entry of :data:`TEST_OPTIONS` for the model of a config; None if there is none."""
+    return TEST_OPTIONS.get(config.kind) or TEST_OPTIONS.get(config.scope)
+
+
+def use_tta(config: Run) -> None:
+    """Change a config to test-time augmentation: by its ``tta_model`` and ``tta_pipeline``, else by
+    the augmentation that its task has registered."""
+    if "tta_model" not in config or "tta_pipeline" not in config:
+        options = _test_options(config)
+        if options is None:
+            raise HypvisionError(
+                f"--tta: the config '{config.filename}' has no tta_model and tta_pipeline, and "
+                f"there are no defaults for its model '{config.kind}'. Add them, or leave out "
+                "--tta."
+            )
+        options.augment(config)
+    if "tta_model" in config:
+        config.dataset("test").pipeline = config.tta_pipeline
+        config.model = dict(config.tta_model, module=config.model)
+
+
+def _evaluators(config: Run) -> Iterator[tuple[Plain, str | None]]:
+    """Yield each metric of a test with its argument for the file or folder of predictions; None if
+    it writes none."""
+    for evaluator in config.evaluators("test"):
+        yield evaluator, PREDICTION_ARGUMENTS.get(str(evaluator.get("type")).rpartition(".")[2])
+
+
+def write_predictions(config: Run, path: Path) -> None:
+    """Let the task's metric write the predictions to ``path``, in the format of the task."""
+    for evaluator, argument in _evaluators(config):
+        if argument in (None, "output_dir"):
+            continue
+        if argument == "outfile_prefix":
+            path = path.with_suffix("") if path.suffix == ".json" else path
+            # mmdet writes these files itself, so they are checked here.
+            for kind in ("bbox", "segm", "proposal", "keypoints"):
+                check_output(f"{path}.{kind}.json")
+        else:
+            check_output(path)
+        check_result(config, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        evaluator[argument] = str(path)
+        return
+    if any(argument for _, argument in _evaluators(config)):
+        raise HypvisionError(
+            "--save writes one file, and a segmenter predicts one for each image. Use --out DIR."
+        )
+    types = ", ".join(str(evaluator.get("type")) for evaluator, _ in _evaluators(config))
+    able = ", ".join(
+        name for name, argument in PREDICTION_ARGUMENTS.items() if argument != "output_dir"
+    )
+    raise HypvisionError(
+        f"--save needs one of the metrics {able} in the config, which has {types}. Add one of them."
+    )
+
+
+def check_result(config: Run, path: Path) -> None:
+    """Raise an error for a result path inside a data folder, where it could overwrite images or
+    label maps."""
+    result = path.expanduser().resolve()
+    here = Path.cwd()
+    for data in data_folders(config):
+        # A data folder that contains the working directory holds other files than data, so results
+        # may lie there.
+        holds_all = here.is_relative_to(data) and result != data and not is_image(path)
+        if result.is_relative_to(data) and not holds_all:
+            raise HypvisionError(
+                f"'{path}' lies in '{data}', which holds data. Give another place for the results."
+            )
+
+
+def show(config: Run, folder: Path) -> None:
+    check_output_folder(folder)
+    check_result(config, folder)
+    options = _test_options(config)
+    if options is None:
+        raise HypvisionError(
+            f"--show-dir: predictions of '{config.filename}' cannot be drawn. Leave out --show-dir."
+        )
+    options.show(config, folder)
+
+
+def draw_results(runner: Runner) -> None:
+    """Draw the curves of a training into ``results.png``, if it has logged more than one value of a
+    curve."""
+    try:
+        panels = dict(islice(choose(read_runs([runner.work_dir])).items(), MOST))
+        if any(len(curve.steps) > 1 for panel in panels.values() for curve in panel):
+            draw_curves(panels, Path(runner.work_dir, "results.png"))
+            say(f"curves  {Path(runner.work_dir, 'results.png')}")
+    except HypvisionError as error:
+        # A missing log file or a full disk must not fail a training that is complete.
+        _logger.info("results.png was not drawn: %s", error)
+
+
 def add_report(config: Run, folder: Path, weights: str) -> None:
-    """Change a config so that its test writes a report; call it after
-    :func:`~hypvision.engine.config.prepare`."""
+    """Let a test write its report into ``folder``, and a segmenter also its label maps; call it
+    after :func:`~hypvision.engine.config.prepare`."""
+    require("matplotlib", "viz")
+    check_output_folder(folder)
+    check_result(config, folder)
+    for evaluator, argument in _evaluators(config):
+        if argument == "output_dir":
+            evaluator[argument] = str(check_output_folder(folder / "label_maps"))
     evaluators = config.evaluators("test")
     kinds = (str(evaluator.get("type")).rpartition(".")[2] for evaluator in evaluators)
     found = next(((kind, own) for kind, own in zip(kinds, evaluators) if kind in REPORTS), None)

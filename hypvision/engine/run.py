@@ -6,18 +6,27 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
-from collections.abc import Iterator
-from contextlib import nullcontext
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
-from itertools import count, islice
+from itertools import count
+from multiprocessing.context import BaseContext
 from pathlib import Path
+from typing import Any
 
+from filelock import FileLock, Timeout
 from mmengine.config import Config
 from mmengine.dist import is_main_process
 from mmengine.model import BaseDataPreprocessor
 from mmengine.registry import RUNNERS
-from mmengine.runner import Runner
+from mmengine.runner import EpochBasedTrainLoop, Runner
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.data import BatchSampler
 
 from hypvision.checkpoints.match import check_compatible, engine_names
 from hypvision.checkpoints.sources import is_address
@@ -30,23 +39,30 @@ from hypvision.engine.checkpoint import (
     reading_once,
     resume_problem,
 )
-from hypvision.engine.checks import check_channels, check_data, data_folders
+from hypvision.engine.checks import check_channels, check_data, check_schedule
 from hypvision.engine.config import Run, leave_out_pretrained, load_config, prepare
 from hypvision.engine.console import ConsoleHook, quiet
-from hypvision.engine.extensions import PREDICTION_ARGUMENTS, find_test_options
 from hypvision.engine.hooks import InterruptHook, network_of, take_templates
-from hypvision.engine.loops import drop_single_image
-from hypvision.engine.reports import add_report
+from hypvision.engine.reports import (
+    add_report,
+    draw_results,
+    show,
+    use_tta,
+    write_predictions,
+)
 from hypvision.engine.tracking import track
-from hypvision.engine.work_dir import lock_work_dir
-from hypvision.engine.workers import with_extensions
 from hypvision.inference.progress import say
 from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, require
-from hypvision.io.files import check_output, check_output_folder, protecting, why_no_file
-from hypvision.io.images import is_image
+from hypvision.io.errors import HypvisionError, explaining
+from hypvision.io.files import (
+    check_output,
+    note_holder,
+    protecting,
+    who_holds,
+    why_no_file,
+)
+from hypvision.io.plugins import PLUGINS
 from hypvision.io.types import Plain, StrPath
-from hypvision.viz.curves import MOST, choose, draw_curves, read_runs
 
 _logger = logging.getLogger(__name__)
 _RUNS = count()
@@ -56,6 +72,50 @@ _LOOPS = (
     ("val_dataloader", "val_cfg", "val_evaluator"),
     ("test_dataloader", "test_cfg", "test_evaluator"),
 )
+
+
+def _import_and_make(modules: list[str], kind: Any) -> Any:
+    """Import the modules, then return an object of the class ``kind`` without its state, which is
+    unpickled next."""
+    for module in modules:
+        importlib.import_module(module)
+    return kind.__new__(kind)
+
+
+def worker_context() -> BaseContext | None:
+    """Return the multiprocessing context whose new processes import the loaded extensions; None if
+    processes are forked."""
+    default: Any = multiprocessing.get_context(multiprocessing.get_start_method())
+    kind: Any = default.Process
+    if default.get_start_method() == "fork":
+        return None
+
+    class Process(kind):
+        def __reduce__(self) -> Any:
+            loaded = {
+                module
+                for role, module in PLUGINS.items()
+                if role.startswith("scope ") and module in sys.modules
+            }
+            return _import_and_make, (sorted(loaded), kind), vars(self)
+
+    # A copy is changed, since all other code of this process uses multiprocessing's own context.
+    context: Any = type(default)()
+    context.Process = Process
+    return context
+
+
+def with_extensions(build: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap mmengine's function that builds data loaders, so that their workers start by
+    :func:`worker_context`."""
+
+    def build_dataloader(*args: Any, **kwargs: Any) -> Any:
+        loader = build(*args, **kwargs)
+        if loader.num_workers and loader.multiprocessing_context is None:
+            loader.multiprocessing_context = worker_context()
+        return loader
+
+    return build_dataloader
 
 
 def _build_runner(config: Run, console: ConsoleHook | None, of_training: bool) -> Runner:
@@ -171,9 +231,41 @@ def train(
                 )
         check_data(run, ("train", "val"))
         _set_start(run, resume)
-        _check_schedule(run)
+        check_schedule(run.schedule)
         with lock_work_dir(run.work_dir):
             return _train(run, _console(verbose))
+
+
+@contextmanager
+def lock_work_dir(work_dir: str | Path) -> Iterator[None]:
+    """Context in which the folder of a training is locked; the system releases the lock when the
+    process ends, however it ends.
+
+    In a distributed training the first process holds the lock.
+    """
+    if not is_main_process():
+        yield
+        return
+    folder = Path(work_dir)
+    holder = folder / ".training.json"
+    lock = FileLock(folder / ".training.lock", timeout=0)
+    folder.mkdir(parents=True, exist_ok=True)
+    with explaining(
+        lambda error: (
+            f"Another training writes to '{folder}'{who_holds(holder)}. Two would overwrite each "
+            "other's checkpoints: wait for its end, stop it, or choose another folder with "
+            "--work-dir."
+        ),
+        Timeout,
+    ):
+        lock.acquire()
+    try:
+        note_holder(holder)
+        yield
+    finally:
+        for path in (holder, folder / ".training.lock"):
+            path.unlink(missing_ok=True)
+        lock.release()
 
 
 def _console(verbose: bool) -> ConsoleHook | None:
@@ -221,39 +313,38 @@ def _check_average(config: Run, path: str, checkpoint: Plain) -> None:
         )
 
 
-def _check_schedule(config: Run) -> None:
-    """Warn if a decaying learning rate ends long before or after the training."""
-    key, length, parts = config.schedule
-    # A cosine with T_max, half of its period, ends there and rises again afterwards.
-    ends = [
-        part.get("begin", 0) + part["T_max"] if part.get("T_max") else part.get("end", length)
-        for part in parts
-    ]
-    end = max(ends, default=length)
-    if (
-        not parts
-        or not str(parts[-1].get("type")).startswith(("Cosine", "Poly"))
-        or 0.9 * length <= end <= length
-    ):
+def drop_single_image(loop: Any, network: nn.Module) -> None:
+    """Let epochs drop a last batch of one image, since batch norms have no statistics of one image,
+    and warn if all batches are one image.
+
+    Args:
+        loop: the training loop, before it runs.
+        network: the model, in training mode.
+    """
+    loader = loop.dataloader
+    norms = [part for part in network.modules() if isinstance(part, _BatchNorm) and part.training]
+    if not norms or type(loader.batch_sampler) is not BatchSampler:
         return
-    rate = (
-        "stays at its last value from there on"
-        if end < length
-        else "has not fallen to its last value by then"
-    )
-    last = parts[-1]
-    place = f"'end' of the last param_scheduler in the config to {length}"
-    if last.get("T_max"):
-        place += f", and its T_max to {length - last.get('begin', 0)}"
-        rate = "rises again from there on" if end < min(length, last.get("end", length)) else rate
-    _logger.warning(
-        "The schedule ends at %s, the training at %s=%s: the learning rate %s. Set %s.",
-        end,
-        key,
-        length,
-        rate,
-        place,
-    )
+    if loader.batch_size == 1:
+        _logger.warning(
+            "Each batch is one image, and the model trains %d batch norms: their statistics are "
+            "those of one image, and PyTorch refuses them for a map of one pixel. Set "
+            "train_dataloader.batch_size to 2 or more, or keep the norms as they are: "
+            "model.freeze_bn=True of a classifier, norm_eval=True of a backbone.",
+            len(norms),
+        )
+        return
+    # The number of images of this process; a sampler by iterations has no end, so no last batch.
+    images = len(loader.sampler) if isinstance(loop, EpochBasedTrainLoop) else 0
+    single = images > 1 and images % loader.batch_size == 1
+    if single and not loader.batch_sampler.drop_last:
+        loader.batch_sampler.drop_last = True
+        loop._max_iters = loop.max_epochs * len(loader)
+        _logger.info(
+            "The last batch of an epoch would be one image, of which batch norms have no "
+            "statistics: it is left out (%d images, batches of %d).",
+            images, loader.batch_size,
+        )  # fmt: skip
 
 
 def _train(config: Run, console: ConsoleHook | None) -> Runner:
@@ -276,21 +367,8 @@ def _train(config: Run, console: ConsoleHook | None) -> Runner:
         if console is not None:
             console.close()
     if is_main_process() and find_spec("matplotlib") is not None:
-        _draw_results(runner)
+        draw_results(runner)
     return runner
-
-
-def _draw_results(runner: Runner) -> None:
-    """Draw the curves of a training into ``results.png``, if it has logged more than one value of a
-    curve."""
-    try:
-        panels = dict(islice(choose(read_runs([runner.work_dir])).items(), MOST))
-        if any(len(curve.steps) > 1 for panel in panels.values() for curve in panel):
-            draw_curves(panels, Path(runner.work_dir, "results.png"))
-            say(f"curves  {Path(runner.work_dir, 'results.png')}")
-    except HypvisionError as error:
-        # A missing log file or a full disk must not fail a training that is complete.
-        _logger.info("results.png was not drawn: %s", error)
 
 
 def _check_weights(
@@ -374,14 +452,14 @@ def test(
             hand_over(str(weights), checkpoint)
         leave_out_pretrained(config.model)
         if tta:
-            _use_tta(config)
+            use_tta(config)
         with protecting(weights, *config.inputs()):
             if save is not None:
-                _write_predictions(config, Path(save))
+                write_predictions(config, Path(save))
             if out is not None:
-                _write_report(config, Path(out), str(weights))
+                add_report(config, Path(out), str(weights))
         if show_dir is not None:
-            _show(config, Path(show_dir))
+            show(config, Path(show_dir))
         return _measure(config, str(weights), _console(verbose), allow_nonfinite)
 
 
@@ -412,93 +490,3 @@ def _measure(
     finally:
         if console is not None:
             console.close()
-
-
-def _use_tta(config: Run) -> None:
-    """Change a config to test-time augmentation: by its ``tta_model`` and ``tta_pipeline``, else by
-    the augmentation that its task has registered."""
-    if "tta_model" not in config or "tta_pipeline" not in config:
-        options = find_test_options(config)
-        if options is None:
-            raise HypvisionError(
-                f"--tta: the config '{config.filename}' has no tta_model and tta_pipeline, and "
-                f"there are no defaults for its model '{config.kind}'. Add them, or leave out "
-                "--tta."
-            )
-        options.augment(config)
-    if "tta_model" in config:
-        config.dataset("test").pipeline = config.tta_pipeline
-        config.model = dict(config.tta_model, module=config.model)
-
-
-def _evaluators(config: Run) -> Iterator[tuple[Plain, str | None]]:
-    """Yield each metric of a test with its argument for the file or folder of predictions; None if
-    it writes none."""
-    for evaluator in config.evaluators("test"):
-        yield evaluator, PREDICTION_ARGUMENTS.get(str(evaluator.get("type")).rpartition(".")[2])
-
-
-def _write_predictions(config: Run, path: Path) -> None:
-    """Let the task's metric write the predictions to ``path``, in the format of the task."""
-    for evaluator, argument in _evaluators(config):
-        if argument in (None, "output_dir"):
-            continue
-        if argument == "outfile_prefix":
-            path = path.with_suffix("") if path.suffix == ".json" else path
-            # mmdet writes these files itself, so they are checked here.
-            for kind in ("bbox", "segm", "proposal", "keypoints"):
-                check_output(f"{path}.{kind}.json")
-        else:
-            check_output(path)
-        check_result(config, path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        evaluator[argument] = str(path)
-        return
-    if any(argument for _, argument in _evaluators(config)):
-        raise HypvisionError(
-            "--save writes one file, and a segmenter predicts one for each image. Use --out DIR."
-        )
-    types = ", ".join(str(evaluator.get("type")) for evaluator, _ in _evaluators(config))
-    able = ", ".join(
-        name for name, argument in PREDICTION_ARGUMENTS.items() if argument != "output_dir"
-    )
-    raise HypvisionError(
-        f"--save needs one of the metrics {able} in the config, which has {types}. Add one of them."
-    )
-
-
-def _write_report(config: Run, folder: Path, weights: str) -> None:
-    """Let a test write its report into ``folder``, and a segmenter also its label maps."""
-    require("matplotlib", "viz")
-    check_output_folder(folder)
-    check_result(config, folder)
-    for evaluator, argument in _evaluators(config):
-        if argument == "output_dir":
-            evaluator[argument] = str(check_output_folder(folder / "label_maps"))
-    add_report(config, folder, weights)
-
-
-def check_result(config: Run, path: Path) -> None:
-    """Raise an error for a result path inside a data folder, where it could overwrite images or
-    label maps."""
-    result = path.expanduser().resolve()
-    here = Path.cwd()
-    for data in data_folders(config):
-        # A data folder that contains the working directory holds other files than data, so results
-        # may lie there.
-        holds_all = here.is_relative_to(data) and result != data and not is_image(path)
-        if result.is_relative_to(data) and not holds_all:
-            raise HypvisionError(
-                f"'{path}' lies in '{data}', which holds data. Give another place for the results."
-            )
-
-
-def _show(config: Run, folder: Path) -> None:
-    check_output_folder(folder)
-    check_result(config, folder)
-    options = find_test_options(config)
-    if options is None:
-        raise HypvisionError(
-            f"--show-dir: predictions of '{config.filename}' cannot be drawn. Leave out --show-dir."
-        )
-    options.show(config, folder)

@@ -10,8 +10,8 @@ tensors like any other: a training can resume from them with another number of p
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from mmengine.device import get_device
 from mmengine.dist import broadcast
@@ -97,16 +97,6 @@ class _CutHook(Hook):
             entry[name] = part.to_local() if parameter in points else part
 
 
-@contextmanager
-def _saying(owner: Any, state: Plain) -> Iterator[None]:
-    """Context in which ``state_dict()`` of ``owner`` returns ``state``."""
-    owner.state_dict = lambda: state
-    try:
-        yield
-    finally:
-        del owner.state_dict
-
-
 @RUNNERS.register_module()
 class ShardedRunner(Runner):
     """mmengine's Runner with a sharded model; with one process, the plain Runner.
@@ -165,5 +155,8 @@ class ShardedRunner(Runner):
             weights[name] = whole_tensor(value)
         wrapper = self.optim_wrapper
         states = _gathered(wrapper.optimizer, wrapper.state_dict()) if save_optimizer else {}
-        with _saying(self.model, weights), _saying(wrapper, states):
+        with (
+            patch.object(self.model, "state_dict", lambda: weights),
+            patch.object(wrapper, "state_dict", lambda: states),
+        ):
             super().save_checkpoint(*args, save_optimizer=save_optimizer, **options)

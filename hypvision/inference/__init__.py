@@ -3,14 +3,21 @@ that look at images.
 
 :mod:`~hypvision.inference.sources` reads images, folders, lists and videos;
 :mod:`~hypvision.inference.predictors` loads models for them; :mod:`~hypvision.inference.results`
-has a class for each kind of result, and :mod:`~hypvision.inference.writers` writes results to disk.
+has a class for each kind of result, and writes results to disk.
 """
 
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import load_predictor
-from hypvision.inference.results import Boxes, Classes, Embedding, Labels, Segments, Tags
-from hypvision.inference.running import predict
-from hypvision.inference.writers import Prediction, Writer
+from hypvision.inference.results import (
+    Boxes,
+    Classes,
+    Embedding,
+    Labels,
+    Segments,
+    Tags,
+    Writer,
+)
+from hypvision.inference.running import Prediction, predict
 
 __all__ = [
     "Boxes", "Classes", "Embedding", "Known", "Labels", "Prediction", "Segments", "Tags", "Writer",

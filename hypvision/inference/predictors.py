@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import timm
@@ -34,7 +35,7 @@ from hypvision.inference.results import Classes, PlacedClasses, Result, Tags
 from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, did_you_mean, explaining, one_line
 from hypvision.io.images import check_normalisation
-from hypvision.io.plugins import plugin
+from hypvision.io.plugins import PLUGINS
 from hypvision.io.shipped import is_config, shipped_configs
 from hypvision.io.types import Plain, Values
 from hypvision.zoo.familiar import Familiar, of_header
@@ -120,7 +121,8 @@ def load_predictor(request: Request) -> Predictor:
         return _clip(request, request.model)
     name = str(request.model)
     if means_config(name):
-        return _plugin("a config")(request)
+        build: Callable[..., Predictor] = resolve_name(PLUGINS["predictor of a config"])
+        return build(request)
     if request.options:
         raise HypvisionError(
             f"--cfg-options change a config, but '{name}' is the name of a model. Give --model "
@@ -147,11 +149,6 @@ def _timm_network(name: str, request: Request) -> TimmModel:
     network = _published(name, {**request.arguments, **_overlay(request)})
     _refuse_new_head(network, request, network.pretrained_cfg.get("num_classes"))
     return network
-
-
-def _plugin(role: str) -> Callable[..., Predictor]:
-    out: Callable[..., Predictor] = plugin(f"predictor of {role}")
-    return out
 
 
 def _refuse_new_head(network: TimmModel, request: Request, known: int | None) -> None:
@@ -220,9 +217,8 @@ def _of_the_zoo(request: Request) -> Predictor:
         _refuse_new_head(network, request, len(record.classes))
         predictor = _timm_predictor(network, request, record.classes)
     else:
-        predictor = _plugin(record.task)(
-            load(name, device=request.device, **request.arguments), request
-        )
+        trained = load(name, device=request.device, **request.arguments)
+        predictor = resolve_name(PLUGINS[f"predictor of {record.task}"])(trained, request)
     known = replace(predictor.known, size=record.input.size[1:])
     if request.classes is None:
         data = re.split(r"[(:;.]|,(?!\d)", record.data)[0].strip()

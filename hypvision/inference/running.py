@@ -6,13 +6,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Generic, cast
 
 import torch
 from PIL import Image
-from typing_extensions import TypeVar
+from typing_extensions import NamedTuple, TypeVar
 
-from hypvision.inference.knowledge import doubts, warnings_of
+from hypvision.inference.knowledge import Known, doubts, warnings_of
 from hypvision.inference.predictors import Predictor, Request, load_predictor
 from hypvision.inference.results import Result
 from hypvision.inference.sources import (
@@ -23,11 +23,34 @@ from hypvision.inference.sources import (
     find_sources,
     in_advance,
 )
-from hypvision.inference.writers import Prediction
 from hypvision.io.errors import HypvisionError
 from hypvision.io.images import leaving_out
 
 _R = TypeVar("_R", bound=Result, default=Result)
+
+
+_Found = TypeVar("_Found", bound=Result, default=Result, covariant=True)
+
+
+class Prediction(NamedTuple, Generic[_Found]):
+    """The result of a model for one image or frame.
+
+    Attributes:
+        file: the path or address of the image or video.
+        frame: number of the frame in its video; None for an image.
+        size: width and height in pixels.
+        result: the result, such as :class:`~hypvision.inference.results.Classes` or
+            :class:`~hypvision.inference.results.Boxes`.
+        known: the model's classes, where they come from, and the size of its training images.
+        doubts: reasons to doubt the result, see :func:`hypvision.inference.knowledge.doubts`.
+    """
+
+    file: str
+    frame: int | None
+    size: tuple[int, int]
+    result: _Found
+    known: Known = Known()
+    doubts: tuple[str, ...] = ()
 
 
 def results(

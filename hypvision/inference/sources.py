@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hypvision.checkpoints.download import download
-from hypvision.data.depth import find_white
-from hypvision.data.usage import Usage
+from hypvision.data.usage import Usage, find_white
 from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, explaining, without_secrets
 from hypvision.io.files import read_lines
@@ -162,7 +161,7 @@ def find_sources(
             without a file counts as an image that cannot be opened.
         every: from a video take only every ``every``-th frame.
         white: the value of white in images of 16 bits, or ``"auto"``, see
-            :func:`~hypvision.data.depth.find_white`.
+            :func:`~hypvision.data.usage.find_white`.
     """
     if isinstance(given, (str, Path, Image.Image, np.ndarray)):
         given = [given]
@@ -187,7 +186,7 @@ def find_sources(
 
 def _white_of(paths: list[Path], white: int | str | None) -> int:
     """Return the value of white in images of 16 bits, and warn of what
-    :func:`~hypvision.data.depth.find_white` notes about the images."""
+    :func:`~hypvision.data.usage.find_white` notes about the images."""
     usage = Usage("images")
     value = find_white(paths, white, usage)
     for note in usage.notes:

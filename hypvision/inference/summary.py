@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import timm
@@ -27,7 +28,7 @@ from hypvision.checkpoints.sources import find, is_address
 from hypvision.inference.predictors import means_config
 from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError, explaining, one_line
-from hypvision.io.plugins import plugin
+from hypvision.io.plugins import PLUGINS
 from hypvision.io.types import Plain, Values
 from hypvision.zoo.loading import images_of, known_model, load, timm_model
 
@@ -111,7 +112,8 @@ def subject_of(name: str, arguments: Values, size: int | None = None) -> Subject
             raise HypvisionError(
                 "A config contains the arguments of its model: leave out --model-args."
             )
-        return _plugin("a config")(name, size)
+        build: Callable[..., Subject] = resolve_name(PLUGINS["subject of a config"])
+        return build(name, size)
     if is_address(name) or name in builtin_index().records:
         return _subject_of_record(name, arguments, size)
     known_model(name)
@@ -143,13 +145,9 @@ def _subject_of_record(name: str, arguments: Values, size: int | None) -> Subjec
     channels, *sides = record.input.size
     shape = (channels, *([size, size] if size else sides))
     if record.task in ("segmentation", "detection"):
-        return _plugin(record.task)(load(name), shape)
+        subject: Subject = resolve_name(PLUGINS[f"subject of {record.task}"])(load(name), shape)
+        return subject
     return Subject(load(name, **arguments), torch.randn(1, *shape))
-
-
-def _plugin(role: str) -> Callable[..., Subject]:
-    out: Callable[..., Subject] = plugin(f"subject of {role}")
-    return out
 
 
 def _with_size(name: str, arguments: Values, size: int | None) -> Plain:

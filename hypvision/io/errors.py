@@ -135,6 +135,11 @@ def few(names: Sequence[str], limit: int = 3) -> str:
     return ", ".join([*names[:limit], *["..."] * (len(names) > limit)])
 
 
+def count_text(count: int) -> str:
+    """Return a number of parameters as text: ``4.2 M``."""
+    return f"{count / 1e6:.1f} M" if count >= 1e5 else f"{count / 1e3:.1f} k"
+
+
 def how_to_install(extra: str) -> str:
     """Return a sentence that says how to install an extra of hypvision: from a checkout, because no
     package index has hypvision."""

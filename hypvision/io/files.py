@@ -565,6 +565,28 @@ def write_table(path: StrPath, rows: Sequence[Values], empty: str = "empty") -> 
     )
 
 
+def in_columns(lines: Sequence[Sequence[str]], sides: str) -> str:
+    """Return lines of cells as text in columns; ``sides`` has ``<`` or ``>`` for each column, the
+    last one for all that follow."""
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    aligned = zip(sides.ljust(len(widths), sides[-1:]), widths)
+    form = "  ".join(f"{{:{side}{width}}}" for side, width in aligned)
+    return "\n".join(form.format(*line).rstrip() for line in lines)
+
+
+def markdown_table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[str] = ()
+) -> list[str]:
+    """Return the lines of a Markdown table; the columns named in ``right`` are aligned at the
+    right."""
+    rules = ["--:" if name in right else "---" for name in head]
+    lines = (
+        [cell.replace("|", "\\|").replace("\n", " ") for cell in row]
+        for row in (head, rules, *rows)
+    )
+    return ["| " + " | ".join(cells) + " |" for cells in lines]
+
+
 def _status(path: Path) -> os.stat_result | None:
     """Return the status of a path, for a link that of the link itself; None if nothing is there."""
     try:

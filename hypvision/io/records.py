@@ -21,7 +21,7 @@ import reprlib
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, field, fields, is_dataclass
 from functools import cache
@@ -97,6 +97,30 @@ def is_inside(text: str) -> bool:
     return not (
         text.startswith("/") or ".." in text.split("/") or any(letter in text for letter in "\\:\0")
     )
+
+
+def foreign_setting(settings: Any) -> str | None:
+    """Return the first setting of a network that refers to another file, an address or code, for
+    the error message; None if there is none.
+
+    Settings come from indexes and headers that others wrote. The settings of a network are numbers
+    and words. They must not contain a path, an address, a piece of code, or a key by which timm or
+    mmengine would load further files.
+    """
+    return next(_foreign(settings), None)
+
+
+def _foreign(settings: Any) -> Iterator[str]:
+    inner = settings if isinstance(settings, (list, tuple)) else ()
+    if isinstance(settings, Mapping):
+        inner = [*settings, *settings.values()]
+        for key, value in settings.items():
+            if value and re.match(r"pretrained|checkpoint|(cache_dir|custom_load)$", str(key)):
+                yield f"'{key}'"
+    if isinstance(settings, str) and re.search(r"[/\\:()\[\]\x00-\x1f]", settings):
+        yield repr(settings[:80])
+    for each in inner:
+        yield from _foreign(each)
 
 
 positive = rule("a positive whole number", lambda value: type(value) is int and 0 < value < 2**63)
@@ -176,9 +200,8 @@ def read_table(
     advice: str = "Correct it.",
     **dialect: Any,
 ) -> list[tuple[int, Kind]]:
-    """The rows of a CSV file with a header as objects of a type, see :func:`parse`, each with its
-    Return the rows of a CSV file with a header as objects of a type, see :func:`parse`, each with
-    its line number; columns that the type lacks are left out.
+    """Return the rows of a CSV file with a header as objects of a type, see :func:`parse`, each
+    with its line number; columns that the type lacks are left out.
 
     Args:
         kind: the type, whose fields are texts and numbers.

@@ -40,7 +40,6 @@ class LorentzResidual(nn.Module):
             :func:`~hypvision.geometry.lorentz.max_distance`. It needs ``slope``.
         scale_init: the value at which a learned scale starts; by default the published one, with
             which radii grow by 4 in every connection unless a later layer reduces them.
-        which radii grow by 4 in every connection unless a later layer reduces them.
 
     Shapes:
         two tensors of space parts of equal shape to one of that shape.
@@ -84,14 +83,14 @@ class LorentzResidual(nn.Module):
         self.limit = limit
         if mode == "average":
             self.weight = nn.Parameter(torch.ones((), **factory))
-        learned = isinstance(scale, str)
-        self.scale = None if learned else start
-        log_scale = None if start is None else torch.tensor(math.log(start), **factory)
-        if log_scale is not None and learned:
-            self.log_scale = nn.Parameter(log_scale)
+        if isinstance(scale, str):
+            self.scale = None
+            self.log_scale = nn.Parameter(torch.tensor(math.log(scale_init), **factory))
         else:
+            self.scale = scale
             # Weights record a fixed scale, too; the number saves kernels.
-            self.register_buffer("log_scale", log_scale)
+            fixed = None if scale is None else torch.tensor(math.log(scale), **factory)
+            self.register_buffer("log_scale", fixed)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         check_features(self, x, dim=self.dim)

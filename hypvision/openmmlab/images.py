@@ -16,8 +16,7 @@ from mmcv.transforms import LoadImageFromFile
 from mmengine.registry import TRANSFORMS
 from PIL import Image
 
-from hypvision.data.depth import check_white, find_white
-from hypvision.data.usage import Usage
+from hypvision.data.usage import Usage, check_white, find_white
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_bytes
 from hypvision.io.images import FORMATS, WHITE, image_kind, image_size, open_image

@@ -26,27 +26,25 @@ from mmengine.registry import HOOKS, MODELS
 from mmengine.runner import CheckpointLoader, Runner
 from PIL import Image, ImageDraw
 from timm.data import Mixup
-from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 
 from hypvision.checkpoints.match import Comparison, check_tuning, check_unknown, compare
 from hypvision.checkpoints.read import network_weights
-from hypvision.checkpoints.storage import foreign_setting
 from hypvision.checkpoints.wrappers import without_prefix
 from hypvision.data.image_folder import build_transform
 from hypvision.engine.config import Run
 from hypvision.engine.extensions import PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
-from hypvision.engine.hooks import classes_in
+from hypvision.engine.hooks import ClassWeights, classes_in
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request, classifier, label_score
 from hypvision.io.checks import between, ensure, more_than, one_of, refuse
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import below
 from hypvision.io.images import as_rgb
+from hypvision.io.records import foreign_setting
 from hypvision.losses import PrototypeHead
 from hypvision.models.base import head_names
 from hypvision.models.timm_models import create_model
-from hypvision.tasks.class_weights import ClassWeights
 from hypvision.tasks.publishing import image_input, input_size, unrecorded
 from hypvision.viz.sheet import save_image
 from hypvision.zoo.backbones import network_arguments
@@ -317,7 +315,7 @@ class ImageClassifier(BackboneModel):
         multi_label: an image may have any number of labels: ``label`` is (B, C) of zeros and ones,
             the loss is the binary cross-entropy of each class, and the scores of the classes are
             independent probabilities.
-        class_weights: see :class:`~hypvision.tasks.class_weights.ClassWeights`.
+        class_weights: see :class:`~hypvision.engine.hooks.classes.ClassWeights`.
         distillation: ``dict(teacher=dict(model_name=..., ...), loss="hard", alpha=0.5,
             temperature=1.0, size=None)``, the arguments of :func:`distillation_loss`. ``alpha`` is
             the weight of the teacher's loss, 1 - ``alpha`` that of the labels. The teacher sees the
@@ -381,7 +379,6 @@ class ImageClassifier(BackboneModel):
             self.mixup = Mixup(
                 **mixup, label_smoothing=label_smoothing, num_classes=self.num_classes
             )
-        self.soft_target_loss = SoftTargetCrossEntropy()
         self.distillation: dict[str, Any] = {}
         self.to_prototypes = prototypes is not None
         if prototypes is not None:
@@ -530,16 +527,13 @@ class ImageClassifier(BackboneModel):
         if self.to_prototypes:
             return F.nll_loss(logits.float(), target, weights)
         mixed = target.is_floating_point()
-        if mixed and weights is None:
-            return self.soft_target_loss(logits.float(), target)
         # Divide by the sum of the weights, as for plain labels: for shares of classes PyTorch
         # divides by the number of images.
         if mixed and weights is not None:
             total = F.cross_entropy(logits.float(), target, weights, reduction="sum")
             return total / (target * weights).sum()
-        return F.cross_entropy(
-            logits.float(), target, weights, label_smoothing=self.label_smoothing
-        )
+        smoothing = 0.0 if mixed else self.label_smoothing  # mixed targets are smoothed already
+        return F.cross_entropy(logits.float(), target, weights, label_smoothing=smoothing)
 
 
 @HOOKS.register_module()

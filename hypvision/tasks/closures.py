@@ -91,9 +91,9 @@ def default_rate(dim: int) -> float:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let PyTorch compute in one thread: a step has some ten thousand numbers, and threads that
-    wait for each other take ten times as long when another process runs beside them."""
+def one_thread() -> Iterator[None]:
+    """Context in which PyTorch computes in one thread: threads that wait for each other after each
+    tiny product take ten times as long when another process runs beside them."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -102,7 +102,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@_one_thread()
+@one_thread()
 def fit_closure(
     closure: Closure,
     points: Tensor,

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hypvision.engine.config import load_config
-from hypvision.engine.extensions import import_extensions
+from hypvision.engine.config import import_extensions, load_config
 from hypvision.engine.predicting import trained_model
 from hypvision.io.errors import HypvisionError
 from hypvision.tasks.publishing import image_input, input_size, unrecorded

@@ -45,12 +45,11 @@ from hypvision.data.classes import load_classes
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.data.preprocessing import preprocessing_of, set_preprocessing
 from hypvision.engine.extensions import PREDICTORS
-from hypvision.engine.hooks import CheckClassesHook, classes_in, network_of
+from hypvision.engine.hooks import CheckClassesHook, ClassWeights, classes_in, network_of
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request, classifier
 from hypvision.io.checks import one_of, refuse
 from hypvision.io.errors import HypvisionError, require_finite
-from hypvision.tasks.class_weights import ClassWeights
 from hypvision.tasks.classification import per_image
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ class FewShotCLIP(BaseModel):
         host: ``name`` and options of :func:`hypvision.clip.prompting.build_host`.
         adapter: ``dict(type="lathadapter", ...)``, see
             :class:`~hypvision.clip.adapters.lathadapter.LatHAdapterConfig`; None: no adapter.
-        class_weights: see :class:`~hypvision.tasks.class_weights.ClassWeights`; only for methods
+        class_weights: see :class:`~hypvision.engine.hooks.classes.ClassWeights`; only for methods
             that learn from labels.
         templates: sentences for class names, used if the data has none; methods with a single
             template use the first. None: the templates recorded with the CLIP's weights.
@@ -363,19 +362,13 @@ class GaussianAverageHook(Hook):
                 f"The checkpoint is of epoch {runner.epoch}, but its average has {self.seen} "
                 "epochs, so the training cannot go on from it. Start it again without --resume."
             )
-        elif self.begun and self.total:
-            epochs, *shape = self.begun
-            if shape != [self.mean, self.std]:
-                raise HypvisionError(
-                    f"The average in the checkpoint has mean and std {shape}, the config has "
-                    f"{[self.mean, self.std]}, so the training cannot go on from it. Set mean and "
-                    "std of GaussianAverageHook as in the checkpoint, or start again."
-                )
-            # In a longer training the epochs so far have a smaller total weight: rescale their sum.
-            old, new = (
-                gaussian_weights(e, *shape)[: self.seen] for e in (epochs, runner.max_epochs)
+        elif self.begun not in (None, (runner.max_epochs, self.mean, self.std)):
+            raise HypvisionError(
+                f"The average in the checkpoint has the epochs, mean and std {self.begun}, the "
+                f"config has {(runner.max_epochs, self.mean, self.std)}, so the training cannot go "
+                "on from it. Set max_epochs, and mean and std of GaussianAverageHook, as in the "
+                "checkpoint, or start again."
             )
-            self.total = {name: value * (sum(new) / sum(old)) for name, value in self.total.items()}
 
     @torch.no_grad()
     def after_train_epoch(self, runner: Runner) -> None:
@@ -453,8 +446,6 @@ class TipAdapterHook(_StartHook):
         dataset = runner.train_dataloader.dataset
         # A resumed training has loaded the keys of its cache from the checkpoint.
         if runner.iter or "host.learner.keys" in self._loaded:
-            if runner.iter and runner.epoch < runner.max_epochs:
-                host.restart()
             return
         features = image_features(host, dataset, self.views, self.folder).mean(0)
         broadcast(features)  # every process uses the features of the first one's random views

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
 from hypvision.io.errors import HypvisionError, require
-from hypvision.io.files import csv_text, write_text
+from hypvision.io.files import csv_text, markdown_table, write_text
 from hypvision.tasks import few_shot_published as published
 from hypvision.tasks.few_shot_benchmark import read_result
 from hypvision.tasks.few_shot_recipes import host_options
@@ -298,25 +298,22 @@ def _columns(rows: Sequence[Row]) -> list[str]:
 def markdown(protocol: str, rows: Sequence[Row]) -> str:
     """Return a protocol's rows as a table in Markdown, with published values in brackets."""
     columns = _columns(rows)
-    lines = [
-        f"### {protocol}",
-        "",
-        f"| method | data set | seeds | steps | {' | '.join(columns)} |",
-    ]
-    lines.append("|---|---|--:|--:|" + "--:|" * len(columns))
+    lines = []
     for row in rows:
-        cells = []
-        for column in columns:
-            text = f"{row.mean[column]:.2f}" if column in row.mean else ""
-            if column in row.std:
-                text += f" ± {row.std[column]:.2f}"
-            cells.append(
-                f"{text} ({row.known[column]:.2f})" if column in row.known and text else text
-            )
         name = row.method + (f" ({row.note})" if row.note else "")
-        steps = "/".join(map(str, row.steps))
-        lines.append(f"| {name} | {row.dataset} | {row.seeds} | {steps} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        about = [name, row.dataset, str(row.seeds), "/".join(map(str, row.steps))]
+        lines.append(about + [_cell(row, column) for column in columns])
+    right = ("seeds", "steps", *columns)
+    table = markdown_table(("method", "data set", *right), lines, right)
+    return "\n".join([f"### {protocol}", "", *table])
+
+
+def _cell(row: Row, column: str) -> str:
+    if column not in row.mean:
+        return ""
+    spread = f" ± {row.std[column]:.2f}" if column in row.std else ""
+    known = f" ({row.known[column]:.2f})" if column in row.known else ""
+    return f"{row.mean[column]:.2f}{spread}{known}"
 
 
 def comma_separated(rows: Sequence[Row]) -> str:

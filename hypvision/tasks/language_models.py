@@ -3,8 +3,8 @@ running the evaluation harness."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError, one_line, require
 from hypvision.io.files import check_new_folder, replacing_folder
+from hypvision.tasks.closures import one_thread
 
 # The tasks in the paper's tables, and the number of examples in the prompt of each.
 TASKS = {"commonsense_qa": 0, "openbookqa": 0, "hellaswag": 0, "mmlu": 5, "arc_challenge": 5}
@@ -162,17 +163,9 @@ def _continuation(tokenizer, prompt: list[int], new: list[int]) -> str:
     )
 
 
-@contextmanager
-def _few_threads(model: Any) -> Iterator[None]:
-    """Use one thread for a small model on a CPU: a token takes a few hundred tiny matrix products,
-    and synchronising threads takes longer than each product, on a busy machine ten times longer."""
-    before = torch.get_num_threads()
-    if model.num_parameters() < 10_000_000:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _few_threads(model: Any) -> AbstractContextManager[None]:
+    """Use one thread for a small model on a CPU: a token takes a few hundred tiny products."""
+    return one_thread() if model.num_parameters() < 10_000_000 else nullcontext()
 
 
 def evaluate(

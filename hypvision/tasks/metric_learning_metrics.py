@@ -129,7 +129,6 @@ def nearest(
         query_block, gallery_block: sizes of a block; by default 512 queries, for faiss up to 8192.
         backend: ``"torch"``, in float64, or ``"faiss"`` for its exact index, in float32 (on the
             CPU).
-            CPU).
 
     Yields:
         The numbers of a block's queries ``(block,)``, and ``(block, k)`` numbers of images, the

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from mmengine.config import Config
 
+from hypvision.data.usage import PARTS
 from hypvision.data.yolo import find_yaml, outlined, read_yolo
 from hypvision.engine.config import load_config
 from hypvision.io.errors import HypvisionError
@@ -17,12 +18,6 @@ from hypvision.io.files import read_json
 from hypvision.io.images import is_image
 from hypvision.io.shipped import config_folder
 
-NAMES = dict(
-    train=("train", "training"),
-    val=("val", "valid", "validation"),
-    test=("test", "testing"),
-)
-"""The names of the parts; for each part the leftmost name that exists is used."""
 _IN_PART = ("_annotations.coco.json", "annotations.json", "labels.json")
 _WHOLE = (
     "_annotations.coco.json", "annotations/instances_default.json", "annotations.json",
@@ -66,7 +61,7 @@ def _base(masks: bool, folder: Path, classes: Sequence[str]) -> Config:
     config.model.roi_head.bbox_head.num_classes = len(classes)
     if masks:
         config.model.roi_head.mask_head.num_classes = len(classes)
-    for part in NAMES:
+    for part in PARTS:
         dataset = config.dataset(part)
         dataset.metainfo = dict(classes=tuple(classes))
         dataset.data_prefix = dict(img="")
@@ -86,7 +81,7 @@ def _yolo_config(yaml: Path) -> Config:
     config = _base(masks, yaml.parent, data.names)
     images = data.images["train"]
     held_out = _held_out(images, yaml) if set(data.images) == {"train"} else None
-    for part in NAMES:
+    for part in PARTS:
         dataset = config.dataset(part)
         dataset.type = "YOLODataset"
         dataset.data_root = str(yaml.parent)
@@ -121,7 +116,7 @@ def _held_out(images: Sequence[Any], place: Path) -> tuple[list[int], list[int]]
 def _coco_parts(folder: Path) -> dict[str, _Coco]:
     """Return the annotation file of each part; only ``train`` if one file has all images."""
     found = {}
-    for part, names in NAMES.items():
+    for part, names in PARTS.items():
         one = next(filter(None, (_coco_of(folder, name) for name in names)), None)
         if one is not None:
             found[part] = one
@@ -180,7 +175,7 @@ def _coco_config(folder: Path, parts: dict[str, _Coco]) -> Config:
     classes, empty = _classes(train)
     config = _base(_have_masks(parts.values()), folder, classes)
     held_out = _held_out(train["images"], folder) if set(parts) == {"train"} else None
-    for part in NAMES:
+    for part in PARTS:
         own = parts[_nearest(part, parts)]
         dataset = config.dataset(part)
         dataset.data_root = str(folder)
@@ -245,7 +240,7 @@ def refuse_other_boxes(folder: Path) -> None:
 
 def choose_boxes(config: Config, image_size: int | None) -> None:
     """Set the size of the images in a config with boxes."""
-    for part in NAMES if image_size else ():
+    for part in PARTS if image_size else ():
         for step in config.dataset(part).pipeline:
             if step.type == "Resize":
                 step.scale = (image_size, image_size)

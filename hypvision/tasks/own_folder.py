@@ -10,7 +10,6 @@ from typing import NamedTuple
 import torch
 from mmengine.config import Config
 
-from hypvision.data.folders import class_names
 from hypvision.data.image_folder import ImageFolderDataset
 from hypvision.data.tables import (
     ImageTableDataset,
@@ -18,7 +17,7 @@ from hypvision.data.tables import (
     read_labels_of,
     table_classes,
 )
-from hypvision.data.usage import Usage
+from hypvision.data.usage import PARTS, Usage, class_names
 from hypvision.engine.config import Run, load_config
 from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
@@ -33,7 +32,7 @@ from hypvision.tasks.own_boxes import (
 from hypvision.tasks.probe import every_fifth
 
 # names of the validation part; the leftmost that exists is used
-_VAL = ("val", "valid", "validation", "test", "testing")
+_VAL = (*PARTS["val"], *PARTS["test"])
 _TABLES = (
     "train.csv", "train.tsv", "train.jsonl", "metadata.csv", "metadata.jsonl", "labels.csv",
     "_classes.csv",

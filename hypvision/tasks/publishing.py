@@ -469,7 +469,7 @@ def add_familiar(
         folder: folder of the zoo, with ``index.yml``.
         options: ``KEY=VALUE`` changes of the config, e.g. ``data_root=DIR``.
     """
-    from hypvision.engine.extensions import import_extensions
+    from hypvision.engine.config import import_extensions
     from hypvision.engine.predicting import trained_model
 
     folder = Path(folder)

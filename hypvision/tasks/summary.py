@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from hypvision.engine.config import Run, load_config
 from hypvision.engine.predicting import untrained_model
 from hypvision.inference.summary import Subject
 from hypvision.io.errors import HypvisionError
-from hypvision.io.plugins import plugin
+from hypvision.io.plugins import PLUGINS
 from hypvision.tasks.publishing import input_size
 from hypvision.zoo.export_clip import ImageTower
 
@@ -42,7 +43,7 @@ def subject_of_config(config: str | Path, size: int | None = None) -> Subject:
         model.set_classes(_STAND_INS)
         about = f"with {len(_STAND_INS)} classes in place of the data's"
     if loaded.scope in ("mmseg", "mmdet"):
-        subject: Subject = plugin("subject of segmentation")(model, shape)
+        subject: Subject = resolve_name(PLUGINS["subject of segmentation"])(model, shape)
     else:
         pixels = torch.randn(1, *shape) if clip is None else torch.randint(0, 256, (1, *shape))
         subject = Subject(model, pixels)

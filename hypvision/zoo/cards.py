@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hypvision.checkpoints.records import TASKS, Index, Metric, Record
+from hypvision.io.errors import count_text
+from hypvision.io.files import in_columns, markdown_table
 
 _README = """\
 # Model zoo
@@ -33,11 +35,6 @@ def size_text(count: int) -> str:
     return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
 
 
-def count_text(count: int) -> str:
-    """Return a number of parameters as text: ``4.2 M``."""
-    return f"{count / 1e6:.1f} M" if count >= 1e5 else f"{count / 1e3:.1f} k"
-
-
 def input_text(record: Record) -> str:
     """Return the size of a record's input as text: ``3x32x32``."""
     return "x".join(map(str, record.input.size))
@@ -51,19 +48,6 @@ def metric_text(metric: Metric) -> str:
 
 def _by(metric: Metric) -> str:
     return "us" if metric.measured else f"reported: {metric.reported}"
-
-
-def _rows(
-    head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[str] = ()
-) -> list[str]:
-    """Return the lines of a Markdown table with the heads and rows that are given; columns named in
-    ``right`` are aligned at the right."""
-    rules = ["--:" if name in right else "---" for name in head]
-    lines = (
-        [cell.replace("|", "\\|").replace("\n", " ") for cell in row]
-        for row in (head, rules, *rows)
-    )
-    return ["| " + " | ".join(cells) + " |" for cells in lines]
 
 
 def readme(index: Index) -> str:
@@ -92,7 +76,7 @@ def readme(index: Index) -> str:
             about = (f"`{record.name}`", count_text(record.parameters), input_text(record))
             rows.append((*about, *result, file, config, record.licence))
         if rows:
-            table = "\n".join(_rows(head, rows, right=("parameters", "file")))
+            table = "\n".join(markdown_table(head, rows, right=("parameters", "file")))
             parts.append(f"## {task.capitalize()}\n\n{table}\n")
     return "\n".join(parts)
 
@@ -205,7 +189,7 @@ def model_card(record: Record, front_matter: bool = False) -> str:
         training = "\n".join(["```sh", *first, training, "```"])
     card = _CARD.format(
         record=record,
-        facts="\n".join(_rows(("", ""), _facts(record))),
+        facts="\n".join(markdown_table(("", ""), _facts(record))),
         usage=_USAGE[record.task].format(name=record.name),
         training=training,
         metrics=_metrics(record),
@@ -246,7 +230,7 @@ def _metrics(record: Record) -> str:
     first = [record.prepare] if record.prepare else []
     metrics = record.metrics
     results = [(each.name, f"{each.value:.4g}", each.data, _by(each)) for each in metrics]
-    table = _rows(("metric", "value", "measured on", "by"), results, right=("value",))
+    table = markdown_table(("metric", "value", "measured on", "by"), results, right=("value",))
     full = {each.name: each.full_precision for each in metrics if each.full_precision is not None}
     if full:
         values = ", ".join(f"{name} {value:.4g}" for name, value in full.items())
@@ -282,15 +266,8 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
     at the right."""
     right = ("parameters", "params", "multiply-adds", "activations", "size")
     heads = list(rows[0]) if rows else []
-    widths = {head: max(len(head), *(len(row[head]) for row in rows)) for head in heads}
-    lines = []
-    for cells in [dict(zip(heads, heads)), *rows]:
-        aligned = (
-            cells[head].rjust(width) if head in right else cells[head].ljust(width)
-            for head, width in widths.items()
-        )
-        lines.append("  ".join(aligned).rstrip())
-    return "\n".join(lines)
+    lines = [heads, *(list(row.values()) for row in rows)]
+    return in_columns(lines, "".join(">" if head in right else "<" for head in heads))
 
 
 def listing(records: Iterable[Record], whereabouts: Sequence[str], width: int = 80) -> str:

@@ -12,7 +12,6 @@ its head. A whole detector takes one image of a fixed size (:mod:`~hypvision.zoo
 from __future__ import annotations
 
 import copy
-import gc
 import json
 import logging
 import warnings
@@ -33,7 +32,7 @@ from hypvision.checkpoints.sources import find
 from hypvision.clip.spaces import space_of
 from hypvision.io.checks import ensure, one_of, refuse
 from hypvision.io.errors import HypvisionError, one_line, require
-from hypvision.io.files import replacing
+from hypvision.io.files import many_objects, replacing
 from hypvision.io.types import Plain, StrPath, Values
 from hypvision.zoo.decompositions import decompose
 from hypvision.zoo.export_clip import ImageTower, TextTower, geometry_of
@@ -440,17 +439,13 @@ def _quiet() -> Iterator[None]:
     """Context without the exporters' pages of notes on their own work, and without Python's search
     for cycles in their graphs."""
     before = logging.root.manager.disable
-    collects = gc.isenabled()
     logging.disable(logging.WARNING)
-    gc.disable()
     try:
-        with warnings.catch_warnings():
+        with many_objects(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(before)
-        if collects:
-            gc.enable()
 
 
 def _program(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, cast
 
 import timm
@@ -15,12 +16,11 @@ from hypvision.checkpoints.pretrained import record_overlay
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import find, resolve
-from hypvision.checkpoints.storage import foreign_setting
 from hypvision.checkpoints.types import Weights
 from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, did_you_mean, one_line, require
-from hypvision.io.plugins import PLUGINS, plugin
-from hypvision.io.records import is_plain
+from hypvision.io.plugins import PLUGINS
+from hypvision.io.records import foreign_setting, is_plain
 from hypvision.io.shipped import is_config
 from hypvision.io.types import Plain, StrPath, Values
 from hypvision.models.timm_models import create_model
@@ -90,9 +90,8 @@ def load(
     if record.task == "retrieval":
         require("mmengine", "mm")
     if f"model of {record.task}" in PLUGINS:
-        network: nn.Module = plugin(f"model of {record.task}")(
-            record, resolve(record, index), overrides
-        )
+        build: Callable[..., nn.Module] = resolve_name(PLUGINS[f"model of {record.task}"])
+        network = build(record, resolve(record, index), overrides)
     else:
         network = classifier(index, record, overrides)
     return network.to(device=device, dtype=dtype).eval()
@@ -109,7 +108,7 @@ def _from_file(path: StrPath, model: str, arguments: Values) -> nn.Module:
                 f"{dict(arguments)}.",
             )
             require("mmengine", "mm")
-            return plugin("model of a config")(model, path)
+            return resolve_name(PLUGINS["model of a config"])(model, path)
         if is_clip(model):
             return with_tokenizer(model, path, arguments)
     return load_trained(path, model, arguments)

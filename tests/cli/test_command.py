@@ -124,7 +124,7 @@ def test_the_tables_in_help_are_those_of_the_rooms():
     import hypvision.data.emoji_export
     import hypvision.data.prepare
     import hypvision.data.zero_shot
-    import hypvision.inference.writers
+    import hypvision.inference.results
     import hypvision.zoo.convert
     import hypvision.zoo.export
 
@@ -135,7 +135,7 @@ def test_the_tables_in_help_are_those_of_the_rooms():
     assert cli.export.FORMATS == hypvision.zoo.export.FORMATS
     assert cli.export.PARTS == hypvision.zoo.export.PARTS
     assert cli.zoo.STORAGES == hypvision.checkpoints.storage.STORAGES
-    assert cli.predict.WRITES == hypvision.inference.writers.KINDS
+    assert cli.predict.WRITES == hypvision.inference.results.KINDS
     assert tuple(hypvision.data.zero_shot.PUBLISHED) == cli.clip.SUITES
     assert cli.zoo.TASKS == hypvision.checkpoints.records.TASKS
 

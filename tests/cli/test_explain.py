@@ -211,8 +211,7 @@ def test_hyperbolic_pixels_say_where_they_are_uncertain(tmp_path, monkeypatch, c
     from mmengine.registry import MODELS, init_default_scope
 
     import hypvision.engine.run  # noqa: F401 - mmengine's registries
-    from hypvision.engine.config import load_config
-    from hypvision.engine.extensions import import_extensions
+    from hypvision.engine.config import import_extensions, load_config
 
     monkeypatch.chdir(tmp_path)
     make_scene(0, size=64).image.save("scene.png")

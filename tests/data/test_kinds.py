@@ -17,13 +17,12 @@ pytest.importorskip("mmengine")
 from helpers.cases import each
 
 from hypvision.data.caption_folder import CaptionFolder
-from hypvision.data.folders import Listing
 from hypvision.data.image_folder import ImageFolderDataset
 from hypvision.data.label_maps import find_pairs, read_label_map
 from hypvision.data.multi_label import MultiLabelDataset
 from hypvision.data.tables import ImageTableDataset
 from hypvision.data.twins import note_of, paths_of, twins
-from hypvision.data.usage import Usage
+from hypvision.data.usage import Listing, Usage
 from hypvision.data.voc_xml import read_xml
 from hypvision.io.errors import HypvisionError
 from hypvision.io.images import open_channels, open_image

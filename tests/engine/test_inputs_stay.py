@@ -15,7 +15,7 @@ from PIL import Image
 
 from hypvision.cli import main
 from hypvision.engine.config import load_config
-from hypvision.engine.run import _write_predictions, _write_report
+from hypvision.engine.reports import add_report, write_predictions
 from hypvision.engine.run import test as measure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import protecting
@@ -128,7 +128,7 @@ def test_label_maps_and_annotations_of_the_data_stay(tmp_path, monkeypatch, root
             protecting(*found.inputs()),
             pytest.raises(HypvisionError) if refused else nullcontext(),
         ):
-            _write_report(found, Path(out), "x") if metric == "IoUMetric" else _write_predictions(
+            add_report(found, Path(out), "x") if metric == "IoUMetric" else write_predictions(
                 found, Path(out)
             )
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_at_each_call_the_newest_and_the_best_weights_stand(tmp_path, monkeypatch):
-    monkeypatch.setattr("hypvision.engine.run._draw_results", lambda runner: None)
+    monkeypatch.setattr("hypvision.engine.run.draw_results", lambda runner: None)
     (tmp_path / "data").mkdir()
     run = kills.KINDS["best"]("best", tmp_path / "data")
     with kills.Calls(tmp_path / "run", tmp_path / "log", states=tmp_path / "states"):
@@ -38,7 +38,7 @@ def test_at_each_call_the_newest_and_the_best_weights_stand(tmp_path, monkeypatc
 def test_the_best_weights_of_another_folder_stay(tmp_path, monkeypatch):
     """A training that goes on in a new folder has its own; one whose folder was moved still
     replaces them."""
-    monkeypatch.setattr("hypvision.engine.run._draw_results", lambda runner: None)
+    monkeypatch.setattr("hypvision.engine.run.draw_results", lambda runner: None)
     (tmp_path / "data").mkdir()
     kills.KINDS["best"]("best", tmp_path / "data")
     begun, new, moved = tmp_path / "begun", tmp_path / "new", tmp_path / "moved"

@@ -23,8 +23,7 @@ from helpers.shapes.images import make_scene
 
 from hypvision.cli import main
 from hypvision.engine.checks import check_channels, close_configs, explain
-from hypvision.engine.config import load_config
-from hypvision.engine.extensions import import_extensions
+from hypvision.engine.config import import_extensions, load_config
 from hypvision.io.errors import HypvisionError
 from hypvision.openmmlab.sample_checks import CheckSamplesHook, watch_samples
 

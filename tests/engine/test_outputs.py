@@ -22,8 +22,9 @@ from pycocotools import mask as coco_mask
 from hypvision.checkpoints.read import read
 from hypvision.cli import main
 from hypvision.engine.config import Run, load_config
-from hypvision.engine.run import _write_predictions, train
+from hypvision.engine.reports import write_predictions
 from hypvision.engine.run import test as measure
+from hypvision.engine.run import train
 from hypvision.inference.results import Boxes, Labels
 from hypvision.io.errors import HypvisionError
 from hypvision.openmmlab.testing import mirror_pipeline
@@ -303,14 +304,14 @@ def test_views_follow_from_the_test_pipeline():
 
 def test_tta_of_a_config_comes_first(segmenter, tmp_path):
     """CamVid's config has views of its own; a config of neither library needs them."""
-    from hypvision.engine.run import _use_tta
+    from hypvision.engine.reports import use_tta
 
     config = load_config(ROOT / "configs/hcformer/semantic-fpn_hcformer-nano_600i_camvid.py")
-    _use_tta(config)
+    use_tta(config)
     assert config.test_dataloader.dataset.pipeline == config.tta_pipeline
     assert config.model.type == "SegTTAModel"
     with pytest.raises(HypvisionError, match="tta_model"):
-        _use_tta(
+        use_tta(
             Run(dict(model=dict(type="Other"), test_dataloader=dict(dataset=dict(pipeline=[]))))
         )
 
@@ -358,5 +359,5 @@ def test_dots_stay_in_the_names_of_predictions(tmp_path):
     """Boxes that are saved as two names must not be written to one."""
     for name, prefix in (("boxes.test", "boxes.test"), ("boxes.json", "boxes")):
         config = Run(dict(test_evaluator=dict(type="CocoMetric")))
-        _write_predictions(config, tmp_path / name)
+        write_predictions(config, tmp_path / name)
         assert config.test_evaluator.outfile_prefix == str(tmp_path / prefix)

@@ -14,7 +14,7 @@ pytest.importorskip("mmengine")
 from helpers.engine import ROOT, fails, make_images, write_config
 
 from hypvision.cli import main
-from hypvision.engine import run as engine
+from hypvision.engine import reports
 from hypvision.engine.checks import check_data, explain
 from hypvision.engine.config import Run, load_config, parse_options, prepare
 from hypvision.engine.precision import has_fast_bfloat16
@@ -166,31 +166,31 @@ def test_options_of_test_reach_the_parts_of_segmentation_and_detection(tmp_path)
         "mmseg.IoUMetric", "SegVisualizationHook", default_scope="mmseg"
     )
     with pytest.raises(HypvisionError, match="Use --out DIR"):
-        engine._write_predictions(config, tmp_path / "maps.json")
-    engine._write_report(config, tmp_path / "report", "x.pth")
+        reports.write_predictions(config, tmp_path / "maps.json")
+    reports.add_report(config, tmp_path / "report", "x.pth")
     assert config.test_evaluator[1].output_dir == str(tmp_path / "report/label_maps")
     assert config.test_evaluator[2].type == "SegmentationReport"
     assert config.custom_hooks[-1].type == "ReportHook"
-    engine._show(config, tmp_path / "painted")
+    reports.show(config, tmp_path / "painted")
     assert config.custom_hooks[-1] == dict(
         type="ResultPainterHook", out_dir=str(tmp_path / "painted")
     )
     with pytest.raises(
         HypvisionError, match="tta_model"
     ):  # the config tells neither mmseg nor mmdet
-        engine._use_tta(segmentation_or_detection("mmseg.IoUMetric", "SegVisualizationHook"))
+        reports.use_tta(segmentation_or_detection("mmseg.IoUMetric", "SegVisualizationHook"))
 
     config = segmentation_or_detection(
         "CocoMetric", "mmdet.DetVisualizationHook", tta_model=dict(type="DetTTAModel"),
         tta_pipeline=["augmented"], default_scope="mmdet",
     )  # fmt: skip
-    engine._write_predictions(config, tmp_path / "boxes.json")
+    reports.write_predictions(config, tmp_path / "boxes.json")
     assert config.test_evaluator[1].outfile_prefix == str(tmp_path / "boxes")
-    engine._use_tta(config)
+    reports.use_tta(config)
     assert config.model.type == "DetTTAModel" and config.model.module.type == "EncoderDecoder"
     assert config.test_dataloader.dataset.dataset.pipeline == ["augmented"]
     with pytest.raises(HypvisionError, match="which has Other, PascalMetric"):
-        engine._write_predictions(segmentation_or_detection("PascalMetric", ""), tmp_path)
+        reports.write_predictions(segmentation_or_detection("PascalMetric", ""), tmp_path)
 
 
 # User errors

@@ -13,7 +13,7 @@ from torch import nn
 
 from hypvision.cli import main
 from hypvision.engine.extensions import RUN_HOOKS
-from hypvision.engine.signs import SignsHook, guessed_classes, listen, same_for_all
+from hypvision.engine.hooks.stop import SignsHook, guessed_classes, listen, same_for_all
 
 CLASSES = 4
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from hypvision.data import shards
 from hypvision.engine.checks import explain
 from hypvision.engine.config import _norm_apart
-from hypvision.engine.loops import drop_single_image
+from hypvision.engine.run import drop_single_image
 from hypvision.io.errors import HypvisionError
 
 

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("mmengine")
 
-from hypvision.engine.work_dir import lock_work_dir
+from hypvision.engine.run import lock_work_dir
 from hypvision.io.errors import HypvisionError
 
 

@@ -21,10 +21,9 @@ from mmengine.registry import DATASETS
 from torch.utils.data import DataLoader
 
 from hypvision.cli import main
-from hypvision.engine import workers
-from hypvision.engine.config import load_config
-from hypvision.engine.extensions import import_extensions
-from hypvision.engine.workers import with_extensions, worker_context
+from hypvision.engine import run
+from hypvision.engine.config import import_extensions, load_config
+from hypvision.engine.run import with_extensions, worker_context
 from hypvision.io.plugins import PLUGINS
 
 CALLS = []
@@ -50,8 +49,8 @@ def test_the_extensions_come_before_the_data(spawning, monkeypatch, loaded):
     for role in [role for role in PLUGINS if role.startswith("scope ")]:
         monkeypatch.delitem(PLUGINS, role)
     monkeypatch.setitem(PLUGINS, "scope mine", "mine")
-    monkeypatch.setattr(workers, "sys", SimpleNamespace(modules={"mine": None} if loaded else {}))
-    monkeypatch.setattr(workers, "importlib", SimpleNamespace(import_module=CALLS.append))
+    monkeypatch.setattr(run, "sys", SimpleNamespace(modules={"mine": None} if loaded else {}))
+    monkeypatch.setattr(run, "importlib", SimpleNamespace(import_module=CALLS.append))
     CALLS.clear()
     process = worker_context().Process(args=(Data(),))
     set_spawning_popen(object())

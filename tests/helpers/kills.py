@@ -301,7 +301,7 @@ def training(kind, folder, work, log, at=None, error=None, states=None):
     """Train, or go on with the training in ``work``; a function of
     :class:`helpers.processes.Forks`."""
     run = KINDS[kind](kind, Path(folder))
-    hypvision.engine.run._draw_results = lambda runner: None  # of a second each
+    hypvision.engine.run.draw_results = lambda runner: None  # of a second each
     mmengine.runner.runner.collect_env = dict
     with Calls(work, log, at, error, states):
         try:

@@ -23,9 +23,9 @@ from hypvision.engine.run import test as measure
 from hypvision.engine.run import train
 from hypvision.inference import Boxes, Classes, Labels, Segments
 from hypvision.inference.predictors import Predictor
+from hypvision.inference.results import Writer
 from hypvision.inference.running import results
 from hypvision.inference.sources import find_sources, in_advance
-from hypvision.inference.writers import Writer
 from hypvision.io.errors import HypvisionError
 
 DETECTOR = "faster-rcnn_tf_efficientnet_lite0.emoji"
@@ -320,7 +320,7 @@ def test_a_panoptic_map_counts_its_segments():
 def test_open_vocabulary_models_look_for_other_words(tmp_path, scenes, name, kind):
     from mmengine.registry import MODELS, DefaultScope
 
-    from hypvision.engine.extensions import import_extensions
+    from hypvision.engine.config import import_extensions
 
     path = ROOT / f"tests/helpers/shapes/configs/{name}.py"
     config = load_config(path)

@@ -15,8 +15,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 
 import hypvision.openmmlab  # noqa: F401 - mmcv's operations, before the heads ask for them
-from hypvision.engine.config import load_config, prepare
-from hypvision.engine.extensions import import_extensions
+from hypvision.engine.config import import_extensions, load_config, prepare
 from hypvision.engine.predicting import untrained_model
 from hypvision.io.errors import HypvisionError
 

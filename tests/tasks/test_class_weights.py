@@ -13,10 +13,10 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from hypvision.clip.prompting.hosts import HostOutput
 from hypvision.data.samplers import BalancedSampler
+from hypvision.engine.hooks.classes import ClassWeights, ClassWeightsHook
 from hypvision.engine.run import train
 from hypvision.io.errors import HypvisionError
 from hypvision.tasks import ImageClassifier
-from hypvision.tasks.class_weights import ClassWeights, ClassWeightsHook
 from hypvision.tasks.few_shot_recipes import few_shot_config
 
 VIT = dict(model_name="test_vit", num_classes=3, img_size=32)

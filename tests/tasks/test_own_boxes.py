@@ -12,7 +12,7 @@ from mmdet.registry import DATASETS
 from mmengine.registry import DefaultScope
 
 from hypvision.cli import main
-from hypvision.engine.extensions import import_extensions
+from hypvision.engine.config import import_extensions
 from hypvision.io.errors import HypvisionError
 from hypvision.tasks.own_folder import Choices, config_of, described
 

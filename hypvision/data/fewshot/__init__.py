@@ -7,8 +7,7 @@ Learning" (CVPR 2022).
 
 from hypvision.data.fewshot.dataset import FewShotDataset
 from hypvision.data.fewshot.layouts import LAYOUTS, Layout, load_split
-from hypvision.data.fewshot.shots import draw_shots, take_subset
-from hypvision.data.fewshot.splits import Item, Split
+from hypvision.data.fewshot.splits import Item, Split, draw_shots, take_subset
 
 __all__ = [
     "LAYOUTS",

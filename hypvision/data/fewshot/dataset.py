@@ -17,7 +17,6 @@ from torchvision.transforms import InterpolationMode
 
 from hypvision.data.fewshot.layouts import LAYOUTS, layout_of, load_split
 from hypvision.data.fewshot.pickles import read_pickled_shots
-from hypvision.data.fewshot.shots import draw_shots, take_subset
 from hypvision.data.fewshot.splits import (
     PARTS,
     Item,
@@ -26,6 +25,8 @@ from hypvision.data.fewshot.splits import (
     check_split,
     class_folders,
     class_names,
+    draw_shots,
+    take_subset,
 )
 from hypvision.data.preprocessing import Preprocessing, default_preprocessing
 from hypvision.data.usage import Usage

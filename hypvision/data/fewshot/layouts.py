@@ -34,8 +34,8 @@ from hypvision.data.fewshot.splits import (
     read_split,
     write_split,
 )
-from hypvision.data.folders import class_names as folder_names_in
 from hypvision.data.usage import Usage
+from hypvision.data.usage import class_names as folder_names_in
 from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, require
 from hypvision.io.files import read_lines

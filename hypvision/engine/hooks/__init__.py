@@ -1,29 +1,31 @@
 """Hooks for unattended trainings: hooks that make them repeatable
-(:mod:`~hypvision.engine.hooks.repeat`), hooks that stop them (:mod:`~hypvision.engine.hooks.stop`),
-and hooks that check the classes of the data (:mod:`~hypvision.engine.hooks.classes`).
+(:mod:`~hypvision.engine.hooks.repeat`), hooks that stop them or warn
+(:mod:`~hypvision.engine.hooks.stop`, :mod:`~hypvision.engine.hooks.early`), hooks that check the
+classes of the data or weigh them (:mod:`~hypvision.engine.hooks.classes`), and hooks that write
+into the log (:mod:`~hypvision.engine.hooks.logs`).
 
 The hooks in :data:`hypvision.engine.extensions.RUN_HOOKS` are added to every run.
 """
 
 from hypvision.engine.hooks.classes import (
     CheckClassesHook,
+    ClassWeights,
     DatasetHook,
     class_heads,
     classes_in,
     has_fixed_classes,
 )
+from hypvision.engine.hooks.early import EarlyStoppingHook
 from hypvision.engine.hooks.language import LanguageHook, take_templates
+from hypvision.engine.hooks.logs import CoreTimeHook, CurvatureHook
 from hypvision.engine.hooks.repeat import (
     CheckpointHook,
-    CoreTimeHook,
-    CurvatureHook,
     last_checkpoint,
     network_of,
     seed_everything,
 )
 from hypvision.engine.hooks.stop import (
     CanLearnHook,
-    EarlyStoppingHook,
     InterruptHook,
     TrainingInterrupted,
     UnusedParametersHook,
@@ -33,6 +35,7 @@ __all__ = [
     "CanLearnHook",
     "CheckClassesHook",
     "CheckpointHook",
+    "ClassWeights",
     "CoreTimeHook",
     "CurvatureHook",
     "DatasetHook",

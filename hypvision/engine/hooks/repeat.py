@@ -1,20 +1,21 @@
 """Hooks that make a resumed training repeat the uninterrupted one: seeds, checkpoints, validations,
-averages and counters."""
+averages and accumulated gradients."""
 
 from __future__ import annotations
 
 import os
 import random
 import signal
-import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 from mmengine.dist import (
-    all_reduce,
     broadcast_object_list,
+    gather_object,
     get_rank,
     get_world_size,
     is_main_process,
@@ -23,8 +24,11 @@ from mmengine.hooks import CheckpointHook as _CheckpointHook
 from mmengine.hooks import EMAHook as _EMAHook
 from mmengine.hooks import Hook
 from mmengine.logging import MMLogger
+from mmengine.optim import OptimWrapperDict
 from mmengine.registry import FUNCTIONS, HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from hypvision.engine.checkpoint import (
     find_resume_checkpoint,
@@ -32,7 +36,7 @@ from hypvision.engine.checkpoint import (
     point_to,
     resume_problem,
 )
-from hypvision.geometry import CurvatureParameter
+from hypvision.engine.sharded import cut, whole_tensor
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import write_text
 from hypvision.io.types import Plain, StrPath
@@ -103,28 +107,6 @@ class RepeatableSeedHook(Hook):
             seed_everything(runner.seed, get_rank(), runner.iter)
 
 
-@HOOKS.register_module()
-class ReduceLossHook(Hook):
-    """Average the logged losses over the processes; mmengine logs those of the first process.
-
-    This takes one all-reduce of a small vector in each iteration, after backward. The hook runs
-    before hooks that log or check losses.
-    """
-
-    priority = "HIGHEST"
-
-    def after_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
-    ) -> None:
-        if get_world_size() == 1 or not outputs:
-            return
-        names = [name for name in sorted(outputs) if isinstance(outputs[name], torch.Tensor)]
-        values = torch.stack([outputs[name].detach().float().mean() for name in names])
-        all_reduce(values, op="mean")
-        for name, value in zip(names, values):
-            outputs[name] = value
-
-
 def last_good(runner: Runner) -> str:
     try:
         checkpoint = find_resume_checkpoint(runner.work_dir)
@@ -164,8 +146,9 @@ class CheckpointHook(_CheckpointHook):
     """
 
     outdated: list[str]  # names of files that the next checkpoint replaces
-    best_ckpt_path: str | None
-    best_ckpt_path_dict: dict[str, str | None]
+    # mmengine sets one of the two, by the number of metrics in save_best.
+    best_ckpt_path: str | None = None
+    best_ckpt_path_dict: Mapping[str, str | None] = MappingProxyType({})
 
     @property
     def file_backend(self) -> Any:
@@ -178,12 +161,10 @@ class CheckpointHook(_CheckpointHook):
     def before_train(self, runner: Runner) -> None:
         self.outdated = list(runner.message_hub.get_info("outdated_ckpts", []))
         super().before_train(runner)
-        if self.save_best and len(self.key_indicators) == 1:
-            self.best_ckpt_path = self._here(self.best_ckpt_path)
-        elif self.save_best:
-            self.best_ckpt_path_dict = {
-                key: self._here(path) for key, path in self.best_ckpt_path_dict.items()
-            }
+        self.best_ckpt_path = self._here(self.best_ckpt_path)
+        self.best_ckpt_path_dict = {
+            key: self._here(path) for key, path in self.best_ckpt_path_dict.items()
+        }
         own = Path(runner._load_from or "").absolute().parent == Path(self.out_dir).absolute()
         if runner._resume and own:
             self.last_ckpt = str(runner._load_from)
@@ -242,10 +223,7 @@ class CheckpointHook(_CheckpointHook):
         self._delete_outdated(runner)
 
     def _delete_outdated(self, runner: Runner) -> None:
-        best = [
-            getattr(self, "best_ckpt_path", None),
-            *getattr(self, "best_ckpt_path_dict", {}).values(),
-        ]
+        best = [self.best_ckpt_path, *self.best_ckpt_path_dict.values()]
         current = {os.path.basename(path) for path in (self.last_ckpt, *best) if path}
         for name in self.outdated if is_main_process() else ():
             path = self.file_backend.join_path(self.out_dir, name)
@@ -364,38 +342,114 @@ class EMAHook(_EMAHook):
 
 
 @HOOKS.register_module()
-class CoreTimeHook(Hook):
-    """Count a training's CPU seconds over all restarts, in ``core_seconds`` of the message hub.
+class AccumulationHook(Hook):
+    """Save the sums over ``accumulative_counts`` iterations in checkpoints that fall between them,
+    so that a resumed run repeats the uninterrupted one at any interval.
 
-    The seconds are the user and system time of this process, with validations and without data
-    loader workers.
+    The sums are the gradients and, if the model has a list ``accumulated``, the tensors in it,
+    which the model sums over the iterations of a step and over all processes. A checkpoint stores
+    them under ``"accumulated"``, one dict per process; a run with another number of processes
+    resumes with the mean of the gradients and the sum of the tensors.
     """
 
+    def __init__(self) -> None:
+        self._kept: list[Plain] = []
+
     def before_train(self, runner: Runner) -> None:
-        self._begin = time.process_time() - runner.message_hub.get_info("core_seconds", 0.0)
+        save = runner.save_checkpoint
 
-    def _count(self, runner: Runner, *_: Any, **__: Any) -> None:
-        runner.message_hub.update_info("core_seconds", time.process_time() - self._begin)
+        def save_all(*args: Any, **options: Any) -> None:
+            """Save a checkpoint with the sums of all processes; all processes call this and one
+            writes."""
+            stepped = all(one.should_update() for one in _optims(runner))
+            summed = _summed(network_of(runner)) | dict(counts=_counts(runner))
+            self._kept = [] if stepped else gather_object(summed) or []
+            save(*args, **options)
 
-    # These methods run before a checkpoint is written, in trainings by epochs and by iterations.
-    after_train_iter = after_train_epoch = after_train = _count
+        runner.save_checkpoint = save_all
 
+    def before_save_checkpoint(self, runner: Runner, checkpoint: Plain) -> None:
+        if self._kept and "optimizer" in checkpoint:
+            checkpoint["accumulated"] = self._kept
 
-@HOOKS.register_module()
-class CurvatureHook(Hook):
-    """Log the learned curvatures ``c`` after every epoch, as ``curvature/NAME``."""
-
-    def after_train_epoch(self, runner: Runner) -> None:
-        model = network_of(runner)
-        curvatures = {
-            name.removesuffix(".log_c"): parameter.detach().exp().item()
-            for name, parameter in model.named_parameters()
-            if isinstance(parameter, CurvatureParameter)
-        }
-        for name, value in curvatures.items():
-            runner.message_hub.update_scalar(f"train/curvature/{name}", value)
-        if curvatures:
-            runner.logger.info(
-                "Curvature c: "
-                + ", ".join(f"{name} {value:.4g}" for name, value in curvatures.items())
+    def after_load_checkpoint(self, runner: Runner, checkpoint: Plain) -> None:
+        kept = checkpoint.get("accumulated")
+        if not kept or not runner._resume:
+            return
+        if kept[0].get("counts", _counts(runner)) != _counts(runner):
+            runner.logger.warning(
+                "The checkpoint lies between two steps with "
+                f"accumulative_counts={kept[0]['counts']}, and the config has {_counts(runner)}: "
+                "the gradients that the checkpoint has accumulated are dropped."
             )
+            return
+        model: Any = network_of(runner)
+        own = kept[get_rank()] if len(kept) == get_world_size() else None
+        _set_gradients(model, kept, own)
+        sums = _sums(kept, own)
+        if sums:
+            device = next(model.parameters()).device
+            model.accumulated = [value.to(device) for value in sums]
+
+
+def _set_gradients(model: nn.Module, kept: list[Plain], own: Plain | None) -> None:
+    """Set the gradient of each parameter to that of this process in the checkpoint; ``own`` None:
+    to the mean over the processes."""
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, DTensor):
+            grad = _gradient(name, kept, None)
+            parameter.grad = None if grad is None else cut(grad, parameter)
+            continue
+        grad = _gradient(name, kept, own)
+        parameter.grad = None if grad is None else grad.to(parameter.device)
+
+
+def _sums(kept: list[Plain], own: Plain | None) -> list[Tensor]:
+    """Return this process's sums in a checkpoint. If the checkpoint has another number of processes
+    (``own`` None), process 0 gets the total and the others get zeros."""
+    if own is not None:
+        return own["sums"]
+    sums = [sum(values) for values in zip(*(one["sums"] for one in kept))]
+    return [torch.zeros_like(value) for value in sums] if get_rank() else sums
+
+
+def _gradient(name: str, kept: list[Plain], own: Plain | None) -> Any:
+    """Return the gradient of the parameter ``name`` in a checkpoint: that of a sharded parameter in
+    full, else that of this process, or the mean over the processes if ``own`` is None; None if the
+    parameter has no gradient."""
+    if name in kept[0]["whole"]:
+        return kept[0]["whole"][name]
+    if own is not None:
+        return own["gradients"].get(name)
+    parts = [one["gradients"][name] for one in kept if name in one["gradients"]]
+    return sum(parts) / len(kept) if parts else None
+
+
+def _optims(runner: Runner) -> list[Any]:
+    wrapper = runner.optim_wrapper
+    return list(wrapper.values()) if isinstance(wrapper, OptimWrapperDict) else [wrapper]
+
+
+def _counts(runner: Runner) -> list[int]:
+    """Return the number of iterations in a step of each optimiser. mmengine divides gradients by it
+    while it sums them, so sums of another number cannot be continued."""
+    return [one._accumulative_counts for one in _optims(runner)]
+
+
+def _summed(model: nn.Module) -> Plain:
+    """Return the gradients and sums of this process; in process 0 also the full gradients of
+    sharded parameters."""
+    gradients: dict[str, Tensor] = {}
+    whole: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        # All processes must call this function, since it gathers the shards of a gradient.
+        grad = whole_tensor(parameter.grad)
+        if grad is not None and not isinstance(parameter, DTensor):
+            gradients[name] = grad.cpu()
+        elif grad is not None and get_rank() == 0:
+            whole[name] = grad.cpu()
+    return dict(
+        gradients=gradients,
+        whole=whole,
+        sums=[value.cpu() for value in getattr(model, "accumulated", [])],
+    )

@@ -45,8 +45,7 @@ from hypvision.data.annotations import (
     whole_size,
 )
 from hypvision.data.classes import check_classes
-from hypvision.data.folders import Listing
-from hypvision.data.usage import Usage
+from hypvision.data.usage import Listing, Usage
 from hypvision.data.voc_xml import read_xml
 from hypvision.io.errors import HypvisionError, did_you_mean, some
 from hypvision.io.files import inside, many_objects, read_json, read_lines
