@@ -22,7 +22,9 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -148,7 +150,9 @@ def walk_of(words: list[str]) -> Walk:
     until_step = words[0] in ("train", "fewshot")
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         if name in commands.LINES:
-            commands.write_inputs(Path(folder))
+            # in a process of its own: what it imports is no part of the walk
+            with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+                pool.submit(commands.write_inputs, Path(folder)).result()
             commands.tiny(setattr)
             words = next(line for line in commands.lines() if " ".join(line).startswith(name))
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
