@@ -333,10 +333,9 @@ class LinearProbeHook(Hook):
             if last < probe
             else Path(runner.message_hub.get_info("last_ckpt", "the last")).name
         )
-        about = (
-            f"linear probe {probe:.4g}, fine-tuned {best:.4g} after epoch {epoch}, {last:.4g} at "
-            "the end"
-        )
+        about = f"linear probe {probe:.4g}, fine-tuned {last:.4g} at the end"
+        if best > last:
+            about += f" ({best:.4g} after epoch {epoch}, perhaps by chance)"
         say(f"result  {key}: {about}; take {better}")
 
 
