@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from hypvision.engine.extensions import MODEL_HOOKS
 from hypvision.engine.hooks import network_of
+from hypvision.engine.reports import BASELINE
 from hypvision.inference.progress import say
 from hypvision.io.errors import HypvisionError
 
@@ -282,11 +283,13 @@ class LinearProbeHook(Hook):
                 f"probe   {probe.accuracy:.1f} % of the held-out images right by logistic "
                 f"regression on the features (decay {probe.decay:g}, {seconds:.0f} s)"
             )
-        runner.message_hub.update_info("probe_accuracy", probe.accuracy)
         if runner.val_loop is not None:
             self._measuring = True
             runner.val_loop.run()
             self._measuring = False
+            runner.message_hub.update_info(
+                BASELINE, dict(self._of_probe or {}, name="linear probe")
+            )
         self._fitted = True
         about = dict(epoch=0, iter=0)
         runner.save_checkpoint(
