@@ -147,7 +147,9 @@ def test_a_training_begins_with_the_probe(tmp_path, capsys, average):
         )
         == 0
     )
-    assert "probe  " not in capsys.readouterr().err
+    again = capsys.readouterr().err
+    assert "probe  " not in again
+    assert "linear probe 100, fine-tuned 100 at the end; take epoch_3.pth" in again
 
 
 def test_the_probe_alone(tmp_path, capsys):
