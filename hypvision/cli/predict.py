@@ -115,7 +115,7 @@ def _predict(args: Namespace, files: list[str], called: dict[Path, str]) -> None
     from hypvision.inference.knowledge import doubts, warnings_of
     from hypvision.inference.predictors import load_predictor
     from hypvision.inference.progress import progress
-    from hypvision.inference.results import Boxes, Classes, PlacedClasses
+    from hypvision.inference.results import Boxes, Classes
     from hypvision.inference.running import results
     from hypvision.inference.sources import check_every, find_sources
     from hypvision.inference.writers import Writer
@@ -165,14 +165,22 @@ def _predict(args: Namespace, files: list[str], called: dict[Path, str]) -> None
         sentences.insert(0, f"--max-boxes has no effect: {model} gives no boxes.")
     for sentence in sentences:
         print(f"warning: {sentence}", file=sys.stderr)
-    if kinds & {Classes, PlacedClasses} and known.familiar is None and args.clip is None:
+    if args.clip is None and known.familiar is None:
+        _note_no_limit(model, kinds)
+    _say_written(list(writer.written), args.out)
+    require_all(failed, count)
+
+
+def _note_no_limit(model: str, kinds: set[type]) -> None:
+    """Say that a classifier cannot tell pictures that are unlike its training's."""
+    from hypvision.inference.results import Classes, PlacedClasses
+
+    if kinds & {Classes, PlacedClasses}:
         print(
             f"note: '{model}' has no limit for familiar pictures, so it names a class for every "
             "picture, also for one unlike its training's, without a warning.",
             file=sys.stderr,
         )
-    _say_written(list(writer.written), args.out)
-    require_all(failed, count)
 
 
 _TOLD = 10  # images whose classes are printed; those of all are in the files

@@ -435,6 +435,13 @@ def _fresh_schedules(runner: Any) -> list[tuple[Plain, list[float]]]:
     ]
 
 
+def _begin_again(scheduler: Any, state: Plain, values: list[float]) -> None:
+    """Give a schedule its first state, and the parameter groups their first values."""
+    scheduler.load_state_dict(state)
+    for group, value in zip(scheduler.optimizer.param_groups, values):
+        group[scheduler.param_name] = value
+
+
 def _follow_schedules(runner: Any, fresh: list[tuple[Plain, list[float]]]) -> None:
     """Move the schedules of the config from their beginning to the position of the resumed
     training: to its epochs, whose number of iterations may be another one now."""
@@ -444,9 +451,7 @@ def _follow_schedules(runner: Any, fresh: list[tuple[Plain, list[float]]]) -> No
     steps = epochs * length if epochs else loop._iter
     schedulers = _schedulers(runner)
     for scheduler, (state, values) in zip(schedulers, fresh):
-        scheduler.load_state_dict(state)
-        for group, value in zip(scheduler.optimizer.param_groups, values):
-            group[scheduler.param_name] = value
+        _begin_again(scheduler, state, values)
     with warnings.catch_warnings():
         # mmengine warns of schedules that step before the optimiser
         warnings.simplefilter("ignore")
