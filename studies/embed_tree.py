@@ -209,8 +209,14 @@ def table(results: dict[str, tuple[float, list[Run]]]) -> str:
     return "\n".join(lines)
 
 
+# The root is black; each branch below it has a colour.
+_COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
+
+
 def draw(results: dict[str, tuple[float, list[Run]]], parents: Sequence[int], path: Path) -> None:
-    """An image of the first run of every method: edges as geodesics, nodes coloured by their depth.
+    """An image of the first run of the first method in the flat plane, and of the first in the
+    hyperbolic one, whose others look alike: edges as geodesics, in a colour for each branch below
+    the root.
 
     Raises:
         HypvisionError: matplotlib is not installed, or the place is not writable.
@@ -220,23 +226,25 @@ def draw(results: dict[str, tuple[float, list[Run]]], parents: Sequence[int], pa
     child = np.arange(1, len(parents))
     parent = np.asarray(parents[1:])
     depth = [0]
+    branch = [0]
     for node in parents[1:]:
         depth.append(depth[node] + 1)
+        branch.append(branch[node] if node else max(branch) + 1)
     depth = np.asarray(depth)
-    columns = min(2, len(results))  # more beside each other cannot be read on a page
-    rows = -(-len(results) // columns)
-    figure = figures.Figure(figsize=(4.6 * columns, 4.9 * rows), layout="constrained")
-    places = figure.subplots(rows, columns, squeeze=False).flat
-    for axes in places[len(results) :]:
-        axes.axis("off")
-    for axes, (name, (_, runs)) in zip(places, results.items()):
+    colours = np.array([_COLOURS[number % len(_COLOURS)] for number in branch])
+    flat = [name for name in results if isinstance(METHODS[name].manifold, Euclidean)]
+    curved = [name for name in results if name not in flat]
+    shown = flat[:1] + curved[:1]
+    figure = figures.Figure(figsize=(4.6 * len(shown), 4.9), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(shown), squeeze=False).flat, shown):
         method = METHODS[name]
-        best = runs[0]
-        dots = {"c": depth, "cmap": "viridis_r", "s": 16 - 2 * depth, "zorder": 2}
+        best = results[name][1][0]
+        dots = {"c": colours, "s": 22 - 3 * depth, "zorder": 2}
+        edges = {"colors": colours[child], "linewidths": 0.5}
         if isinstance(method.manifold, Euclidean):
             xy = best.points.numpy()
             lines = np.stack([xy[parent], xy[child]], 1)
-            axes.add_collection(collections.LineCollection(lines, colors="0.6", linewidths=0.6))
+            axes.add_collection(collections.LineCollection(lines, **edges))
             axes.scatter(*xy.T, linewidths=0, **dots)
             axes.set_aspect("equal")
             axes.axis("off")
@@ -246,12 +254,9 @@ def draw(results: dict[str, tuple[float, list[Run]]], parents: Sequence[int], pa
                 points = method.manifold.projx(points)
             xy = to_disk(points, method.manifold, centre=points[0], scale=1.0)
             disk = PoincareDisk(axes, grid=())
-            disk.geodesics(xy[parent], xy[child], colors="0.6", linewidths=0.6)
+            disk.geodesics(xy[parent], xy[child], **edges)
             disk.points(xy, **dots)
-        axes.set_title(
-            f"{method.label}\nMAP {best.precision:.3f}, distortion {best.distortion:.3f}",
-            fontsize=10,
-        )
+        axes.set_title(method.label, fontsize=10)
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=110)
         # 64 colours are enough for dots and lines, and less than a third of the bytes

@@ -31,6 +31,7 @@ from PIL import Image
 from hypvision.data.image_folder import build_transform
 from hypvision.engine import run as engine
 from hypvision.engine.config import load_config
+from hypvision.engine.reports import BASELINE
 from hypvision.io.errors import HypvisionError, guard
 from hypvision.io.files import read_json, write_json
 from hypvision.io.images import open_image
@@ -245,7 +246,7 @@ def run(data: Data, shots: str, seed: int, changes: dict[str, Any], out: Path) -
                 torch.load(path, map_location="cpu", weights_only=False)["state_dict"]
             )
             row[name] = runner.test()["top1"]
-    row["probe_validation"] = runner.message_hub.get_info("probe_accuracy", None)
+    row["probe_validation"] = runner.message_hub.get_info(BASELINE, {}).get("top1")
     return {
         key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()
     }

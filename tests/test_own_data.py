@@ -163,7 +163,7 @@ def test_few_photos(tmp_path):
     assert loaded.param_scheduler[-1].end == loaded.train_cfg.max_epochs
     assert runner.model.backbone.conv_stem.weight.requires_grad is False
     assert (tmp_path / "work/probe.pth").is_file()
-    assert runner.message_hub.get_info("probe_accuracy") > 25
+    assert runner.message_hub.get_info("baseline")["top1"] > 25
     assert runner.message_hub.get_scalar("val/top1").current() >= 0
 
 

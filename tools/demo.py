@@ -36,6 +36,7 @@ import hypvision
 from hypvision.checkpoints.read import read_file
 from hypvision.clip.segmentation.segment import load_segmenter, segment
 from hypvision.data.emoji_export import export_emoji
+from hypvision.engine.reports import BASELINE
 from hypvision.inference import Boxes, Classes, Labels
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import write_text
@@ -535,7 +536,7 @@ def probed() -> float | None:
     path = ROOT / "photos/last.pth"
     checkpoint = read_file(path) if path.is_file() else {}
     hub = checkpoint.get("message_hub") or {}
-    accuracy: float | None = hub.get("runtime_info", {}).get("probe_accuracy")
+    accuracy: float | None = hub.get("runtime_info", {}).get(BASELINE, {}).get("top1")
     return accuracy
 
 

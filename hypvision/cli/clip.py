@@ -29,16 +29,21 @@ if TYPE_CHECKING:
     from hypvision.data.chains import Chain
     from hypvision.data.zero_shot import Benchmark
 
-# Copied from hypvision.data.zero_shot.PUBLISHED, because importing it imports PyTorch.
+# Copied from hypvision.data.zero_shot.PUBLISHED and hypvision.data.classes.CLASS_LISTS, because
+# importing them imports PyTorch.
 SUITES = ("hycoclip", "uncha", "phyclip", "open_clip")
+CLASS_LISTS = (
+    "coco171", "ade150", "ade847", "pc59", "pc459", "voc20", "voc20b", "coco48", "coco17", "coco65",
+    "coco116", "coco133",
+)  # fmt: skip
 
 
 def add_clip_segment_arguments(parser: Parser) -> None:
     add_sources_arguments(parser, "IMAGE")
     parser.add(
         "--classes LIST",
-        'class names "cat, dog, grass", a .txt or .json file of them, or the name of a list '
-        "(default: the words recorded with the weights)",
+        'class names "cat, dog, grass", a .txt or .json file of them, or the name of a list: '
+        f"{', '.join(CLASS_LISTS)}, imagenet (default: the words recorded with the weights)",
     )
     parser.add("--weights FILE", "checkpoint of a segmenter; without it a CLIP segments zero-shot")
     parser.add("--config FILE", "the config that the weights were trained with")

@@ -164,8 +164,21 @@ def _predict(args: Namespace, files: list[str], called: dict[Path, str]) -> None
         sentences.insert(0, f"--max-boxes has no effect: {model} gives no boxes.")
     for sentence in sentences:
         print(f"warning: {sentence}", file=sys.stderr)
+    _note_no_limit(model, [args.clip, known.familiar], kinds)
     _say_written(list(writer.written), args.out)
     require_all(failed, count)
+
+
+def _note_no_limit(model: str, limits: list[Any], kinds: set[type]) -> None:
+    """Say that a classifier without a limit cannot tell pictures that are unlike its training's."""
+    from hypvision.inference.results import Classes, PlacedClasses
+
+    if kinds & {Classes, PlacedClasses} and not any(limits):
+        print(
+            f"note: '{model}' has no limit for familiar pictures, so it names a class for every "
+            "picture, also for one unlike its training's, without a warning.",
+            file=sys.stderr,
+        )
 
 
 _TOLD = 10  # images whose classes are printed; those of all are in the files

@@ -176,10 +176,9 @@ def _separator(texts: Sequence[str], notes: list[str]) -> str:
 
 
 def _check_spaces(texts: Sequence[str], notes: list[str]) -> None:
-    words = Counter(word for text in set(texts) for word in set(text.split()))
     spaced = [text for text in texts if " " in text]
     ensure(
-        all(words[word] > 1 for text in spaced for word in text.split()),
+        _repeated(texts),
         f"The column of labels has '{spaced[0]:.60}', which may be one name or several. Set "
         "separator=' ' in the data set if spaces separate names, or separator=';' if they do not.",
     )
@@ -349,14 +348,35 @@ def read_labels_of(
 def _refuse_several(texts: Iterable[str], name: str, path: StrPath) -> None:
     """Raise an error for a label that may be several: a Python list, or, in a column that is called
     ``labels`` or ``tags``, a text with a separator of names."""
-    signs = ";|, " if name.lower() in ("labels", "tags") else ""
-    several = {text for text in texts if text.startswith("[") or any(map(text.count, signs))}
+    plural = name.lower() in ("labels", "tags")
+    found = sorted(set(texts))
+    signs = ";|," if plural else ""
+    several = [text for text in found if text.startswith("[") or any(map(text.count, signs))]
+    if plural and not several and _perhaps_by_spaces(found):
+        several = [text for text in found if " " in text]
     ensure(
         not several,
-        f"The table '{path}' has the {name} {some(sorted(several), 1)}, which may be several. For "
-        "several labels per image train a config with MultiLabelDataset (own_multi_label.py); for "
-        "one, write a plain name and call the column 'label'.",
+        f"The table '{path}' has the {name} {some(several, 1)}, which may be several. If it is the "
+        "name of one class, call the column 'label', where a cell is one name. For several labels "
+        "per image, with ';' between them, train a config with MultiLabelDataset "
+        "(own_multi_label.py).",
     )
+
+
+def _perhaps_by_spaces(texts: Iterable[str]) -> bool:
+    """Return whether spaces may separate names in these cells: every word of those with spaces is
+    in another cell, too, or one of the words is a cell of its own."""
+    cells = {text for text in texts if " " in text}
+    words = {word for cell in cells for word in cell.split()}
+    return bool(cells) and (_repeated(texts) or not words.isdisjoint(texts))
+
+
+def _repeated(texts: Iterable[str]) -> bool:
+    """Return whether every word of the cells that have spaces is in at least two different
+    cells."""
+    cells = [text.split() for text in set(texts)]
+    count = Counter(word for cell in cells for word in set(cell))
+    return all(count[word] > 1 for cell in cells if len(cell) > 1 for word in cell)
 
 
 def is_marked(cells: Cells, names: Sequence[str]) -> bool:

@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache, wraps
@@ -298,12 +299,14 @@ def _single_states(optimizer: Any) -> Iterator[Plain]:
 @contextmanager
 def readable_resume(runner: Any) -> Iterator[None]:
     """Context in which a Runner resumes with readable errors: for damaged content, for optimiser
-    states of wrong shapes, and for settings of the config that differ from the checkpoint's."""
+    states of wrong shapes, and for settings of the config that differ from the checkpoint's. If
+    only the lengths of the schedule differ, the training goes on with the rates of the config."""
     resume = runner.load_or_resume
 
     def checked() -> None:
         path = runner._load_from
         wanted = _settings(runner)
+        fresh = _fresh_schedules(runner)
         try:
             resume()
         except (HypvisionError, OSError, KeyboardInterrupt):
@@ -314,7 +317,14 @@ def readable_resume(runner: Any) -> Iterator[None]:
         wrong = _wrong_shape(runner)
         if wrong:
             raise not_resumed(path, wrong)
-        _refuse_changes(wanted, _settings(runner), path)
+        changes = _changes(wanted, _settings(runner))
+        if changes:
+            _refuse_settings(changes, path)
+            _follow_schedules(runner, fresh)
+            runner.logger.warning(
+                f"'{path}' comes from a training of another length ({_listed(changes)}): from here "
+                "on the rates are those that the config has at this point."
+            )
         loop = runner.train_loop
         # The data may have grown since, so the iterations that are left follow from the present
         # length of an epoch.
@@ -350,13 +360,16 @@ def _wrong_shape(runner: Any) -> str:
     return ""
 
 
+def _schedulers(runner: Any) -> list[Any]:
+    found = runner.param_schedulers or []
+    return list(itertools.chain(*(found.values() if isinstance(found, dict) else [found])))
+
+
 def _settings(runner: Any) -> Plain:
     """Return the settings of optimisers and schedules that a checkpoint would replace, by name:
     those of each parameter group that no schedule changes, and those of each schedule without its
     position."""
-    found = runner.param_schedulers or []
-    parts = found.values() if isinstance(found, dict) else [found]
-    schedulers = list(itertools.chain(*parts))
+    schedulers = _schedulers(runner)
     moved = {scheduler.param_name for scheduler in schedulers}
     settings: Plain = {}
     for optimizer in _optimizers(runner):
@@ -382,20 +395,68 @@ _POSITION = {
 }  # fmt: skip
 
 
-def _refuse_changes(wanted: Plain, found: Plain, path: Any) -> None:
-    """Raise an error if settings of the config (``wanted``) differ from those of the checkpoint
-    (``found``)."""
-    changes = [
-        f"{key} was {value}, is {wanted.get(key)}"
+# The settings of schedulers that follow from the length of a training or of its epochs.
+_LENGTHS = ("begin", "end", "T_max", "total_iters", "milestones", "step_size")
+
+
+def _changes(wanted: Plain, found: Plain) -> dict[str, str]:
+    """Return, by name, a text on each setting of the checkpoint (``found``) that differs from that
+    of the config (``wanted``)."""
+    return {
+        key: f"{key} was {value}, is {wanted.get(key)}"
         for key, value in sorted(found.items())
         if value != wanted.get(key)
-    ]
-    if changes:
+    }
+
+
+def _listed(changes: Mapping[str, str]) -> str:
+    return "; ".join(list(changes.values())[:3])
+
+
+def _refuse_settings(changes: Mapping[str, str], path: Any) -> None:
+    """Raise an error if a changed setting is not a length of the schedule."""
+    others = {key: text for key, text in changes.items() if key.partition(" ")[0] not in _LENGTHS}
+    if others:
         raise HypvisionError(
             f"'{path}' comes from a training with another optimizer or schedule "
-            f"({'; '.join(changes[:3])}): resume with its settings, or start a new training from "
-            f"its weights: --cfg-options load_from={path}."
+            f"({_listed(others)}): resume with its settings, or start a new training from its "
+            f"weights: --cfg-options load_from={path}."
         )
+
+
+def _fresh_schedules(runner: Any) -> list[tuple[Plain, list[float]]]:
+    """Return the state of each schedule of the config before the first step, and the value that it
+    has given to each parameter group."""
+    return [
+        (dict(one.state_dict()), [group[one.param_name] for group in one.optimizer.param_groups])
+        for one in _schedulers(runner)
+    ]
+
+
+def _begin_again(scheduler: Any, state: Plain, values: list[float]) -> None:
+    """Give a schedule its first state, and the parameter groups their first values."""
+    scheduler.load_state_dict(state)
+    for group, value in zip(scheduler.optimizer.param_groups, values):
+        group[scheduler.param_name] = value
+
+
+def _follow_schedules(runner: Any, fresh: list[tuple[Plain, list[float]]]) -> None:
+    """Move the schedules of the config from their beginning to the position of the resumed
+    training: to its epochs, whose number of iterations may be another one now."""
+    loop = runner.train_loop
+    epochs = loop._epoch if isinstance(loop, EpochBasedTrainLoop) else 0
+    length = len(runner.train_dataloader) if epochs else 0
+    steps = epochs * length if epochs else loop._iter
+    schedulers = _schedulers(runner)
+    for scheduler, (state, values) in zip(schedulers, fresh):
+        _begin_again(scheduler, state, values)
+    with warnings.catch_warnings():
+        # mmengine warns of schedules that step before the optimiser
+        warnings.simplefilter("ignore")
+        for step in range(1, steps + 1):
+            for scheduler in schedulers:
+                if not scheduler.by_epoch or (length and step % length == 0):
+                    scheduler.step()
 
 
 def not_resumed(path: Any, reason: str) -> HypvisionError:

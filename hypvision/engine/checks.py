@@ -198,17 +198,22 @@ def check_schedule(schedule: tuple[str, int, list[Plain]]) -> None:
         else "has not fallen to its last value by then"
     )
     last = parts[-1]
-    place = f"'end' of the last param_scheduler in the config to {length}"
-    if last.get("T_max"):
-        place += f", and its T_max to {length - last.get('begin', 0)}"
+    begin = last.get("begin", 0)
+    advice = f"Set 'end' of the last param_scheduler in the config to {length}"
+    if begin >= length:
+        advice = (
+            f"The warm-up before it ends at {begin}: give the length by --epochs, which moves both"
+        )
+    elif last.get("T_max"):
+        advice += f", and its T_max to {length - begin}"
         rate = "rises again from there on" if end < min(length, last.get("end", length)) else rate
     _logger.warning(
-        "The schedule ends at %s, the training at %s=%s: the learning rate %s. Set %s.",
+        "The schedule ends at %s, the training at %s=%s: the learning rate %s. %s.",
         end,
         key,
         length,
         rate,
-        place,
+        advice,
     )
 
 

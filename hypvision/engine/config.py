@@ -8,6 +8,7 @@ selects gloo and bfloat16.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
 import os
@@ -253,7 +254,8 @@ def load_config(source: str | Path | Config, options: Plain | None = None) -> Ru
         options: changes, with dotted keys (``"optim_wrapper.optimizer.lr"``). ``"data_root"`` moves
             all data sets and evaluators below the config's ``data_root`` to the new place.
     """
-    config = Run.of(source) if isinstance(source, Config) else _read(source)
+    # Nested settings are changed later, too, so a given config is copied with all of them.
+    config = copy.deepcopy(Run.of(source)) if isinstance(source, Config) else _read(source)
     ensure(
         "model" in config,
         f"The config '{source}' has no 'model': it is a part that other configs name in "

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from mmengine.dist import all_gather_object, is_main_process
 from mmengine.evaluator import BaseMetric
 
-from hypvision.io.errors import HypvisionError, few, require_finite
+from hypvision.io.errors import HypvisionError, require_finite
 from hypvision.io.types import Values
 
 _logger = logging.getLogger(__name__)
@@ -22,12 +22,18 @@ def tell_missing(what: str, metrics: Values, without_truth: Sequence[str] = ()) 
     """Warn of a metric, named by ``what``, with NaN values, or with classes or images without
     ground truth."""
     unknown = [name for name, value in metrics.items() if math.isnan(value)]
-    parts = [f"there is no truth for {few(without_truth, _SHOWN)}"] if without_truth else []
+    parts = [f"there is no truth for {_counted(without_truth)}"] if without_truth else []
     if unknown:
         verb = "is" if len(unknown) == 1 else "are"
-        parts.append(f"{few(unknown, _SHOWN)} cannot be measured and {verb} NaN")
+        parts.append(f"{_counted(unknown)} cannot be measured and {verb} NaN")
     if parts:
         _logger.warning("%s: %s.", what, "; ".join(parts))
+
+
+def _counted(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 class OfClass(NamedTuple):

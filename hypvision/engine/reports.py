@@ -30,6 +30,10 @@ from hypvision.viz.report import Part, write_report
 
 _logger = logging.getLogger(__name__)
 
+BASELINE = "baseline"
+"""The key of a checkpoint's message hub for what a training had to beat: the ``name`` of the
+baseline, and its metrics on the validation data."""
+
 
 class ReportMetric(BaseMetric):
     """Collect predictions for a report. It does not compute metrics, and skips predictions that are
@@ -191,6 +195,12 @@ class ReportHook(Hook):
         self.folder = folder
         self.config = config
         self.weights = weights
+        self.baseline: dict[str, Any] = {}
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        hub = checkpoint.get("message_hub") or {}
+        found = (hub.get("runtime_info") or {}).get(BASELINE)
+        self.baseline = dict(found) if isinstance(found, dict) else {}
 
     def before_test(self, runner: Runner) -> None:
         for metric in runner.test_evaluator.metrics:
@@ -209,6 +219,12 @@ class ReportHook(Hook):
         table = [
             ("metric", "value"),
             *((name, float(value)) for name, value in (metrics or {}).items()),
+        ]
+        of_what = self.baseline.pop("name", "")
+        table += [
+            (f"{name} of the {of_what}, before the training, on its validation data", float(value))
+            for name, value in self.baseline.items()
+            if name in (metrics or {})
         ]
         found = [
             metric.parts

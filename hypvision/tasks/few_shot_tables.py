@@ -316,6 +316,35 @@ def _cell(row: Row, column: str) -> str:
     return f"{row.mean[column]:.2f}{spread}{known}"
 
 
+def compared(rows: Sequence[Row]) -> list[str]:
+    """Return sentences that compare methods with what they must beat, zero-shot recognition and the
+    linear probe: one for each row that is below one of them, or one that says that neither is in
+    the table."""
+    baselines = [row for row in rows if row.method.split()[0] in _BASELINES]
+    if not baselines:
+        return [f"To know what a method gains run --method {' '.join(_BASELINES)}, too."]
+    lower = []
+    for row in rows:
+        for base in baselines if row not in baselines else ():
+            pairs = _pairs(row, base) if row.dataset == base.dataset else []
+            below = [f"{name} {own:.2f} < {other:.2f}" for name, own, other in pairs if own < other]
+            if below:
+                lower.append(f"- {row.method} on {row.dataset}: {', '.join(below)}, {base.method}.")
+    return ["Below a baseline:", *lower] if lower else ["No method is below its baselines."]
+
+
+_BASELINES = ("zeroshot", "linear-probe")
+
+
+def _pairs(row: Row, base: Row) -> list[tuple[str, float, float]]:
+    """Return the columns that a row shares with a baseline, with both values; a zero-shot method
+    has one result for all numbers of shots."""
+    values = dict(base.mean)
+    if base.method.startswith("zeroshot") and all(name.endswith(" shots") for name in values):
+        values = dict.fromkeys(row.mean, next(iter(values.values())))
+    return [(name, own, values[name]) for name, own in row.mean.items() if name in values]
+
+
 def comma_separated(rows: Sequence[Row]) -> str:
     """Return rows as a table in CSV: mean, deviation and published value of each column."""
     columns = _columns(rows)
@@ -376,7 +405,7 @@ def write_tables(folder: str | Path, out: str | Path | None = None) -> str:
     out = Path(out or folder)
     texts = []
     for protocol, rows in tables(read_results(folder)).items():
-        texts.append(markdown(protocol, rows))
+        texts.append("\n".join([markdown(protocol, rows), "", *compared(rows)]))
         write_text(out / f"{protocol}.md", texts[-1] + "\n")
         write_text(out / f"{protocol}.csv", comma_separated(rows))
         if protocol == "shots":

@@ -21,6 +21,7 @@ from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+import hypvision.tasks.frozen_features
 import hypvision.tasks.metric_learning_metrics  # noqa: F401 - registers the metric
 from hypvision.checkpoints.records import Record
 from hypvision.data.image_folder import build_transform
@@ -165,6 +166,12 @@ class MetricLearner(BackboneModel):
             except (ValueError, TypeError) as error:
                 raise HypvisionError(f"model.hier_loss: {error}") from error
         self.train(self.training)
+
+    @property
+    def is_tuned(self) -> bool:
+        """Return whether the backbone begins with trained weights: those of ``checkpoint``, or
+        timm's (which have a head, here left out)."""
+        return self.checkpoint is not None or self.head_is_new
 
     @property
     def space(self) -> str:

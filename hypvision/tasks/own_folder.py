@@ -90,17 +90,20 @@ def config_of_weights(source: str | Path, weights: str | Path) -> str | Path | C
 
 
 def _is_data(source: str | Path) -> bool:
-    """Return whether the source is a folder, or YOLO's ``data.yaml``.
+    """Return whether the source is a folder, or YOLO's ``data.yaml``. A folder ``photos`` is meant
+    before the shipped config ``demo/photos``.
 
     Raises:
-        HypvisionError: the source is an archive, or both a folder and the name of a shipped config.
+        HypvisionError: the source is an archive, or both a folder ``demo/photos`` and the full name
+            of a shipped config.
     """
     path = Path(source).expanduser()
     if path.suffix.lower() in (".zip", ".tar", ".gz", ".tgz", ".rar", ".7z") and path.is_file():
         raise HypvisionError(f"'{source}' is an archive. Unpack it, and give its folder.")
     yaml = path.suffix in (".yaml", ".yml") and path.is_file()
     config = find_config(source)
-    if path.is_dir() and config is not None and not str(source).startswith((".", "/", "~")):
+    full = config is not None and len(Path(source).parts) > 1
+    if path.is_dir() and full and not str(source).startswith((".", "/", "~")):
         raise HypvisionError(
             f"'{source}' is a folder here, and also the name of a shipped config. Write "
             f"'./{source}' for the folder, or '{config}' for the config."

@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from hypvision.engine.extensions import MODEL_HOOKS
 from hypvision.engine.hooks import network_of
+from hypvision.engine.reports import BASELINE
 from hypvision.inference.progress import say
 from hypvision.io.errors import HypvisionError
 
@@ -34,6 +35,7 @@ DECAYS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 
 
 FILE = "probe.pth"  # the checkpoint of the model with the probe as its head
+_NAME = "linear probe"
 
 
 class Probe(NamedTuple):
@@ -255,7 +257,7 @@ class LinearProbeHook(Hook):
     the head, validates it as epoch 0 and saves it as ``probe.pth``. At the end it says which
     checkpoint to take: the last one, or the probe if the probe was better.
 
-    A resumed training continues with its own head.
+    A resumed training continues with its own head, and knows what the probe reached.
     """
 
     # The hook runs after classes have been compared; the first validation is that of the probe.
@@ -269,7 +271,11 @@ class LinearProbeHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         model = network_of(runner)
-        if getattr(model, "head_init", None) != "probe" or runner._resume:
+        if getattr(model, "head_init", None) != "probe":
+            return
+        if runner._resume:
+            known = dict(runner.message_hub.get_info(BASELINE, {}))
+            self._of_probe = known if known.pop("name", "") == _NAME else None
             return
         begin = time.monotonic()
         loader = runner.train_dataloader
@@ -282,11 +288,12 @@ class LinearProbeHook(Hook):
                 f"probe   {probe.accuracy:.1f} % of the held-out images right by logistic "
                 f"regression on the features (decay {probe.decay:g}, {seconds:.0f} s)"
             )
-        runner.message_hub.update_info("probe_accuracy", probe.accuracy)
         if runner.val_loop is not None:
             self._measuring = True
             runner.val_loop.run()
             self._measuring = False
+            found = dict(self._of_probe or {}, name=_NAME)
+            runner.message_hub.update_info(BASELINE, found)
         self._fitted = True
         about = dict(epoch=0, iter=0)
         runner.save_checkpoint(
@@ -333,10 +340,9 @@ class LinearProbeHook(Hook):
             if last < probe
             else Path(runner.message_hub.get_info("last_ckpt", "the last")).name
         )
-        about = (
-            f"linear probe {probe:.4g}, fine-tuned {best:.4g} after epoch {epoch}, {last:.4g} at "
-            "the end"
-        )
+        about = f"{_NAME} {probe:.4g}, fine-tuned {last:.4g} at the end"
+        if best > last:
+            about += f" ({best:.4g} after epoch {epoch}, perhaps by chance)"
         say(f"result  {key}: {about}; take {better}")
 
 

@@ -56,7 +56,7 @@ from hypvision.data.classes import load_classes
 from hypvision.data.image_folder import imagenet_classes
 from hypvision.engine.config import Run, load_config, parse_options
 from hypvision.engine.hooks import take_templates
-from hypvision.io.checks import refuse
+from hypvision.io.checks import ensure, refuse
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_text
 from hypvision.tasks.familiar import familiar_images, has_one_layer
@@ -482,6 +482,12 @@ def add_familiar(
         )
     settings = load_config(record.config, parse_options(list(options)))
     import_extensions(settings)
+    ensure(
+        settings.dataset("train") and settings.dataset("val"),
+        f"The config of '{name}' has no training and validation data, from which the limit is "
+        "measured. Train or probe the model on photos of its classes, hypvision train FOLDER "
+        "--method probe: checkpoints of a training have a limit of their own.",
+    )
     train, held_out = (DATASETS.build(settings.dataset(phase)) for phase in ("train", "val"))
     model: Any = trained_model(settings, f"{folder.resolve().as_uri()}#{name}")
     if not has_one_layer(model.backbone):

@@ -303,7 +303,8 @@ def draw_disk(points: Sequence[Tensor], c: float) -> Image.Image:
     farthest = float(torch.cat(places).norm(dim=1).max())
     zoom = max(1.0, 0.85 / max(farthest, 1e-3))
     reach = (half - MARGIN * scale) * zoom
-    sheet = Image.new("RGB", (side, side), "white")
+    below = 3 * 18  # height of the text below the disk
+    sheet = Image.new("RGB", (side, side + below * scale), "white")
     draw = ImageDraw.Draw(sheet)
     ring = half - MARGIN * scale
     shade = "black" if zoom == 1 else (170, 170, 170)
@@ -320,7 +321,7 @@ def draw_disk(points: Sequence[Tensor], c: float) -> Image.Image:
         f"circle: {place}; curvature -{c:.2f}",
     ]
     for row, text in enumerate(lines):
-        corner = (8 * scale, (size - 18 * (len(lines) - row)) * scale)
+        corner = (8 * scale, (size + 18 * row) * scale)
         draw.text(corner, text, fill="black", font_size=12 * scale)
 
     def pixels(positions: np.ndarray) -> list[tuple[float, float]]:
@@ -338,7 +339,7 @@ def draw_disk(points: Sequence[Tensor], c: float) -> Image.Image:
         towards = 22 * scale / max(math.hypot(half - x, half - y), 1e-6)
         beside = (x + towards * (half - x), y + towards * (half - y))
         draw.text(beside, letter(node), "black", font(18 * scale), "mm")
-    return sheet.resize((size, size), Image.Resampling.LANCZOS)
+    return sheet.resize((size, size + below), Image.Resampling.LANCZOS)
 
 
 def explain_hierarchy(

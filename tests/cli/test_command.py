@@ -137,6 +137,7 @@ def test_the_tables_in_help_are_those_of_the_rooms():
     assert cli.zoo.STORAGES == hypvision.checkpoints.storage.STORAGES
     assert cli.predict.WRITES == hypvision.inference.results.KINDS
     assert tuple(hypvision.data.zero_shot.PUBLISHED) == cli.clip.SUITES
+    assert hypvision.data.classes.CLASS_LISTS == cli.clip.CLASS_LISTS
     assert cli.zoo.TASKS == hypvision.checkpoints.records.TASKS
 
 

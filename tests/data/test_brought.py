@@ -271,7 +271,8 @@ def test_marks_of_several_labels(kind, folder):
         ("id,label\na,cat,9\n", "the number of cells is 3, not 2"),
         ("id,id\na,cat\n", "the column 'id' more than once"),
         ("id,class,xmin,ymin,xmax,ymax\na,cat,1,1,3,3\n", "has boxes"),
-        ("id,labels\na,cat fur\nb,dog\n", "'cat fur', which may be several"),
+        ("id,labels\na,cat fur\nb,cat\n", "'cat fur', which may be several"),
+        ("id,tags\na,cat fur\nb,fur dog\nc,dog cat\n", "'cat fur', ..., which may be several"),
         ("id,label\na,\"['cat', 'fur']\"\nb,dog\n", "'fur'.*, which may be several"),
     ],
 )
@@ -279,6 +280,13 @@ def test_wrong_tables(text, message, folder):
     (folder / "t.csv").write_text(text)
     with pytest.raises(HypvisionError, match=message):
         ImageTableDataset(str(folder), str(folder / "t.csv"), VIEW)
+
+
+@each("head", ["label", "labels", "tags"])
+def test_names_with_spaces(head, folder):
+    (folder / "t.csv").write_text(f"id,{head}\na,red apple\nb,green apple\nc,dog\n")
+    data = ImageTableDataset(str(folder), str(folder / "t.csv"), VIEW)
+    assert data.metainfo["classes"] == ("dog", "green apple", "red apple")
 
 
 def test_a_name_with_a_separator_is_told(folder):

@@ -1,4 +1,5 @@
-"""A resumed training has the rates of its config at each point; another config is refused."""
+"""A resumed training has the rates of its config at each point, also where the config is longer
+now; another optimiser or schedule is refused."""
 
 import shutil
 
@@ -12,11 +13,6 @@ from hypvision.engine.run import train
 from hypvision.io.errors import HypvisionError
 
 CHANGES = {
-    "another batch size": ({"train_dataloader.batch_size": 4}, "end of CosineAnnealingLR"),
-    "a longer schedule": (
-        {"train_cfg.max_epochs": 6, "param_scheduler.1.end": 6},
-        "end of CosineAnnealingLR",
-    ),
     "another rate": ({"optim_wrapper.optimizer.lr": 1e-4}, "base_values of"),
     "another decay": (
         {"optim_wrapper.optimizer.weight_decay": 0.3},
@@ -63,6 +59,28 @@ def test_a_changed_optimizer_or_schedule_is_refused(begun, tmp_path, change):
     shutil.copytree(folder / "run", tmp_path / "run", ignore=shutil.ignore_patterns("2*"))
     with pytest.raises(HypvisionError, match=rf"epoch_2.pth'.*{said}.*load_from="):
         train(config, tmp_path / "run", "auto", cfg_options=options)
+
+
+LENGTHS = {
+    "longer": {"train_cfg.max_epochs": 6, "param_scheduler.1.end": 6},
+    "shorter": {"train_cfg.max_epochs": 3, "param_scheduler.1.end": 3},
+    "a later warm-up": {"param_scheduler.0.end": 3, "param_scheduler.1.begin": 3},
+    "another batch size": {"train_dataloader.batch_size": 4},
+}
+
+
+@pytest.mark.parametrize("change", LENGTHS)
+def test_a_schedule_of_another_length_is_followed(begun, tmp_path, capsys, change):
+    """From the resumed epoch on the rates are those of an uninterrupted training of this config."""
+    folder, config = begun
+    options = LENGTHS[change]
+    shutil.copytree(folder / "run", tmp_path / "run", ignore=shutil.ignore_patterns("2*"))
+    whole = train(config, tmp_path / "whole", cfg_options=options)
+    runner = train(config, tmp_path / "run", "auto", cfg_options=options)
+    left = scalars(tmp_path / "whole", "lr")[2 * whole.max_iters // whole.max_epochs :]
+    assert len(left) == runner.max_iters - 2 * 3
+    assert scalars(tmp_path / "run", "lr") == pytest.approx(left, rel=1e-9)
+    assert "epoch_2.pth' comes from a training of another length" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -118,3 +136,9 @@ def test_a_schedule_of_another_length_is_told(begun, tmp_path, caplog, epochs, t
     )
     assert (wanted in caplog.text) == (told is not None)
     assert ("The schedule ends" in caplog.text) == (told is not None)
+
+
+def test_a_training_shorter_than_its_warm_up_is_told_of_epochs(begun, tmp_path, caplog):
+    folder, config = begun
+    train(config, tmp_path / "run", cfg_options={"train_cfg.max_epochs": 1})
+    assert "The warm-up before it ends at 1: give the length by --epochs" in caplog.text

@@ -239,6 +239,10 @@ def test_what_is_no_address(url, tmp_path):
     ("s3://k:s@b/a?v=1, then", "s3://b/a?v=1, then"),  # a pattern: s3 has no queries
     ("HTTPS://u@h/?q", "HTTPS://h/"),
     ("what? user@host a/b?c", "what? user@host a/b?c"),
+    ('url = "https://me:p\'w@h/a.tar"', 'url = "https://h/a.tar"'),
+    ("see 'https://me:p w@h/a'", "see 'https://h/a'"),
+    ("https://me:p\"w@s@h/a", "https://h/a"),
+    ("('https://h:80', 'a@b')", "('https://h:80', 'a@b')"),
 ])  # fmt: skip
 def test_secrets_of_addresses_are_not_shown(given, shown):
     assert without_secrets(given) == shown

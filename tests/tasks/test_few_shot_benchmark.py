@@ -41,6 +41,7 @@ from hypvision.tasks.few_shot_figures import load_cell_model, places
 from hypvision.tasks.few_shot_recipes import METHODS, check_options
 from hypvision.tasks.few_shot_tables import (
     comma_separated,
+    compared,
     draw_shots,
     harmonic,
     markdown,
@@ -733,6 +734,29 @@ def test_averages_deviate_over_seeds():
     assert found[0].std.keys() == {"1 shots"}  # one seed of the other has no deviation
     assert "51.00 |" in markdown("shots", found) and "± 0.00" not in markdown("shots", found)
     assert comma_separated(found).count("0.0,") == 0
+
+
+def test_methods_are_compared_with_what_they_must_beat():
+    maple = result()
+    assert compared(tables([maple])["base2new"]) == [
+        "To know what a method gains run --method zeroshot linear-probe, too."
+    ]
+    others = [result("zeroshot", base=50.0, new=41.0), result("zeroshot", "eurosat", base=99.0)]
+    assert compared(tables([maple, *others])["base2new"]) == [
+        "Below a baseline:", "- maple on dtd: new 40.00 < 41.00, zeroshot."
+    ]  # fmt: skip
+    below = result("zeroshot", base=50.0, new=40.0)
+    assert compared(tables([maple, below])["base2new"]) == ["No method is below its baselines."]
+    shots = [
+        dict(protocol="shots", method=method, dataset="dtd", shots=k, seed=1, accuracy=dict(all=a))
+        for method, k, a in (("zeroshot", 1, 51.0), ("coop", 1, 50.0), ("coop", 16, 60.0),
+                             ("linear-probe", 16, 61.0))
+    ]  # fmt: skip
+    assert compared(tables(shots)["shots"]) == [
+        "Below a baseline:",
+        "- coop on dtd: 16 shots 60.00 < 61.00, linear-probe.",
+        "- coop on dtd: 1 shots 50.00 < 51.00, zeroshot.",
+    ]
 
 
 def test_published_averages_stand_beside_the_same_data_alone():

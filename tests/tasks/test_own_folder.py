@@ -96,10 +96,14 @@ def test_choices(images):
 def test_a_folder_that_is_called_as_a_config(images, tmp_path, monkeypatch):
     shutil.copytree(images, tmp_path / "photos")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(HypvisionError, match="Write './photos' for the folder"):
-        config_of("photos")
-    assert "class folders" in described(config_of("./photos"))
+    for name in ("photos", "./photos"):
+        assert "class folders" in described(config_of(name))
     assert config_of("demo/photos") == "demo/photos"
+    (tmp_path / "photos").rename(tmp_path / "pictures")
+    assert config_of("photos") == "photos"
+    shutil.copytree(images, tmp_path / "demo" / "photos")
+    with pytest.raises(HypvisionError, match="Write './demo/photos' for the folder"):
+        config_of("demo/photos")
 
 
 def test_the_commands_take_a_table(images, tmp_path, monkeypatch, capsys):

@@ -117,3 +117,16 @@ def test_a_grocery_model_warns_of_a_cat_and_not_of_its_photos():
 
     assert all(warned(cats))
     assert sum(warned(own)) <= 0.2 * len(own)
+
+
+@each("model", [GROCERY, "tf_efficientnet_lite0.imagenet"])
+def test_weights_without_a_limit_say_so(model, tmp_path, capsys):
+    photo = next((DEMO / "photos/test/Lemon").iterdir())
+    assert main(["predict", str(photo), "--model", model, "--out", str(tmp_path / "out")]) == 0
+    said = "has no limit for familiar pictures" in capsys.readouterr().err
+    assert said == (builtin_index().get(model).familiar is None) == (model != GROCERY)
+
+
+def test_a_limit_needs_the_data_of_the_training():
+    with pytest.raises(HypvisionError, match="has no training and validation data"):
+        publishing.add_familiar("tf_efficientnet_lite0.imagenet", DEMO.parents[1] / "model_zoo")

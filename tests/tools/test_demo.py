@@ -70,7 +70,7 @@ def test_the_report_holds_the_table_and_the_pictures(demo, tmp_path):
 def test_the_report_says_what_the_frozen_features_reach(demo):
     assert "Nothing tells" in demo.about_probe()
     (demo.ROOT / "photos").mkdir(parents=True, exist_ok=True)
-    content = dict(message_hub=dict(runtime_info=dict(probe_accuracy=80.625)))
+    content = dict(message_hub=dict(runtime_info=dict(baseline=dict(top1=80.625))))
     torch.save(content, demo.ROOT / "photos/last.pth")
     assert "with which their training begins: 0.806" in demo.about_probe()
     page = demo.write_report([(demo.PARTS[0], 0.75, 0.05, 12.3)], []).read_text()

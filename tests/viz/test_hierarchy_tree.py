@@ -96,7 +96,7 @@ def test_all_views(model):
     assert set(images) == {"tree", "parts", "levels", "disk"}
     with pytest.raises(HypvisionError, match="no clusters: leave out stage"):
         explain(model, scene, size=64, stage=0)
-    assert images["tree"].width > 4 * 96 and images["disk"].size == (640, 640)
+    assert images["tree"].width > 4 * 96 and images["disk"].size == (640, 694)
     flat = timm.create_model("himapper", img_size=64, geometry="euclidean", **SMALL)
     assert set(explain_hierarchy(flat, scene.resize((64, 64)), size=64)) == {
         "tree",

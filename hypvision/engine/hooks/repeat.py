@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from hypvision.engine.checkpoint import (
+    NUMBERED,
     find_resume_checkpoint,
     numbered_checkpoints,
     point_to,
@@ -259,10 +260,10 @@ def _set_aside(runner: Runner, folder: Path) -> None:
     before = [path for path in copies if path.parts[-3] != runner.timestamp]
     if before:
         write_text(place / "config.py", before[-1].read_text())
-    MMLogger.get_current_instance().warning(
-        f"The folder has checkpoints of an earlier training. They are in '{place}' now; to go on "
-        "from them, stop this training and give --resume with a checkpoint of that folder."
-    )
+    told = f"The folder has checkpoints of an earlier training. They are in '{place}' now"
+    if any(NUMBERED.fullmatch(path.name) for path in files):
+        told += "; to go on from them, stop this training and give --resume with one of them"
+    MMLogger.get_current_instance().warning(f"{told}.")
 
 
 def steps_done(runner: Runner) -> int:

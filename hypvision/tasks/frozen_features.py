@@ -1,0 +1,85 @@
+"""Retrieval by the features of a backbone that is not trained, which a metric learner must beat."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from mmengine.dist import is_main_process
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+
+from hypvision.engine.extensions import RUN_HOOKS
+from hypvision.engine.hooks import network_of
+from hypvision.engine.reports import BASELINE
+from hypvision.inference.progress import say
+from hypvision.tasks.classification import per_image
+
+_NAME = "features of the backbone"
+
+
+@torch.no_grad()
+def retrieval_by_features(runner: Runner, model: Any) -> dict[str, float]:
+    """Return the metrics of the validation data for the features that the backbone of a
+    :class:`~hypvision.tasks.metric_learning.MetricLearner` has now, compared by the cosine; without
+    its neck."""
+    evaluator = runner.val_loop.evaluator
+    training = model.training
+    model.eval()
+    for batch in runner.val_dataloader:
+        given = model.data_preprocessor(batch)
+        features = F.normalize(model.features(given["inputs"]).float()).cpu()
+        spaces = ["cosine"] * len(features)
+        samples = per_image(given["label"], given["index"], embedding=features, space=spaces)
+        evaluator.process(data_samples=samples, data_batch=batch)
+    model.train(training)
+    return evaluator.evaluate(len(runner.val_dataloader.dataset))
+
+
+@HOOKS.register_module()
+class FrozenFeaturesHook(Hook):
+    """For a metric learner that begins with trained weights of its backbone: measures retrieval by
+    these features before the first step, and says at the end whether the training was better."""
+
+    priority = "LOWEST"  # the hook runs after classes have been compared
+
+    def before_train(self, runner: Runner) -> None:
+        model = network_of(runner)
+        if runner._resume or runner.val_loop is None or not getattr(model, "is_tuned", False):
+            return
+        metrics = retrieval_by_features(runner, model)
+        runner.message_hub.update_info(BASELINE, dict(metrics, name=_NAME))
+        if is_main_process():
+            key, value = next(iter(metrics.items()))
+            say(f"before  {key} {value:.4g} by the {_NAME}, without a training")
+
+    def after_train(self, runner: Runner) -> None:
+        """Print what the features and the training reached, and which of the two to take."""
+        known = runner.message_hub.get_info(BASELINE, {})
+        if not is_main_process() or known.get("name") != _NAME:
+            return
+        key, before = next(iter(known.items()))
+        logged = runner.message_hub.log_scalars.get(f"val/{key}")
+        if logged is None:
+            return
+        values = logged.data[0].tolist()
+        best = max(values)
+        weights = runner.message_hub.get_info("best_ckpt") or runner.message_hub.get_info(
+            "last_ckpt", "the last"
+        )
+        take = f"take {Path(weights).name}"
+        if best < before:
+            take = (
+                "the features were better: search with the model that the backbone came from, "
+                "hypvision metric search --model NAME"
+            )
+        say(
+            f"result  {key}: {_NAME} {before:.4g}, trained {values[-1]:.4g} at the end, "
+            f"{best:.4g} at best; {take}"
+        )
+
+
+RUN_HOOKS.append("FrozenFeaturesHook")
