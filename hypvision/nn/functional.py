@@ -82,10 +82,12 @@ class _AddScaled(Function):
         ctx.dtype = x.dtype
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         branch, scale = ctx.saved_tensors
         of_branch = grad.to(branch.dtype)
-        of_scale = (of_branch * branch).sum_to_size(scale.shape)
+        of_scale = None
+        if ctx.needs_input_grad[2]:
+            of_scale = (of_branch * branch).sum_to_size(scale.shape)
         return grad.to(ctx.dtype), of_branch * scale, of_scale
 
 

@@ -109,6 +109,7 @@ CASES = {
     rows._InBlocks: lambda: of(
         lorentz.expmap, leaf(1024, 257, size=0.05), leaf(1024, 257, size=0.05), curvature()
     ),
+    numerics._Held: lambda: of(numerics.held, leaf(3, 4), -0.1, 0.4),
     numerics._Convert: lambda: of(lorentz.dist, point(3, 4), point(3, 4), curvature()),
     numerics._ConvertForward: lambda: of(
         numerics._ConvertForward.apply, leaf(3, 4), torch.float64, None, 1e18

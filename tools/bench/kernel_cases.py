@@ -136,7 +136,7 @@ HIMAPPER = {
             lambda name=name: network(f"himapper_{name}", 224),
             lambda name=name: network(name, 224),
             added=True,
-            most=326,
+            most=301,
         )
         for name in BACKBONES
     },
@@ -144,7 +144,7 @@ HIMAPPER = {
         lambda: mapped_with_losses("resnet50"),
         lambda: network("resnet50", 224),
         added=True,
-        most=578,
+        most=543,
     ),
 }
 
