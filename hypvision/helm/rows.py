@@ -124,15 +124,14 @@ def residual_norm(
     u = upcast(u)
     x = x.to(u.dtype)
     if n is None or weight is None:
-        out = moved = x + u
+        out = x + u
     else:
         weight = weight.to(u.dtype)
         y = lift(u, n, fresh=fused)
         square = _sum_square(x, y, weight, n, safe)
         moved = sized(add_scaled(x, y, weight), 1.0, 1e-4, scale, n, square)
-        # The norm reads the space part as it is in ``moved``, so the time is written into a copy.
-        out = lift(moved.clone(), n, fresh=fused)
-    return out, None if gain is None else norm(moved, gain, n, size, eps, fused)
+        out = lift(moved, n, fresh=fused)
+    return out, None if gain is None else norm(out, gain, n, size, eps, fused)
 
 
 @torch.no_grad()

@@ -268,23 +268,23 @@ class _Sized(Function):
         least: float,
     ) -> Tensor:
         norm, factor = _factor(square, c, size, least)
-        out = points * factor
-        ctx.save_for_backward(points, square, norm, factor, out)
+        ctx.save_for_backward(points, square, norm, factor)
         ctx.c = c
         ctx.size = size
         ctx.slot = slot
         ctx.least = least
-        return out
+        return points * factor
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        points, square, norm, factor, out = ctx.saved_tensors
+        points, square, norm, factor = ctx.saved_tensors
         if torch.is_grad_enabled():
             given = [points, ctx.c, ctx.size, square, ctx.slot, ctx.least]
             return tuple(backward_of(_sized, given, ctx.needs_input_grad, grad))
-        along = (grad * out).sum(-1, keepdim=True)
+        by_points = grad * factor
+        along = (by_points * points).sum(-1, keepdim=True)
         pull = torch.ops.aten.threshold_backward(along / square, norm, ctx.least)
-        by_points = (grad * factor).addcmul_(points, pull)
+        by_points.addcmul_(points, pull)
         time = slice(ctx.slot, ctx.slot + 1)
         by_points[..., time].addcmul_(points[..., time], pull, value=-2)
         by_c = (pull * square).sum() / (-2 * ctx.c) if ctx.needs_input_grad[1] else None
