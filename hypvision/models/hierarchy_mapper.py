@@ -572,7 +572,7 @@ class TreeEncoder(nn.Module):
     def _masks(self, x: Tensor) -> Sequence[Sequence[Tensor | None]]:
         """Return for each layer the factors ``(B, T, w)`` of dropout of its three branches, all
         drawn at once; None where nothing is dropped."""
-        drop = self.layers[0].drop
+        drop: Any = self.layers[0].drop
         count = len(self.nodes)
         if not (drop.training and drop.p):
             return [(None, None, None)] * count
