@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ._typing import Curvature
 from .border import positive
+from .numerics import held
 
 
 class CurvatureParameter(nn.Parameter):
@@ -159,9 +160,7 @@ class Manifold(nn.Module):
         gradient."""
         if not self.learnable:
             return self.initial_c
-        low, high = self.log_bounds
-        # The clamp passes the gradient unchanged: a value outside the bounds can be trained back.
-        return torch.exp(self.log_c + (self.log_c.clamp(low, high) - self.log_c).detach())
+        return torch.exp(held(self.log_c, *self.log_bounds))
 
     def _value(self) -> float:
         c = self.c

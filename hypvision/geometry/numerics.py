@@ -230,6 +230,27 @@ def bounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     return _convert(x, dtype, 1e18, None)
 
 
+class _Held(Function):
+    """Compute :func:`held` in one operation."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, low: float, high: float) -> Tensor:
+        return x.clamp(low, high)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return grad, None, None
+
+
+def held(x: Tensor, low: float, high: float) -> Tensor:
+    """Return ``x`` clamped to bounds. The gradient passes unchanged, so that a value outside can be
+    trained back."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return x + (x.clamp(low, high) - x).detach()
+    out: Tensor = _Held.apply(x, low, high) if needs_grad(x) else x.clamp(low, high)
+    return out
+
+
 # --------------------------------------------------------------------------------------------------
 # Sums over the last dimension
 

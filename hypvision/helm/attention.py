@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from hypvision.geometry.numerics import Function, exact, is_autocast
+from hypvision.nn.functional import divided
 
 from . import rows
 from .cache import Cache
@@ -317,7 +318,7 @@ class FullAttention(_Attention):
             q, k, v = (rows.lift(part, n) for part in packed.unbind(2))
             if n is not None:
                 q = torch.cat([q[..., :n], -q[..., n:]], -1)
-        return (q if divisor is None else q / divisor), k, v, scale
+        return (q if divisor is None else divided(q, divisor)), k, v, scale
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Return output rows without time ``(B, L, width)`` for points ``x`` of that shape."""
@@ -478,7 +479,7 @@ class LatentAttention(_Attention):
                 heads = self._absorbed(query, latent, k_pe, cos, sin, scale, divisor, context)
             return self.finish(heads)
         q, k, v = self.expand(query, latent, k_pe, cos, sin)
-        q = q if divisor is None else q / divisor
+        q = q if divisor is None else divided(q, divisor)
         if context.cache is not None:
             rotated = rows.turn(k_pe, cos[:, 0], sin[:, 0])
             times = [k[..., self.nope + self.d], v[..., self.value - 1]] if self.timed else []

@@ -40,15 +40,18 @@ def by_hand(fused: bool, x: Tensor) -> bool:
     return fused and not plain(x)
 
 
-def lift(rows: Tensor, n: int | None, c: float | Tensor = 1.0, fresh: bool = False) -> Tensor:
+def lift(
+    rows: Tensor, n: int | None, c: float | Tensor = 1.0, fresh: bool = False, cut: bool = True
+) -> Tensor:
     """Return points with :math:`<x, x> = -c` for rows with any number in the place of the time. If
-    rows are ``fresh``, which means that nothing else reads them, the points have the same
-    memory."""
+    rows are ``fresh``, which means that nothing else reads them, the points have the same memory.
+    Without ``cut`` the gradient in the place of the time is any number, for rows that are made of
+    zeros there."""
     rows = upcast(rows)
     if n is None:
         return rows
     if by_hand(fresh, rows):
-        return _Lift.apply(rows, n, torch.sqrt(torch.as_tensor(c, dtype=rows.dtype)))
+        return _Lift.apply(rows, n, torch.sqrt(torch.as_tensor(c, dtype=rows.dtype)), cut)
     time = torch.sqrt(rows[..., :n].square().sum(-1, keepdim=True) + c)
     return torch.where(torch.arange(rows.shape[-1], device=rows.device) == n, time, rows)
 
@@ -57,22 +60,25 @@ class _Lift(Function):
     """Compute :func:`lift` in place."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, n: int, radius: Tensor) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, n: int, radius: Tensor, cut: bool) -> Tensor:
         points = rows.detach()
         lift_(points, n, radius)
         ctx.save_for_backward(points, radius)
         ctx.n = n
+        ctx.cut = cut
         return points
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor | None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor | None, None]:
         points, radius = ctx.saved_tensors
         slot = slice(ctx.n, ctx.n + 1)
         ratio = grad[..., slot] / points[..., slot]
         by_rows = torch.addcmul(grad, points, ratio)
-        by_rows[..., slot].zero_()
+        if ctx.cut:
+            by_rows[..., slot].zero_()
         needed = ctx.needs_input_grad[2]
-        return by_rows, None, (ratio * radius).sum_to_size(radius.shape) if needed else None
+        by_radius = (ratio * radius).sum_to_size(radius.shape) if needed else None
+        return by_rows, None, by_radius, None
 
 
 def lift_(rows: Tensor, n: int, radius: Tensor = _ONE) -> None:
@@ -93,7 +99,7 @@ def norm(
     wide as rows."""
     space = upcast(rows)[..., :size]
     out = F.rms_norm(space, (size,), gain[:size].to(space.dtype), eps=eps)
-    return lift(F.pad(out, (0, rows.shape[-1] - size)), n, fresh=fused)
+    return lift(F.pad(out, (0, rows.shape[-1] - size)), n, fresh=fused, cut=False)
 
 
 def residual_norm(
@@ -118,15 +124,14 @@ def residual_norm(
     u = upcast(u)
     x = x.to(u.dtype)
     if n is None or weight is None:
-        out = moved = x + u
+        out = x + u
     else:
         weight = weight.to(u.dtype)
         y = lift(u, n, fresh=fused)
         square = _sum_square(x, y, weight, n, safe)
         moved = sized(add_scaled(x, y, weight), 1.0, 1e-4, scale, n, square)
-        # The norm reads the space part as it is in ``moved``, so the time is written into a copy.
-        out = lift(moved.clone(), n, fresh=fused)
-    return out, None if gain is None else norm(moved, gain, n, size, eps, fused)
+        out = lift(moved, n, fresh=fused)
+    return out, None if gain is None else norm(out, gain, n, size, eps, fused)
 
 
 @torch.no_grad()
@@ -152,7 +157,7 @@ def swiglu(z: Tensor, n: int | None, c: float | Tensor = 1.0, fused: bool = True
     """Return the points ``(..., width)`` with the space part ``silu(gate) * up`` of rows
     ``[gate | up]`` without time, ``(..., 2 width)``."""
     gate, up = upcast(z).chunk(2, -1)
-    return lift(F.silu(gate) * up, n, c, fresh=fused)
+    return lift(F.silu(gate) * up, n, c, fresh=fused, cut=False)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ through the shared layer together. Without noise the samples of a node are equal
 node is enough.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -36,10 +36,10 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.geometry import Euclidean, Lorentz
-from hypvision.geometry.numerics import exact
+from hypvision.geometry.numerics import exact, held
 from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError
-from hypvision.nn.functional import Attached
+from hypvision.nn.functional import Attached, add_scaled
 from hypvision.nn.linear import SharedLinear
 
 # bounds of the log-variances, which mean standard deviations from 1e-3 to 1e3
@@ -82,7 +82,6 @@ class GaussianTree(nn.Module):
     """
 
     average: Tensor
-    gaps: Tensor
     share: Tensor
     places: Tensor
     firsts: Tensor
@@ -116,9 +115,8 @@ class GaussianTree(nn.Module):
         self.nodes = [leaves // 2**level for level in range(levels)]
         self.samples = [2**level for level in range(levels)]
         with torch.device(device) if device is not None else nullcontext():
-            average, gaps, share, places, firsts = _tree_matrices(self.nodes, self.samples)
+            average, share, places, firsts = _tree_matrices(self.nodes, self.samples)
         self.register_buffer("average", average, persistent=False)
-        self.register_buffer("gaps", gaps, persistent=False)
         self.register_buffer("share", share, persistent=False)
         self.register_buffer("places", places, persistent=False)
         self.register_buffer("firsts", firsts, persistent=False)
@@ -157,20 +155,21 @@ class GaussianTree(nn.Module):
         if self.log_variance is None:
             return mean, torch.full_like(mean, low)
         log_variance = self.log_variance.to(compute_dtype)
-        # The clamp passes the gradient unchanged: a value outside the bounds can be trained back.
-        return mean, log_variance + (log_variance.clamp(low, high) - log_variance).detach()
+        return mean, held(log_variance, low, high)
 
     def _of_queries(self) -> tuple[Tensor, Tensor]:
         """Return for each query the mean and the variance ``(L N, C)`` of its node."""
         mean, log_variance = self._leaves()
         with exact(mean.device):
-            apart = (self.gaps.to(mean) @ mean).square()
-            variance = self.share.to(mean) @ torch.cat([log_variance.exp(), apart])
-            return self.average.to(mean) @ mean, variance
+            queries = self.levels * self.leaves
+            found = self.average.to(mean) @ mean
+            means, apart = found.split([queries, len(found) - queries])
+            variance = self.share.to(mean) @ torch.cat([log_variance.exp(), apart.square()])
+            return means, variance
 
     def draw_noise(
         self, generator: torch.Generator | None = None, one_by_one: bool = False
-    ) -> list[Tensor]:
+    ) -> list[Tensor] | Tensor:
         """Return standard normal noise for one forward pass.
 
         Args:
@@ -179,36 +178,35 @@ class GaussianTree(nn.Module):
                 code, which gives the same numbers with the same seed.
 
         Returns:
-            A tensor ``(m_l, n_l, C)`` per level, whose dimensions are draw, node and channel.
+            A tensor ``(L N, C)``, one row for each query; with ``one_by_one`` a tensor
+            ``(m_l, n_l, C)`` per level, whose dimensions are draw, node and channel.
         """
-        mean = self.mean
         dim = self.mean.shape[1]
-        if one_by_one:
-            return [
-                torch.stack([self._randn((n, dim), generator) for _ in range(m)])
-                for n, m in zip(self.nodes, self.samples)
-            ]
-        noise = self._randn((self.levels, mean.shape[0], dim), generator)
+        if not one_by_one:
+            return self._randn((self.levels * self.leaves, dim), generator)
         return [
-            noise[level].view(m, n, dim)
-            for level, (n, m) in enumerate(zip(self.nodes, self.samples))
+            torch.stack([self._randn((n, dim), generator) for _ in range(m)])
+            for n, m in zip(self.nodes, self.samples)
         ]
 
     def _randn(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
         compute_dtype = torch.promote_types(self.mean.dtype, torch.float32)
         return torch.randn(shape, generator=generator, device=self.mean.device, dtype=compute_dtype)
 
-    def sample(self, noise: list[Tensor], generator: torch.Generator | None = None) -> Tensor:
+    def sample(
+        self, noise: list[Tensor] | Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
         """Return queries ``(L N, C)``, level after level: query t of a level is the sample
         ``t mod m_l`` of node ``t // m_l``.
 
         Args:
-            noise: a tensor ``(m_l, n_l, C)`` per level, or one tensor ``(n_l, C)`` per draw, the
-                finest level first (the order of the official code).
+            noise: a tensor ``(L N, C)``, one row for each query; or a tensor ``(m_l, n_l, C)`` per
+                level, or one tensor ``(n_l, C)`` per draw, the finest level first (the order of the
+                official code).
             generator: source of the random choice of leaves if the tree has
                 ``mixture="components"``.
         """
-        drawn = self._joined(noise).index_select(0, self.places)
+        drawn = noise if isinstance(noise, Tensor) else self._joined(noise)
         if self.mixture == "components":
             drawn_leaves = self._drawn_leaves(generator)
             mean, log_variance = (leaves[drawn_leaves] for leaves in self._leaves())
@@ -216,7 +214,7 @@ class GaussianTree(nn.Module):
         else:
             mean, variance = self._of_queries()
             deviation = torch.sqrt(variance)
-        return torch.addcmul(mean, deviation, drawn.to(mean))
+        return add_scaled(mean, deviation, drawn.to(mean))
 
     def _drawn_leaves(self, generator: torch.Generator | None) -> Tensor:
         """Return for each query ``(L N,)`` the number of a leaf below its node, drawn with equal
@@ -229,8 +227,8 @@ class GaussianTree(nn.Module):
         return torch.cat(found)
 
     def _joined(self, noise: list[Tensor]) -> Tensor:
-        """Return the noise, given by level or by draw, as one tensor ``(L N, C)`` of L levels and N
-        leaves: level after level, and in a level draw after draw."""
+        """Return the noise, given by level or by draw, as one tensor ``(L N, C)``, one row for each
+        query."""
         dim = self.mean.shape[1]
         draws = [(n, dim) for n, m in zip(self.nodes, self.samples) for _ in range(m)]
         levels = [(m, n, dim) for n, m in zip(self.nodes, self.samples)]
@@ -240,19 +238,16 @@ class GaussianTree(nn.Module):
                 f"The noise must have the shapes {levels}, or be {sum(self.samples)} tensors (n_l, "
                 f"{dim}), got {shapes}."
             )
-        return torch.cat([eps.reshape(-1, dim) for eps in noise])
+        return torch.cat([eps.reshape(-1, dim) for eps in noise]).index_select(0, self.places)
 
 
-def _tree_matrices(
-    nodes: list[int], samples: list[int]
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _tree_matrices(nodes: list[int], samples: list[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return matrices that compute the moments of all nodes from those of the leaves, and indices
     of queries ``(L N,)``, which are in the order of the levels.
 
     Returns:
-        - the matrix ``(L N, N)`` from the means of the leaves to the mean of each query's node;
-        - the matrix ``(inner nodes, N)`` from the means of the leaves to half of the difference of
-          the two children of each inner node;
+        - the matrix ``(L N + inner nodes, N)`` from the means of the leaves to the mean of each
+          query's node, and then to half of the difference of the two children of each inner node;
         - the matrix from the variances of the leaves and the squares of these halves to the
           variance of each query's node;
         - for each query its index in noise that is ordered draw after draw;
@@ -260,9 +255,7 @@ def _tree_matrices(
     """
     leaves = nodes[0]
     means = [torch.eye(n).repeat_interleave(m, 1) / m for n, m in zip(nodes, samples)]  # (n_l, N)
-    gaps = torch.cat(
-        [(mean[0::2] - mean[1::2]) / 2 for mean in means[:-1]] + [torch.empty(0, leaves)]
-    )
+    gaps = [(mean[0::2] - mean[1::2]) / 2 for mean in means[:-1]]
     shares = []
     for level, (n, m) in enumerate(zip(nodes, samples)):
         # The variance of a node contains that of children below it, weighted by the share of its
@@ -280,7 +273,7 @@ def _tree_matrices(
         torch.cat([part.repeat_interleave(m, 0) for part, m in zip(parts, samples)])
         for parts in (means, shares)
     )
-    return average, gaps, share, torch.cat(places), torch.cat(firsts)
+    return torch.cat([average, *gaps]), share, torch.cat(places), torch.cat(firsts)
 
 
 # Attention layers
@@ -362,9 +355,8 @@ class DecoderLayer(nn.Module):
         self.drop = nn.Dropout(drop)
 
     def mlp(self, x: Tensor) -> Tensor:
-        """Return the MLP branch of ``x`` ``(..., w)``, with its norm, before it is added to
-        ``x``."""
-        out: Tensor = self.drop(self.fc2(self.drop(F.gelu(self.fc1(self.norm3(x))))))
+        """Return the MLP branch of ``x`` ``(..., w)``, with its norm, before its last dropout."""
+        out: Tensor = self.fc2(self.drop(F.gelu(self.fc1(self.norm3(x)))))
         return out
 
 
@@ -446,7 +438,7 @@ class Decomposer(nn.Module):
         seen = F.scaled_dot_product_attention(query, keys, values, scale=CROSS_SCALE)
         x = start + layer.drop(cross.join(seen))
         x = x + layer.drop(self._within_levels(layer.norm2(x)))
-        x = x + layer.mlp(x)
+        x = x + layer.drop(layer.mlp(x))
         attention = None
         if maps:
             weights = torch.softmax(
@@ -460,9 +452,10 @@ class Decomposer(nn.Module):
         attn = self.layer.self_attn
         qkv = F.linear(x, torch.cat([attn.q_proj.weight, attn.k_proj.weight, attn.v_proj.weight]))
         if x.shape[-2] > sum(self.nodes):  # levels of samples count as images
-            q, k, v = attn.split(qkv.view(x.shape[0] * len(self.nodes), -1, qkv.shape[-1])).chunk(
-                3, -3
+            heads = qkv.view(
+                x.shape[0] * len(self.nodes), -1, 3, attn.heads, x.shape[-1] // attn.heads
             )
+            q, k, v = (part.transpose(1, 2) for part in heads.unbind(2))
             return attn.join(F.scaled_dot_product_attention(q, k, v)).view_as(x)
         # Levels of means are computed one at a time, because one masked call for all would compute
         # twice as much.
@@ -504,14 +497,19 @@ class _Joined(NamedTuple):
     alone: tuple[Tensor, Tensor]
     heads: int
 
-    def cross(self, x: Tensor, memory: Tensor) -> Tensor:
-        """Return what queries ``x`` ``(B, T, w)`` read by attention from ``memory`` ``(B, M, w)``,
-        ``(B, T, w)``."""
+    def cross(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Return what queries ``x`` ``(B, T, w)`` read by attention from the memory ``(B, M, w)``,
+        given twice, ``(B, T, w)``."""
         scale = (x.shape[-1] // self.heads) ** -0.5
         # (B, 1, T * heads, w): each query once for each head
         query = F.linear(x, self.to_keys).view(x.shape[0], 1, -1, x.shape[-1])
-        seen = F.scaled_dot_product_attention(query, memory[:, None], memory[:, None], scale=scale)
+        seen = F.scaled_dot_product_attention(query, keys[:, None], values[:, None], scale=scale)
         return F.linear(seen.view(*x.shape[:-1], -1), self.to_out.mT, self.bias)
+
+
+def _added(x: Tensor, branch: Tensor, mask: Tensor | None) -> Tensor:
+    """Return ``x + branch * mask``, or without a mask the sum."""
+    return x + branch if mask is None else add_scaled(x, branch, mask)
 
 
 class TreeEncoder(nn.Module):
@@ -558,36 +556,51 @@ class TreeEncoder(nn.Module):
         x = self.node_proj(x)
         layers: Iterable[Any] = self.layers
         few = self._joined() if x.shape[1] <= FEW else [None] * len(self.nodes)
-        for layer, joined, level in zip(layers, few, memory.split(self.nodes, -2)):
+        # The memory is parted twice, so that its gradients as keys and as values are added at once.
+        keys, values = (memory.split(self.nodes, -2) for _ in range(2))
+        for layer, joined, key, value, masks in zip(layers, few, keys, values, self._masks(x)):
             if joined is None:
-                x = x + layer.drop(layer.cross_attn.cross(layer.norm1(x), level))
-                x = x + layer.drop(layer.self_attn.alone(layer.norm2(x)))
+                x = _added(x, layer.cross_attn.cross(layer.norm1(x), key), masks[0])
+                x = _added(x, layer.self_attn.alone(layer.norm2(x)), masks[1])
             else:
-                x = x + layer.drop(joined.cross(layer.norm1(x), level))
-                x = x + layer.drop(F.linear(layer.norm2(x), *joined.alone))
-            x = x + layer.mlp(x)
+                x = _added(x, joined.cross(layer.norm1(x), key, value), masks[0])
+                x = _added(x, F.linear(layer.norm2(x), *joined.alone), masks[1])
+            x = _added(x, layer.mlp(x), masks[2])
         out: Tensor = self.out_proj(x)
         return out
 
+    def _masks(self, x: Tensor) -> Sequence[Sequence[Tensor | None]]:
+        """Return for each layer the factors ``(B, T, w)`` of dropout of its three branches, all
+        drawn at once; None where nothing is dropped."""
+        drop: Any = self.layers[0].drop
+        count = len(self.nodes)
+        if not (drop.training and drop.p):
+            return [(None, None, None)] * count
+        masks: Tensor = drop(x.new_ones(count, 3, *x.shape))
+        return [layer.unbind() for layer in masks.unbind()]
+
     def _joined(self) -> list[_Joined]:
         """Return the joined weights of the attentions of each layer."""
-        layers: Iterable[Any] = self.layers
+        layers: list[Any] = list(self.layers)
         crosses = [layer.cross_attn for layer in layers]
         selves = [layer.self_attn for layer in layers]
         heads = crosses[0].heads
-        names = ("q_proj", "k_proj", "v_proj", "proj")
+        names = ("k_proj", "v_proj", "q_proj", "proj")
         weights = [getattr(a, name).weight for name in names for a in crosses]
         weights += [getattr(a, name).weight for name in ("v_proj", "proj") for a in selves]
-        q, k, v, out, value, last = torch.stack(weights).unflatten(0, (6, -1)).unbind(0)
-        q, k, v = (part.unflatten(1, (heads, -1)) for part in (q, k, v))  # (L, heads, d, w)
-        out = out.unflatten(2, (heads, -1)).permute(0, 2, 3, 1)  # (L, heads, d, w)
-        to_keys = torch.matmul(k.mT, q).flatten(1, 2)  # (L, heads w, w)
-        to_out = torch.matmul(v.mT, out).flatten(1, 2)
-        joined = (to_keys, to_out, torch.matmul(last, value))
-        parts = zip(*(part.unbind() for part in joined), crosses, selves)
+        count = len(layers)
+        parts = torch.stack(weights).split([2 * count, *[count] * 4])
+        left = parts[0].view(2, count, heads, -1, parts[0].shape[-1])  # (2, L, heads, d, w)
+        queries = parts[1].unflatten(1, (heads, -1))  # (L, heads, d, w)
+        out = parts[2].unflatten(2, (heads, -1)).permute(0, 2, 3, 1)  # (L, heads, d, w)
+        both = torch.matmul(left.mT, torch.stack([queries, out])).flatten(2, 3)
+        to_keys_and_out = both.flatten(0, 1).unbind()
+        alone = torch.matmul(parts[4], parts[3]).unbind()
         return [
-            _Joined(keys, outs, cross.proj.bias, (alone, own.proj.bias), heads)
-            for keys, outs, alone, cross, own in parts
+            _Joined(keys, outs, cross.proj.bias, (own, last.proj.bias), heads)
+            for keys, outs, own, cross, last in zip(
+                to_keys_and_out[:count], to_keys_and_out[count:], alone, crosses, selves
+            )
         ]
 
     def unused(self) -> list[nn.Parameter]:
@@ -810,7 +823,9 @@ class HierarchyMapper(nn.Module):
             self.register_buffer("noise", noise.to(self.tree.mean.device), persistent=False)
 
     def queries(
-        self, noise: list[Tensor] | None = None, generator: torch.Generator | None = None
+        self,
+        noise: list[Tensor] | Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Tensor:
         """Return the queries, level after level: samples ``(L N, C)``, or the means
         ``(sum n_l, C)`` where there is no noise.
@@ -837,7 +852,7 @@ class HierarchyMapper(nn.Module):
     def decompose(
         self,
         memory: Tensor,
-        noise: list[Tensor] | None = None,
+        noise: list[Tensor] | Tensor | None = None,
         generator: torch.Generator | None = None,
         maps: bool = False,
     ) -> tuple[Tensor, Tensor | None]:

@@ -82,10 +82,12 @@ class _AddScaled(Function):
         ctx.dtype = x.dtype
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         branch, scale = ctx.saved_tensors
         of_branch = grad.to(branch.dtype)
-        of_scale = (of_branch * branch).sum_to_size(scale.shape)
+        of_scale = None
+        if ctx.needs_input_grad[2]:
+            of_scale = (of_branch * branch).sum_to_size(scale.shape)
         return grad.to(ctx.dtype), of_branch * scale, of_scale
 
 
@@ -190,14 +192,12 @@ def minkowski_square(points: Tensor, slot: int = 0) -> Tensor:
     """Return ``t^2 - |s|^2`` ``(..., 1)`` of vectors ``(..., n)`` whose time comes first, or at the
     position ``slot``, behind which all numbers are 0.
 
-    It is computed as a product, whose first factor is exact for far points; the squares would be
-    rounded by more than their difference.
+    Rounding the squares adds a tenth to the error that the rounded length makes.
     """
     time = points.narrow(-1, slot, 1)
     space = points[..., :slot] if slot else points[..., 1:]
     length = torch.linalg.vector_norm(space, dim=-1, keepdim=True)
-    square: Tensor = (time - length) * (time + length)
-    return square
+    return torch.addcmul(time * time, length, length, value=-1)
 
 
 def to_centroids(means: Tensor, c: float | Tensor) -> Tensor:
@@ -268,23 +268,23 @@ class _Sized(Function):
         least: float,
     ) -> Tensor:
         norm, factor = _factor(square, c, size, least)
-        out = points * factor
-        ctx.save_for_backward(points, square, norm, factor, out)
+        ctx.save_for_backward(points, square, norm, factor)
         ctx.c = c
         ctx.size = size
         ctx.slot = slot
         ctx.least = least
-        return out
+        return points * factor
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        points, square, norm, factor, out = ctx.saved_tensors
+        points, square, norm, factor = ctx.saved_tensors
         if torch.is_grad_enabled():
             given = [points, ctx.c, ctx.size, square, ctx.slot, ctx.least]
             return tuple(backward_of(_sized, given, ctx.needs_input_grad, grad))
-        along = (grad * out).sum(-1, keepdim=True)
+        by_points = grad * factor
+        along = (by_points * points).sum(-1, keepdim=True)
         pull = torch.ops.aten.threshold_backward(along / square, norm, ctx.least)
-        by_points = (grad * factor).addcmul_(points, pull)
+        by_points.addcmul_(points, pull)
         time = slice(ctx.slot, ctx.slot + 1)
         by_points[..., time].addcmul_(points[..., time], pull, value=-2)
         by_c = (pull * square).sum() / (-2 * ctx.c) if ctx.needs_input_grad[1] else None
@@ -356,7 +356,7 @@ class _Averaged(Function):
         mean = torch.addcmul(points[0], weight, points[1])
         time = mean[..., :1]
         length = torch.linalg.vector_norm(mean[..., 1:], dim=-1, keepdim=True)
-        inner = (length - time) * (length + time)
+        inner = torch.addcmul(length * length, time, time, value=-1)
         norm, factor = _factor(inner if least < 1 else -inner, c, size, least)
         ctx.save_for_backward(x, y, weight, points, mean, inner, norm, factor)
         ctx.c = c

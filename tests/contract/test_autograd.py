@@ -109,6 +109,7 @@ CASES = {
     rows._InBlocks: lambda: of(
         lorentz.expmap, leaf(1024, 257, size=0.05), leaf(1024, 257, size=0.05), curvature()
     ),
+    numerics._Held: lambda: of(numerics.held, leaf(3, 4), -0.1, 0.4),
     numerics._Convert: lambda: of(lorentz.dist, point(3, 4), point(3, 4), curvature()),
     numerics._ConvertForward: lambda: of(
         numerics._ConvertForward.apply, leaf(3, 4), torch.float64, None, 1e18
@@ -125,7 +126,7 @@ CASES = {
     cluster_mixer._Shared: lambda: of(
         cluster_mixer._Shared.apply, leaf(2, 3, 5), leaf(2, 5, 4), leaf(2, 3, 4)
     ),
-    helm._Lift: lambda: fresh(helm._Lift.apply, leaf(3, 8), 5, curvature()),
+    helm._Lift: lambda: fresh(helm._Lift.apply, leaf(3, 8), 5, curvature(), True),
     head._CrossEntropy: cross_entropy,
     attention._Heads: full_heads,
     attention._LatentHeads: latent_heads,

@@ -257,3 +257,14 @@ def test_triton_is_for_newer_gpus_and_must_be_asked_for(monkeypatch):
         assert not uses((8, 0), "0") and not uses((8, 0), "")
     finally:
         numerics.uses_triton.cache_clear()
+
+
+def test_what_is_held_within_bounds_can_be_trained_back():
+    x = torch.tensor([-3.0, 0.5, 7.0], dtype=torch.float64, requires_grad=True)
+    for call in (numerics.held, torch.func.vmap(numerics.held, in_dims=(0, None, None))):
+        out = call(x, -1.0, 2.0)
+        torch.testing.assert_close(out, torch.tensor([-1.0, 0.5, 2.0], dtype=torch.float64))
+        (first,) = torch.autograd.grad((out**3).sum(), x, create_graph=True)
+        torch.testing.assert_close(first, 3 * out**2)  # not 0 outside
+        (second,) = torch.autograd.grad(first.sum(), x)
+        torch.testing.assert_close(second, 6 * out)

@@ -41,7 +41,7 @@ def registered_models() -> list[str]:
 
 def tree_noise(model: nn.Module) -> list[Tensor]:
     """Random numbers of the right shapes for ``forward_with_hierarchy(noise=...)``."""
-    return model.mapper.tree.draw_noise()
+    return model.mapper.tree.draw_noise(one_by_one=True)
 
 
 def named_manifold_parameters(module: nn.Module):

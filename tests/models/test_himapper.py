@@ -261,7 +261,11 @@ def test_few_queries_attend_as_many_do(tokens):
         torch.randn(2, tokens, 32),
         torch.randn(2, 7, 32),
     )
-    cross = m.encoder._joined()[0].cross if tokens <= FEW else layer.cross
+    given = [x, memory]
+    cross = layer.cross
+    if tokens <= FEW:
+        cross = m.encoder._joined()[0].cross
+        given.append(memory)  # as keys, and as values
     q, k, v = (
         layer.split(p(t))
         for p, t in ((layer.q_proj, x), (layer.k_proj, memory), (layer.v_proj, memory))
@@ -269,7 +273,35 @@ def test_few_queries_attend_as_many_do(tokens):
     expected = layer.proj(
         (torch.softmax(q @ k.mT / math.sqrt(8), -1) @ v).transpose(1, 2).flatten(2)
     )
-    torch.testing.assert_close(cross(x, memory), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(cross(*given), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("tokens", [1, 9])
+def test_dropout_of_the_encoder(tokens):
+    """Beside the formulas, with the numbers that dropout draws: those of all branches first."""
+    encoder = mapper(drop=0.4).double().train().encoder
+    given = [torch.randn(2, n, 24, dtype=torch.float64, requires_grad=True) for n in (tokens, 14)]
+
+    def expected(x, nodes):
+        memory = encoder.memory_proj(nodes)
+        x = encoder.node_proj(x)
+        masks = F.dropout(torch.ones(3, 3, 2, tokens, 32, dtype=torch.float64), 0.4)
+        for layer, level, mask in zip(encoder.layers, memory.split([8, 4, 2], 1), masks):
+            x = x + mask[0] * layer.cross_attn.cross(layer.norm1(x), level)
+            x = x + mask[1] * layer.self_attn.alone(layer.norm2(x))
+            hidden = F.dropout(F.gelu(layer.fc1(layer.norm3(x))), 0.4)
+            x = x + mask[2] * layer.fc2(hidden)
+        return encoder.out_proj(x)
+
+    leaves = [*given, *(p for p in encoder.layers.parameters())]
+    found = []
+    for function in (encoder, expected):
+        torch.manual_seed(0)
+        out = function(*given)
+        gradients = torch.autograd.grad(out.square().sum(), leaves, allow_unused=True)
+        found.append([out, *(g for g in gradients if g is not None)])
+    assert len(found[0]) > 40
+    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-12)
 
 
 def test_residual_can_be_left_out():

@@ -136,7 +136,7 @@ HIMAPPER = {
             lambda name=name: network(f"himapper_{name}", 224),
             lambda name=name: network(name, 224),
             added=True,
-            most=326,
+            most=301,
         )
         for name in BACKBONES
     },
@@ -144,7 +144,7 @@ HIMAPPER = {
         lambda: mapped_with_losses("resnet50"),
         lambda: network("resnet50", 224),
         added=True,
-        most=578,
+        most=543,
     ),
 }
 
@@ -186,15 +186,15 @@ FLAT = dict(geometry="euclidean", pad=1, fused=False)
 MIXED = dict(n_dense_layers=0)
 HELM = {
     "HELM-D, a layer, 512 tokens": Case(
-        lambda: helm_layer("helm_d_115m"), lambda: helm_layer("helm_d_115m", **FLAT), most=164
+        lambda: helm_layer("helm_d_115m"), lambda: helm_layer("helm_d_115m", **FLAT), most=156
     ),
     "HELM-MiCE, a layer, 512 tokens": Case(
         lambda: helm_layer("helm_mice_120m", **MIXED),
         lambda: helm_layer("helm_mice_120m", **MIXED, **FLAT),
-        most=495,
+        most=485,
     ),
     "HELM-D and its loss, 3 layers, 2 rows of packed documents": Case(
-        lambda: helm_loss("helm_d_tiny"), most=407
+        lambda: helm_loss("helm_d_tiny"), most=390
     ),
 }
 
@@ -370,7 +370,7 @@ LOSSES = {
         lambda: summed(SupConLoss(), leaf(BATCH, WIDTH), whole(BATCH)), most=92
     ),
     "contrast of Hi-Mapper's tree, 64 trees": Case(
-        lambda: tree(curved()), lambda: tree(Euclidean()), most=121
+        lambda: tree(curved()), lambda: tree(Euclidean()), most=119
     ),
     "radial loss, 256 triples": Case(lambda: chains(RadialLoss()), most=158),
     "MERU's cones on triples (beside flat cones)": Case(
@@ -419,7 +419,7 @@ LAYERS = {
         attention,
     ),
     "LorentzResidual by averages, 4096 x 64": Case(
-        residual, lambda: differentiated(torch.add, leaf(4096, 64), leaf(4096, 64)), most=40
+        residual, lambda: differentiated(torch.add, leaf(4096, 64), leaf(4096, 64)), most=37
     ),
     "LorentzLayerNorm, 4096 x 64": Case(
         lambda: layer(lambda: LorentzLayerNorm(64), 4096, 64),

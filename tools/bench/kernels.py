@@ -314,17 +314,17 @@ LAYERS: dict[str, tuple[Callable[[], Callable[[], None]], Callable[[], Callable[
 }
 # Name -> image size, Euclidean twin, most kernels of a training step
 NETWORKS: dict[str, tuple[int, str, int | None]] = {
-    "hcnn_resnet18": (32, "resnet18", 911),
-    "hecnn_resnet18": (32, "resnet18", 1474),
+    "hcnn_resnet18": (32, "resnet18", 901),
+    "hecnn_resnet18": (32, "resnet18", 1411),
     "hcformer_nano": (224, "swin_tiny_patch4_window7_224", 1390),
-    "lvit_tiny": (224, "vit_tiny_patch16_224", 1667),
+    "lvit_tiny": (224, "vit_tiny_patch16_224", 1620),
 }
 
 
 # Most kernels of a step of each optimiser, and of the same in plain operations
 STEPS = {
     "Adam": 11, "SGD": 7, "Adam in plain operations": 62, "SGD in plain operations": 52,
-    "Adam, 20 points and their curvature": 55, "SGD, 20 points and their curvature": 50,
+    "Adam, 20 points and their curvature": 53, "SGD, 20 points and their curvature": 48,
     "Adam in the ball": 69, "SGD in the ball": 60,
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .._typing import Curvature
@@ -56,7 +57,7 @@ def _offset(a: Tensor | float, root: Curvature, z: Tensor) -> tuple[Tensor, Tens
     """Return the cosh and the sinh ``(..., 1)`` of the offsets ``a`` in radii of curvature;
     ``root`` is ``sqrt(c)``, ``z`` gives dtype and device."""
     a = torch.as_tensor(a, dtype=z.dtype, device=z.device)
-    a = ((a.unsqueeze(-1) if a.dim() else a) * root).clamp(-CAP, CAP)
+    a = F.hardtanh((a.unsqueeze(-1) if a.dim() else a) * root, -CAP, CAP)
     return torch.cosh(a), torch.sinh(a)
 
 
@@ -98,8 +99,9 @@ def _logits(space: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
     dtype = space.dtype
     root = square_root(c)
     size = length(z)
-    cosh, sinh = _offset(a, root, z)
-    planes = torch.cat([-sinh, cosh * (z / size.clamp_min(tiny(z)))], -1)
+    cosh, minus_sinh = _offset(a, -root, z)
+    scale = cosh / F.threshold(size, tiny(z), tiny(z))
+    planes = torch.cat([minus_sinh, scale * z], -1)
     points = _from_space(widen(space), c) * root
     sides = torch.matmul(bounded(points, dtype), bounded(planes, dtype).t())
     return torch.asinh(sides) * bounded(size.squeeze(-1) / root, dtype)
