@@ -24,11 +24,11 @@ from hypvision.nn import ClusterMixer, LorentzBatchNorm2d
 
 
 class Case(NamedTuple):
-    """A layer, the shape of its input, and the most loops that it may have."""
+    """A layer, the shape of its input, and the most loops that a test allows it."""
 
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
-    most: int
+    most: int | None = None
 
 
 class Made(NamedTuple):
@@ -52,7 +52,7 @@ def _norm() -> nn.Module:
 
 CASES = {
     "LorentzBatchNorm2d, 64 x 64 x 32 x 32": Case(_norm, (64, 64, 32, 32), 59),
-    "a ClusterMixer of hcformer_nano, 4 x 56 x 56 x 32": Case(_mixer, (4, 56, 56, 32), 128),
+    "a ClusterMixer of hcformer_nano, 4 x 56 x 56 x 32": Case(_mixer, (4, 56, 56, 32)),
 }
 
 
