@@ -237,9 +237,9 @@ class _BatchNorm(Function):
         with torch.enable_grad():
             basis = _basis(square, sums, beta, c, running, options, x.dtype)
             fixed = basis.detach().to(wide).requires_grad_()
-            factor, *ends, _ = _numbers(
-                square, *products.split(1, 1), fixed, gamma, c, running, options
-            )
+            x_m, x_b = products.split(1, 1)
+            numbers = _numbers(square, x_m, x_b, fixed, gamma, c, running, options)
+            factor, *ends = numbers[:3]
         out = grad * x
         by_ends = torch.matmul(basis.detach(), grad).to(wide).split(1, 1)
         by_numbers = out.sum(1, keepdim=True).to(wide), *by_ends
