@@ -82,6 +82,10 @@ BENCHMARKS = {
         "kernels",
         "How many kernels operations, layers, networks and optimisers launch on a GPU; needs none",
     ),
+    "compiled": (
+        "compiled",
+        "Into how many loops inductor compiles a layer, and how long it takes",
+    ),
 }
 # What `all` runs, in this order: the steps of every network and every operation, at sizes for about
 # ten minutes of one

@@ -66,6 +66,12 @@ def plain(x: Tensor) -> bool:
     return torch.compiler.is_compiling() or x.is_meta or torch._C._are_functorch_transforms_active()
 
 
+def readable(x: Tensor) -> bool:
+    """Return whether the values of a tensor may decide what is computed: not on a GPU or in a
+    compiled graph, which would wait for them or cannot know them."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 @functools.cache
 def uses_triton(device: torch.device) -> bool:
     """Return whether Triton kernels compute on a device: a GPU from Volta on, if Triton can be

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from hypvision.geometry.numerics import readable
 from hypvision.io.errors import HypvisionError
 
 from . import rows
@@ -193,7 +194,7 @@ class Helm(nn.Module):
         x = self.points(input_ids, context.places)
         broken = ~x.detach().sum(-1).isfinite()
         # On a GPU any() is not asked, because it would make the CPU wait.
-        if not _on_host(x) or bool(broken.any()):
+        if not readable(x) or bool(broken.any()):
             x = x.masked_fill(broken[..., None], 0.0)
             context = context._replace(broken=broken)
         h = self.first_norm(x)
@@ -243,7 +244,7 @@ class Helm(nn.Module):
         if sequence_id is None:
             mask = _mask(attention_mask, start, input_ids)
             return Context(start, mask, None, cache, places=places)
-        if _on_host(input_ids):
+        if readable(input_ids):
             lengths = document_lengths(sequence_id)
             return Context(0, None, lengths, cache, sequence_id, places=places)
         # On a GPU a mask is used, because asking for the lengths of documents would make the CPU
@@ -361,18 +362,13 @@ class Helm(nn.Module):
                 f"tokens may be in a cache; got {tuple(labels.shape)} for "
                 f"{tuple(input_ids.shape)}, with {context.start} in the cache."
             )
-        if _on_host(labels):
+        if readable(labels):
             check_tokens(labels[labels != -100], self.config.vocab_size)
 
     def logits(self, hidden: Tensor, logits_to_keep: int | Tensor = 0) -> Tensor:
         """Return the logits ``(B, kept, V)`` of points ``(B, L, width)``."""
         which = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         return rows.upcast(apply_linear(self.head, hidden[:, which]))
-
-
-def _on_host(x: Tensor) -> bool:
-    """Return whether the values of a tensor can be read without waiting for a device."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def check_tokens(ids: Tensor, vocab_size: int) -> None:

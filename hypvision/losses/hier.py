@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, lorentz, poincare
 from hypvision.geometry.manifold import whose
-from hypvision.geometry.numerics import Function, clip_norm, exact
+from hypvision.geometry.numerics import Function, clip_norm, exact, readable
 from hypvision.io.checks import at_least, more_than, one_of
 from hypvision.io.errors import ArgumentError
 
@@ -156,7 +156,7 @@ class _Noise:
         self.width = like.shape[1]
         self.gumbel = gumbel
         size = max(_POOL // 2, 4 * rows * self.width)
-        pooled = gumbel is None and like.device.type == "cpu" and triplets * self.width > size
+        pooled = gumbel is None and readable(like) and triplets * self.width > size
         self.pools = self._draw(2, size) if pooled else None
 
     def _draw(self, *shape: int) -> Tensor:
@@ -198,23 +198,28 @@ class _TripletLoss(Function):
         noise = _Noise(dist, gumbel, rows, len(triplets))
         low, high = energy.aminmax()
         # exp(-max(e_i, e_j) / tau) is the smaller of two entries of a table of exp(-e / tau). The
-        # table holds -e / tau instead if its entries would underflow, and on a GPU.
-        narrow = dist.device.type == "cpu" and (high - low).item() <= _NATS * temperature
+        # table holds -e / tau instead if its entries would underflow or cannot be looked at.
+        narrow = readable(dist) and (high - low).item() <= _NATS * temperature
         table = (energy - (low + high) / 2 if narrow else energy) * (-1 / temperature)
         if narrow:
             table.exp_()
         total = high * 0  # 0, or NaN if any energy is not finite
         # The gradients of dist and of energy.
         grads = dist.new_zeros(2, *dist.shape) if ctx.needs_input_grad[0] else None
-        rows = min(rows, len(triplets))
+        count = len(triplets)
+        # A compiled graph takes any number of triplets, so it has one block.
+        whole = torch.compiler.is_compiling()
+        rows = count if whole else min(rows, count)
         buffers = dist.new_empty(7 * rows * dist.shape[1])
-        for start in range(0, len(triplets), rows):
+        for start in (0,) if whole else range(0, count, rows):
             block = triplets[start : start + rows]
             counted = valid[start : start + rows]
             factors = noise(start, len(block))
-            total += _block(
+            part = _block(
                 dist, table, narrow, block, counted, factors, margin, temperature, grads, buffers
             )
+            # Added in place, the sum would get no gradient from PyTorch's compiler.
+            total = total + part
         ctx.save_for_backward(grads)
         return total
 
@@ -336,8 +341,8 @@ def lca_triplet_loss(
     _check_triplets(dist, triplets, gumbel)
     more_than(0, temperature=temperature)
     one_of(("distance", "exp"), score=score)
-    # On a GPU the host would have to wait for the number of valid triplets, so the mask stays.
-    if valid is not None and dist.device.type == "cpu":
+    # Elsewhere the host would have to wait for the number of valid triplets, so the mask stays.
+    if valid is not None and readable(dist):
         triplets = triplets[valid]
         gumbel = None if gumbel is None else gumbel[:, valid]
         valid = None
@@ -346,7 +351,8 @@ def lca_triplet_loss(
     if not len(triplets):
         return dist.sum() * 0
     dist = dist.float() if dist.dtype in (torch.float16, torch.bfloat16) else dist
-    energy = dist
+    # A view, because PyTorch's compiler forgets one of two gradients of the same tensor.
+    energy = dist.view_as(dist)
     if score == "exp":
         # The zeros make the energy of a distance that is not finite NaN.
         energy = 0 * dist - torch.exp(-dist)

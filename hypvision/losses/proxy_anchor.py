@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hypvision.geometry.numerics import exact
+from hypvision.geometry.numerics import exact, readable
 from hypvision.io.errors import ArgumentError
 
 # A similarity maps vectors (N, d) and (M, d) to a matrix (N, M).
@@ -58,11 +58,7 @@ class ProxyAnchorLoss(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the mask ``(B, K)`` of each sample's own proxy, and ``log(1 + sum)`` with sums
         along ``dim`` over own and over other proxies."""
-        if (
-            labels.numel()
-            and labels.device.type == "cpu"
-            and int(labels.max()) >= len(self.proxies)
-        ):
+        if labels.numel() and readable(labels) and int(labels.max()) >= len(self.proxies):
             raise ArgumentError(
                 f"There are {len(self.proxies)} class proxies, but a label is {int(labels.max())}. "
                 "Labels must be from 0 to one less than num_classes."

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hypvision.geometry.numerics import exact, widen
+from hypvision.geometry.numerics import exact, readable, widen
 from hypvision.io.checks import one_of
 from hypvision.io.errors import ArgumentError
 
@@ -39,7 +39,7 @@ class SupConLoss(nn.Module):
 
     Raises:
         ArgumentError: the classes of a batch have different numbers of samples, or only one. On a
-            GPU the loss becomes NaN instead, since the host would have to wait for the check.
+            GPU, or compiled, the loss becomes NaN instead, since the host would have to wait.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class SupConLoss(nn.Module):
         counts = same.sum(1)
         uneven = (counts < 2) | (counts != counts[:1])
         # On a GPU the host would have to wait for this check, so there the loss becomes NaN.
-        if not len(labels) or labels.device.type == "cpu" and bool(uneven.any()):
+        if not len(labels) or readable(labels) and bool(uneven.any()):
             raise ArgumentError(
                 "SupConLoss needs batches with the same number of samples of every class, at least "
                 f"2: got {sorted(set(counts.tolist()))}. Draw the classes first, then equally many "

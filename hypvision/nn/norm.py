@@ -5,6 +5,7 @@ Inside of this module lengths are in units of the radius of curvature.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -35,48 +36,42 @@ class _Options(NamedTuple):
 _Running = tuple[Tensor, Tensor] | None
 
 
-def _time(space: Tensor) -> Tensor:
-    """Return the time ``(...)`` of points with the space parts ``(..., C)``, for c = 1."""
-    return torch.sqrt(1 + (space * space).sum(-1))
+def _centroid(time: Tensor, space: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the centroid, time ``(...)`` and space part ``(..., C)``, of ``count`` points for
+    c = 1, from the sums of their times and of their space parts."""
+    square = time * time - (space * space).sum(-1)
+    # A mean of points has a square of at least 1; for distant points rounding may bring it below.
+    factor = torch.rsqrt(square.clamp(min=count * count))
+    return time * factor, space * factor.unsqueeze(-1)
 
 
-def _centroid(time: Tensor, space: Tensor) -> Tensor:
-    """Return the space part ``(..., C)`` of the centroid of points whose mean has the time
-    ``(...)`` and the space part ``(..., C)``."""
-    length = torch.linalg.vector_norm(space, dim=-1)
-    # For distant points rounding may bring the square below 1, its least value for a mean of
-    # points.
-    square = (time - length) * (time + length)
-    return space / torch.sqrt(square.clamp(min=1.0)).unsqueeze(-1)
-
-
-def _from_tangent(tangent: Tensor, longest: float) -> Tensor:
-    """Return the space part ``(C,)`` of the exponential map at the origin of one vector
+def _from_tangent(tangent: Tensor, longest: float) -> tuple[Tensor, Tensor]:
+    """Return the exponential map at the origin of one vector ``(C,)``: a time and a space part
     ``(C,)``."""
     length = torch.linalg.vector_norm(tangent)
-    out: Tensor = tangent * (torch.sinh(length.clamp(max=longest)) / length.clamp(min=1e-30))
-    return out
+    angle = length.clamp(max=longest)
+    return torch.cosh(angle), tangent * (torch.sinh(angle) / length.clamp(min=1e-30))
 
 
-def _batch_mean(time: Tensor, space: Tensor, joint: bool) -> Tensor:
-    """Return the space part ``(C,)`` of the mean of a batch, from the mean points of its images:
-    time ``(B,)``, space ``(B, C)``; ``joint``: the centroid of all pixels, not of the images'
-    centroids."""
+def _batch_mean(time: Tensor, space: Tensor, pixels: int, joint: bool) -> Tensor:
+    """Return the space part ``(C,)`` of the mean of a batch, from the sums over the ``pixels`` of
+    its images: time ``(B,)``, space ``(B, C)``; ``joint``: the centroid of all pixels, not of the
+    images' centroids."""
     if not joint:
-        space = _centroid(time, space)
-        time = _time(space)
-    return _centroid(time.mean(), space.mean(0))
+        time, space = _centroid(time, space, pixels)
+        pixels = 1
+    return _centroid(time.sum(), space.sum(0), time.shape[0] * pixels)[1]
 
 
-def _center(x: Tensor, running: _Running) -> Tensor:
-    """Return the means ``(B, C)`` of the space parts ``(B, C, N)`` over the pixels of each image; 0
+def _sums(x: Tensor, running: _Running) -> Tensor:
+    """Return the sums ``(B, C)`` of the space parts ``(B, C, N)`` over the pixels of each image; 0
     in evaluation, where they are not used."""
-    return x.mean(2) if running is None else x.new_zeros(x.shape[:2])
+    return x.sum(2) if running is None else x.new_zeros(x.shape[:2])
 
 
 def _basis(
     square: Tensor,
-    center: Tensor,
+    sums: Tensor,
     beta: Tensor,
     c: Tensor,
     running: _Running,
@@ -88,15 +83,16 @@ def _basis(
 
     Args:
         square: squared norms of the space parts of all pixels, ``(B, 1, N)``.
-        center: the result of :func:`_center`.
+        sums: the result of :func:`_sums`.
         beta, c, running, options: arguments of :func:`batch_norm`.
         dtype: dtype of the map, and of the result.
     """
     root = torch.sqrt(c)
     if running is not None:
-        mean = _from_tangent(running[0] * root, options.longest)
+        _, mean = _from_tangent(running[0] * root, options.longest)
     else:
-        mean = _batch_mean(torch.sqrt(1 + c * square).mean((1, 2)), center * root, options.joint)
+        time = torch.sqrt(1 + c * square).sum((1, 2))
+        mean = _batch_mean(time, sums * root, square.shape[2], options.joint)
     # The mean is rounded to the map's dtype here: all products with the map must use the same
     # digits of it, or points would not lie around it.
     return torch.stack([mean, beta[1:] * root]).to(dtype)
@@ -104,15 +100,16 @@ def _basis(
 
 def _numbers(
     square: Tensor,
-    products: Tensor,
+    x_m: Tensor,
+    x_b: Tensor,
     basis: Tensor,
     gamma: Tensor,
     c: Tensor,
     running: _Running,
     options: _Options,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what pixels are multiplied by, ``(B, 1, N)``, the multiples of mean and beta that are
-    added to them, ``(B, 2, N)``, and the variance.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return what pixels are multiplied by, the multiples of mean and beta that are added to them,
+    each ``(B, 1, N)``, and the variance.
 
     In units of the radius of curvature: ``m`` and ``b`` are mean and beta, ``t`` the time of a
     pixel, ``r`` its distance from the mean, ``h = cosh(r) - 1``, and ``s`` the result of scaling
@@ -122,15 +119,15 @@ def _numbers(
 
     Args:
         square: squared norms of the space parts, ``(B, 1, N)``.
-        products: inner products of the pixels with mean and beta, ``(B, 2, N)``.
+        x_m, x_b: inner products of the pixels with mean and beta, ``(B, 1, N)``.
         basis: the result of :func:`_basis`.
         gamma, c, running, options: arguments of :func:`batch_norm`.
     """
     root = torch.sqrt(c)
-    (mm, mb), (_, bb) = torch.matmul(basis, basis.t()).unbind()
-    m_time = torch.sqrt(1 + mm)
-    b_time = torch.sqrt(1 + bb)
-    x_m, x_b = (products * root).split(1, 1)
+    gram = (basis.unsqueeze(1) * basis).sum(2)
+    m_time, b_time = torch.sqrt(1 + gram.diagonal()).unbind()
+    x_m = x_m * root
+    x_b = x_b * root
     t = torch.sqrt(1 + c * square)
     h = (m_time * t - x_m - 1).clamp(min=NEAR[square.dtype])
     sinh = torch.sqrt(h * (h + 2))
@@ -147,8 +144,8 @@ def _numbers(
     s = s.clamp(max=options.longest)
     f = torch.sinh(s) / sinh
     e_m = -f * ((t + 1 + h) / (m_time + 1))
-    e_b = torch.cosh(s) + (f * x_b + e_m * mb) / (b_time + 1)
-    return f, torch.cat([e_m, e_b], 1) / root, var
+    e_b = torch.cosh(s) + (f * x_b + e_m * gram[0, 1]) / (b_time + 1)
+    return f, e_m / root, e_b / root, var
 
 
 def batch_norm(
@@ -169,12 +166,13 @@ def batch_norm(
         options: constants of the layer.
     """
     square = (x * x).sum(1, keepdim=True).to(c.dtype)
-    basis = _basis(square, _center(x, running).to(c.dtype), beta, c, running, options, x.dtype)
+    basis = _basis(square, _sums(x, running).to(c.dtype), beta, c, running, options, x.dtype)
     # The rows are expanded, because a product of two and three dimensions would copy the map.
     rows = basis.expand(x.shape[0], -1, -1)
-    products = torch.bmm(rows, x).to(c.dtype)
-    factor, ends, var = _numbers(square, products, basis.to(c.dtype), gamma, c, running, options)
-    out = torch.baddbmm(x * factor.to(x.dtype), rows.transpose(1, 2), ends.to(x.dtype))
+    x_m, x_b = torch.bmm(rows, x).to(c.dtype).split(1, 1)
+    *numbers, var = _numbers(square, x_m, x_b, basis.to(c.dtype), gamma, c, running, options)
+    f, *ends = (number.to(x.dtype) for number in numbers)
+    out = torch.baddbmm(x * f, rows.transpose(1, 2), torch.cat(ends, 1))
     return out, basis[0].detach(), var.detach()
 
 
@@ -198,16 +196,17 @@ class _BatchNorm(Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         out = torch.mul(x, x)
         square = out.sum(1, keepdim=True)
-        center = _center(x, running)
+        sums = _sums(x, running)
         wide = c.dtype
-        basis = _basis(square.to(wide), center.to(wide), beta, c, running, options, x.dtype)
+        basis = _basis(square.to(wide), sums.to(wide), beta, c, running, options, x.dtype)
         products = torch.matmul(basis, x)
-        factor, ends, var = _numbers(
-            square.to(wide), products.to(wide), basis.to(wide), gamma, c, running, options
+        x_m, x_b = products.to(wide).split(1, 1)
+        factor, *ends, var = _numbers(
+            square.to(wide), x_m, x_b, basis.to(wide), gamma, c, running, options
         )
         torch.mul(x, factor.to(x.dtype), out=out)
-        _add_outer_(out, basis, ends.to(x.dtype))
-        ctx.save_for_backward(x, square, center, products, beta, gamma, c)
+        _add_outer_(out, basis, [end.to(x.dtype) for end in ends])
+        ctx.save_for_backward(x, square, sums, products, beta, gamma, c)
         ctx.running = running
         ctx.options = options
         mean = basis[0]
@@ -216,7 +215,7 @@ class _BatchNorm(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        x, square, center, products, *parameters = ctx.saved_tensors
+        x, square, sums, products, *parameters = ctx.saved_tensors
         running = ctx.running
         options = ctx.options
         if torch.is_grad_enabled():
@@ -232,35 +231,39 @@ class _BatchNorm(Function):
         wide = parameters[0].dtype
         leaves = [
             leaf.to(wide).detach().requires_grad_()
-            for leaf in (square, center, products, *parameters)
+            for leaf in (square, sums, products, *parameters)
         ]
-        square, center, products, beta, gamma, c = leaves
+        square, sums, products, beta, gamma, c = leaves
         with torch.enable_grad():
-            basis = _basis(square, center, beta, c, running, options, x.dtype)
+            basis = _basis(square, sums, beta, c, running, options, x.dtype)
             fixed = basis.detach().to(wide).requires_grad_()
-            factor, ends, var = _numbers(square, products, fixed, gamma, c, running, options)
+            x_m, x_b = products.split(1, 1)
+            numbers = _numbers(square, x_m, x_b, fixed, gamma, c, running, options)
+            factor, *ends = numbers[:3]
         out = grad * x
-        by_numbers = out.sum(1, keepdim=True).to(wide), torch.matmul(basis.detach(), grad).to(wide)
+        by_ends = torch.matmul(basis.detach(), grad).to(wide).split(1, 1)
+        by_numbers = out.sum(1, keepdim=True).to(wide), *by_ends
         by_square, by_products, by_basis, by_gamma, by_c = torch.autograd.grad(
-            (factor, ends), (square, products, fixed, gamma, c), by_numbers
+            (factor, *ends), (square, products, fixed, gamma, c), by_numbers
         )
         by_products = by_products.to(x.dtype)
-        by_rows = torch.bmm(ends.detach().to(x.dtype), grad.transpose(1, 2)).sum(0)
+        rows = torch.cat([end.detach() for end in ends], 1).to(x.dtype)
+        by_rows = torch.bmm(rows, grad.transpose(1, 2)).sum(0)
         by_rows += torch.bmm(by_products, x.transpose(1, 2)).sum(0)
-        more_by_square, by_center, by_beta, more_by_c = torch.autograd.grad(
-            basis, (square, center, beta, c), by_basis.to(x.dtype) + by_rows, materialize_grads=True
+        more_by_square, by_sums, by_beta, more_by_c = torch.autograd.grad(
+            basis, (square, sums, beta, c), by_basis.to(x.dtype) + by_rows, materialize_grads=True
         )
-        bias = (by_center / max(x.shape[2], 1)).to(x.dtype).unsqueeze(2)
+        bias = by_sums.to(x.dtype).unsqueeze(2)
         torch.addcmul(bias, grad, factor.detach().to(x.dtype), out=out)
-        _add_outer_(out, basis.detach(), by_products)
+        _add_outer_(out, basis.detach(), by_products.split(1, 1))
         out.addcmul_(x, by_square.add_(more_by_square).to(x.dtype), value=2)
         return out, by_beta, by_gamma, by_c + more_by_c, None, None
 
 
-def _add_outer_(out: Tensor, basis: Tensor, ends: Tensor) -> None:
+def _add_outer_(out: Tensor, basis: Tensor, ends: Sequence[Tensor]) -> None:
     """Add two products of rank one to a map in place, which is twice as fast as one matrix
     product."""
-    for row, end in zip(basis, torch.split(ends, 1, 1)):
+    for row, end in zip(basis, ends):
         out.addcmul_(row.unsqueeze(1), end)
 
 
@@ -404,11 +407,13 @@ class _LorentzBatchNorm(nn.Module):
         momentum = self.momentum
         self.running_var.lerp_(var.to(self.running_var.dtype), momentum)
         longest = CAPS[torch.promote_types(self.running_mean.dtype, torch.float32)]
-        old = _from_tangent(self.running_mean.to(mean.dtype) * root, longest)
-        time = torch.lerp(_time(old), _time(mean), momentum)
-        space = _centroid(time, torch.lerp(old, mean, momentum))
-        length = torch.linalg.vector_norm(space)
-        self.running_mean.copy_(space * (torch.asinh(length) / (length.clamp(min=1e-30) * root)))
+        old_time, old = _from_tangent(self.running_mean.to(mean.dtype) * root, longest)
+        time = torch.lerp(old_time, torch.sqrt(1 + (mean * mean).sum()), momentum)
+        space = torch.lerp(old, mean, momentum)
+        size = torch.linalg.vector_norm(space)
+        # The centroid has the direction of the sum.
+        length = size / torch.sqrt((time * time - size * size).clamp(min=1.0))
+        self.running_mean.copy_(space * (torch.asinh(length) / (size.clamp(min=1e-30) * root)))
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, slope={self.slope}"

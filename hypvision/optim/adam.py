@@ -13,11 +13,12 @@ from torch.optim.adamw import adamw
 from torch.optim.optimizer import ParamsT
 
 from hypvision.geometry.manifold import whose
+from hypvision.geometry.numerics import readable
 from hypvision.io.errors import ArgumentError
 
 from . import fused
 from .base import Group, Job, RiemannianOptimizer, State, check_options
-from .kernels import readable, shorten_
+from .kernels import shorten_
 
 
 def _share(beta: float, step: float | Tensor) -> float | Tensor:

@@ -12,11 +12,12 @@ from torch.optim import Optimizer
 
 from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, Product
 from hypvision.geometry.manifold import whose
+from hypvision.geometry.numerics import readable
 from hypvision.geometry.rows import blocks
 from hypvision.io.checks import at_least, one_of
 from hypvision.io.errors import ArgumentError
 
-from .kernels import Kernel, kernel_of, readable
+from .kernels import Kernel, kernel_of
 
 # the manifolds for whose points there are kernels
 _KNOWN = (Euclidean, Lorentz, PoincareBall)

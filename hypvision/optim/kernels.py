@@ -16,7 +16,7 @@ from torch import Tensor
 from hypvision.geometry import Lorentz, Manifold, PoincareBall, lorentz, poincare
 from hypvision.geometry._typing import Curvature
 from hypvision.geometry.lorentz.points import CAP
-from hypvision.geometry.numerics import has_float64
+from hypvision.geometry.numerics import has_float64, readable
 
 # the length of the shortest vector that has a direction
 _SHORTEST = 1e-30
@@ -41,12 +41,6 @@ def _product(v: Tensor, w: Tensor, buffer: Tensor | None = None) -> Tensor:
     """Return the inner products ``(N,)`` of vectors ``(N, n)``; ``buffer`` is overwritten if it is
     given."""
     return torch.mul(v, w, out=buffer).sum(-1)
-
-
-def readable(x: Tensor) -> bool:
-    """Return whether the values of a tensor may decide what is computed: not on a GPU or in a
-    compiled graph, which would wait for them or cannot know them."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def _length(v: Tensor) -> Tensor:

@@ -20,6 +20,12 @@ MANIFOLDS = {
 }
 
 
+def test_every_optimiser_has_a_row():
+    public = [getattr(optim, name) for name in optim.__all__]
+    kinds = {kind for kind in public if isinstance(kind, type)}
+    assert {type(make([nn.Parameter(torch.zeros(1))])) for make in OPTIMIZERS.values()} == kinds
+
+
 def trained(make_optimizer, make_manifold, compiled):
     """Parameters after four steps, with the same gradients each time."""
     torch._dynamo.reset()

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .._typing import Curvature
 from ..border import STEEPEST, one_each, positive, stable
-from ..numerics import bounded, narrow, safe_sqrt, sinhc_sqrt, square_norm, tiny, widen
+from ..numerics import bounded, narrow, readable, safe_sqrt, sinhc_sqrt, square_norm, tiny, widen
 from .isometries import boost, unboost
 from .points import _from_space, expmap0, logmap0
 
@@ -121,8 +121,7 @@ def frechet_mean(
     """
     positive("frechet_mean", "steps", steps)
     shares = _shares("frechet_mean", x, weights)
-    look = x.device.type == "cpu" and not torch.compiler.is_compiling()
-    look = look and not torch._C._are_functorch_transforms_active()
+    look = readable(x) and not torch._C._are_functorch_transforms_active()
     with torch.no_grad():
         mean = centroid(x, shares, c)
         for _ in range((steps if look else min(steps, 8)) - 1):
