@@ -234,9 +234,66 @@ def bounded(x: Tensor, dtype: torch.dtype) -> Tensor:
 # Sums over the last dimension
 
 
+class _SquareNorm(Function):
+    """The squared norm. Its backward is one product, where PyTorch adds up those of both
+    factors."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return _norm(x).square()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        out: Tensor = x * (2 * grad)
+        return out
+
+
+class _Length(Function):
+    """The norm. Its backward is one product, where PyTorch's divides and masks all coordinates."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        size = _norm(x)
+        ctx.save_for_backward(x, size)
+        return size
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        x, size = ctx.saved_tensors
+        out: Tensor = x * (grad / size.clamp_min(tiny(size)))
+        return out
+
+
+class _Hypotenuse(Function):
+    """The root of a squared norm and more. Its backward is one product, likewise."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, more: float | Tensor) -> Tensor:
+        size = torch.sqrt(_norm(x).square() + more)
+        ctx.more = more.shape if isinstance(more, Tensor) else None
+        ctx.save_for_backward(x, size)
+        return size
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
+        x, size = ctx.saved_tensors
+        share = grad / size
+        return x * share, None if ctx.more is None else share.sum_to_size(ctx.more) / 2
+
+
+def _norm(x: Tensor) -> Tensor:
+    out: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return out
+
+
 def square_norm(x: Tensor) -> Tensor:
     """Return the squared Euclidean norm ``(..., 1)`` of ``x`` ``(..., n)``."""
-    return (x * x).sum(-1, keepdim=True)
+    if plain(x):
+        return dot(x, x)
+    out: Tensor = _SquareNorm.apply(x) if needs_grad(x) else _norm(x).square()
+    return out
 
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
@@ -248,8 +305,14 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
 def length(x: Tensor) -> Tensor:
     """Return the Euclidean norm ``(..., 1)`` of ``x`` ``(..., n)``; its gradient is 0 where it is
     0."""
-    out: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return out
+    return _Length.apply(x) if needs_grad(x) and not plain(x) else _norm(x)
+
+
+def hypotenuse(x: Tensor, more: float | Tensor) -> Tensor:
+    """Return ``sqrt(|x|^2 + more)`` ``(..., 1)`` of ``x`` ``(..., n)``, for ``more > 0``."""
+    if needs_grad(x, more) and not plain(x):
+        return _Hypotenuse.apply(x, more)
+    return torch.sqrt(square_norm(x) + more)
 
 
 def heading(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -270,12 +333,22 @@ def angle(side: Tensor, along: Tensor) -> Tensor:
     return torch.atan2(side, along.masked_fill(same, 1.0)).squeeze(-1)
 
 
+def with_value(form: Tensor, value: Tensor) -> Tensor:
+    """Return ``value`` with the gradient of ``form``, which is the same number with fewer
+    digits."""
+    return form + (value - form).detach()
+
+
 def tiny(x: Tensor) -> float:
     """Return a divisor to take in place of 0. Its square is a float64 number, and no length of
     float32 vectors but 0 is less."""
     return 1e-150 if x.dtype == torch.float64 else max(1e-18, torch.finfo(x.dtype).tiny)
 
 
+@overload
+def inverse(c: Tensor) -> Tensor: ...
+@overload
+def inverse(c: float | Tensor) -> float | Tensor: ...
 def inverse(c: float | Tensor) -> float | Tensor:
     """Return ``1 / c``; a tensor is inverted in one operation."""
     return c.reciprocal() if isinstance(c, Tensor) else 1 / c

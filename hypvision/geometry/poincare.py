@@ -34,6 +34,7 @@ from .numerics import (
     bounded,
     dot,
     heading,
+    inverse,
     length,
     log_beta,
     narrow,
@@ -57,7 +58,7 @@ def _inside(x: Tensor, c: Curvature, dtype: torch.dtype) -> Tensor:
     """Return points that lie inside the ball: those outside are moved to the largest radius that
     ``dtype`` holds. The factor counts as a constant of differentiation."""
     with torch.no_grad():
-        factor = (_BOUNDARY[dtype] / c**0.5 / length(x)).clamp_max(1.0)
+        factor = (_BOUNDARY[dtype] * c**-0.5 / length(x)).clamp_max(1.0)
     return x * factor
 
 
@@ -157,7 +158,8 @@ def _add(x: Tensor, y: Tensor, x_gap: Tensor, y_gap: Tensor, c: Curvature) -> Te
     """
     both = x + y
     square = c * square_norm(both)
-    return (x_gap * both + square * x) / (x_gap * y_gap + square)
+    share = inverse(x_gap * y_gap + square)
+    return (x_gap * share) * both + (square * share) * x
 
 
 @_ball("x", "y", rows=True)
@@ -175,7 +177,7 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     both = gap * _gap(y, c)
     square = c * square_norm(delta)
     factor = gap * asinhc_sqrt(square / both) / torch.sqrt(both * (both + square))
-    return factor * (gap * delta - square * x)
+    return (factor * gap) * delta - (factor * square) * x
 
 
 # --------------------------------------------------------------------------------------------------
@@ -243,7 +245,7 @@ def _weighted(x: Tensor, root: Curvature) -> tuple[Tensor, Tensor, Tensor]:
     """Return ``sqrt(c) x``, its squared norm and 1, each divided by ``X``; ``root`` is
     ``sqrt(c)``."""
     x = _inside(widen(x) * root, 1.0, x.dtype)
-    square = square_norm(x)
+    square = dot(x, x)  # a sum of products, as it meets the matrix's
     weight = (1 - square).reciprocal()
     left, left_square = (torch.cat([x, square], -1) * weight).split([x.shape[-1], 1], -1)
     return left, left_square, weight
@@ -299,7 +301,7 @@ def _gyrate(
     share = 2 * c / (x_gap * y_gap + square)
     across = (y_gap + square) * along + (1 - x_gap) * ahead
     back = x_gap * ahead - square * along
-    return v + share * (back * x - across * delta)
+    return v + (share * back) * x - (share * across) * delta
 
 
 @_ball("x", "u", inside=("x",), rows=True)

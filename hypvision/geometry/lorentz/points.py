@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .._typing import Curvature
 from ..border import stable
-from ..numerics import inverse, length, narrow, square_norm, square_root, tiny, widen
+from ..numerics import hypotenuse, inverse, length, narrow, square_root, tiny, widen
 
 # Exponential maps move points by at most this number of radii of curvature, because the square of
 # its sinh still is a float32 number.
@@ -58,7 +58,7 @@ def _with_time(space: Tensor, c: Curvature) -> Tensor:
 def _time(space: Tensor, unit: Curvature) -> Tensor:
     """Return the times ``(..., 1)`` of space parts; ``unit`` is ``1 / c``, the squared radius of
     curvature."""
-    return torch.sqrt(square_norm(space) + unit)
+    return hypotenuse(space, unit)
 
 
 def _from_space(space: Tensor, c: Curvature) -> Tensor:
