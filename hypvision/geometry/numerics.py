@@ -137,17 +137,20 @@ class _Convert(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return _back(ctx, grad), None, None, None
+        grad = grad.to(ctx.dtype)  # numbers that this dtype does not hold become infinite
+        if ctx.steepest is not None:
+            grad = grad.clamp(-ctx.steepest, ctx.steepest)
+        return grad, None, None, None
 
 
-class _ConvertForward(Function):
+class _ConvertForward(_Convert):
     """Convert as :class:`_Convert` does, in the form that ``torch.func`` asks for. Compilers do not
     take this form, and its separate ``setup_context`` is slow."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
+    def forward(  # type: ignore[override]
         x: Tensor, dtype: torch.dtype, most: float | None, steepest: float | None
     ) -> Tensor:
         return _cut(x, most).to(dtype)
@@ -156,10 +159,6 @@ class _ConvertForward(Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, ctx.to, _, ctx.steepest = inputs
         ctx.dtype = x.dtype
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return _back(ctx, grad), None, None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
@@ -178,11 +177,6 @@ def _cut_to(x: Tensor, most: float | None, dtype: torch.dtype) -> Tensor:
     if most is None or torch.compiler.is_compiling():
         return _cut(x, most).to(dtype)
     return torch.add(x.clamp(-most, most), x, alpha=0, out=torch.empty_like(x, dtype=dtype))
-
-
-def _back(ctx: Any, grad: Tensor) -> Tensor:
-    grad = grad.to(ctx.dtype)  # numbers that this dtype does not hold become infinite
-    return grad if ctx.steepest is None else grad.clamp(-ctx.steepest, ctx.steepest)
 
 
 def _convert(x: Tensor, dtype: torch.dtype, most: float | None, steepest: float | None) -> Tensor:
@@ -250,37 +244,23 @@ class _SquareNorm(Function):
         return out
 
 
-class _Length(Function):
-    """The norm. Its backward is one product, where PyTorch's divides and masks all coordinates."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        size = _norm(x)
-        ctx.save_for_backward(x, size)
-        return size
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        x, size = ctx.saved_tensors
-        out: Tensor = x * (grad / size.clamp_min(tiny(size)))
-        return out
-
-
 class _Hypotenuse(Function):
-    """The root of a squared norm and more. Its backward is one product, likewise."""
+    """``sqrt(|x|^2 + more)``, or the norm if ``more`` is None. Its backward is one product, where
+    PyTorch's of the norm divides and masks all coordinates."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, more: float | Tensor) -> Tensor:
-        size = torch.sqrt(_norm(x).square() + more)
-        ctx.more = more.shape if isinstance(more, Tensor) else None
+    def forward(ctx: Any, x: Tensor, more: float | Tensor | None) -> Tensor:
+        size = _norm(x) if more is None else torch.sqrt(_norm(x).square() + more)
         ctx.save_for_backward(x, size)
+        ctx.zero = more is None
+        ctx.shape = more.shape if isinstance(more, Tensor) else None
         return size
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
         x, size = ctx.saved_tensors
-        share = grad / size
-        return x * share, None if ctx.more is None else share.sum_to_size(ctx.more) / 2
+        share = grad / (size.clamp_min(tiny(size)) if ctx.zero else size)
+        return x * share, None if ctx.shape is None else share.sum_to_size(ctx.shape) / 2
 
 
 def _norm(x: Tensor) -> Tensor:
@@ -305,14 +285,16 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
 def length(x: Tensor) -> Tensor:
     """Return the Euclidean norm ``(..., 1)`` of ``x`` ``(..., n)``; its gradient is 0 where it is
     0."""
-    return _Length.apply(x) if needs_grad(x) and not plain(x) else _norm(x)
+    return hypotenuse(x, None)
 
 
-def hypotenuse(x: Tensor, more: float | Tensor) -> Tensor:
-    """Return ``sqrt(|x|^2 + more)`` ``(..., 1)`` of ``x`` ``(..., n)``, for ``more > 0``."""
+def hypotenuse(x: Tensor, more: float | Tensor | None) -> Tensor:
+    """Return ``sqrt(|x|^2 + more)`` ``(..., 1)`` of ``x`` ``(..., n)``; ``more`` is positive, or
+    None."""
     if needs_grad(x, more) and not plain(x):
-        return _Hypotenuse.apply(x, more)
-    return torch.sqrt(square_norm(x) + more)
+        out: Tensor = _Hypotenuse.apply(x, more)
+        return out
+    return _norm(x) if more is None else torch.sqrt(square_norm(x) + more)
 
 
 def heading(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -320,6 +302,21 @@ def heading(x: Tensor) -> tuple[Tensor, Tensor]:
     0."""
     size = length(x)
     return x / size.clamp_min(tiny(size)), size
+
+
+def along_and_across(x: Tensor, delta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the length of ``x``, and of ``delta`` the part along ``x`` and the length across it,
+    all ``(..., 1)``."""
+    ray, size = heading(x)
+    along = dot(ray, delta)
+    return size, along, length(delta - along * ray)
+
+
+def stretched(x: Tensor, size: Tensor, t: float | Tensor) -> Tensor:
+    """Return ``x``, whose length is ``size`` ``(..., 1)``, with the length ``t`` instead; 0 where
+    ``size`` is 0."""
+    none = size == 0
+    return x * (t / size.masked_fill(none, 1.0)).masked_fill(none, 0.0)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -383,20 +380,22 @@ def tanhc(z: Tensor) -> Tensor:
 
 def sinhc_sqrt(q: Tensor) -> Tensor:
     """Return ``sinh(sqrt(q)) / sqrt(q)`` of ``q >= 0``, with gradient 0 at 0."""
-    root = torch.sqrt(q.clamp_min(tiny(q)))
-    return torch.sinh(root) / root
+    return _of_root(torch.sinh, q)
 
 
 def asinhc_sqrt(q: Tensor) -> Tensor:
     """Return ``asinh(sqrt(q)) / sqrt(q)`` of ``q >= 0``, with gradient 0 at 0."""
-    root = torch.sqrt(q.clamp_min(tiny(q)))
-    return torch.asinh(root) / root
+    return _of_root(torch.asinh, q)
 
 
 def tanhc_sqrt(q: Tensor) -> Tensor:
     """Return ``tanh(sqrt(q)) / sqrt(q)`` of ``q >= 0``, with gradient 0 at 0."""
+    return _of_root(torch.tanh, q)
+
+
+def _of_root(function: Callable[[Tensor], Tensor], q: Tensor) -> Tensor:
     root = torch.sqrt(q.clamp_min(tiny(q)))
-    return torch.tanh(root) / root
+    return function(root) / root
 
 
 def squash_factor(square: Tensor, limit: float | Tensor, slope: float) -> Tensor:

@@ -144,7 +144,7 @@ HIMAPPER = {
         lambda: mapped_with_losses("resnet50"),
         lambda: network("resnet50", 224),
         added=True,
-        most=578,
+        most=574,
     ),
 }
 

@@ -44,7 +44,7 @@ def chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Tensor, T
     return time, ahead, delta, square - ahead * ahead
 
 
-@stable("x", "y", rows=True, small=True)
+@stable("x", "y", small=True)
 def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Return the geodesic distance ``(...)`` between points ``(..., n + 1)``:
     :math:`\tfrac{2}{\sqrt c} \mathrm{asinh}\tfrac{\sqrt q} {2}` of the squared chord ``q / c``.
@@ -56,7 +56,7 @@ def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     return (torch.asinh(safe_sqrt(square) * half) / half).squeeze(-1)
 
 
-@stable("x", "y", rows=True)
+@stable("x", "y")
 def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Return the squared Lorentz distance ``(...)`` between ``x`` and ``y``,
     :math:`\langle x - y, x - y\rangle_L = -2/c - 2\langle x, y\rangle_L`.
