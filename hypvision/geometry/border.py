@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import torch
@@ -26,6 +26,7 @@ R = TypeVar("R")
 # up, and their sum must not overflow
 STEEPEST = 1e18
 _NOWHERE = torch.device("meta")
+_NOTHING: Mapping[str, Any] = {}
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -35,9 +36,9 @@ def stable(
     space: tuple[str, ...] = (),
     sets: tuple[str, ...] = (),
     wide: bool = True,
-    rows: bool = False,
+    rows: bool = True,
     small: bool = False,
-    brought: Mapping[str, Callable[[Tensor, float | Tensor, torch.dtype], Tensor]] | None = None,
+    brought: Mapping[str, Callable[[Tensor, float | Tensor, torch.dtype], Tensor]] = _NOTHING,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator that makes a function of tensors exact in float32 and safe in half
     precision and under autocast, and that checks the function's arguments.
@@ -61,7 +62,8 @@ def stable(
         wide: whether to compute in float64; a function of matrix products, with False, gets the
             dtype of the points and widens by itself what needs it.
         rows: whether each result depends on one row of every argument alone, so that long
-            arguments can be computed block by block.
+            arguments can be computed block by block; False for functions of sets and of matrix
+            products.
         small: whether results of finite float32 arguments always fit into float32 and need no
             limit.
         brought: by the argument's name, a function that brings points inside the model's
@@ -81,11 +83,27 @@ def stable(
         ranks = {name: 1 + (name in sets) for name in points}
         fewer = {name: int(name in space) for name in (*fits, *space)}
         curvatures = [name for name in ("c", "c_old", "c_new") if name in names]
+        by_rows = rows and wide and not sets
+        call: Callable[..., Any] = function
+
+        def computed(out: torch.dtype, /, **given: Any) -> Any:
+            """Return what the function returns, computed in float64 (or in the dtype ``out``, but
+            at least float32, if it is not wide) and rounded to ``out``."""
+            dtypes = {name: given[name].dtype for name in brought if name in given}
+            twice = "y" in given and given["y"] is given.get("x")
+            for name, value in given.items():
+                if isinstance(value, Tensor) and not (twice and name == "y"):
+                    given[name] = _entering(value, wide, out, name in curvatures)
+            if twice:  # keep one tensor for both, because functions test ``y is x``
+                given["y"] = given["x"]
+            for name, dtype in dtypes.items():
+                own = torch.promote_types(dtype, torch.float32)
+                given[name] = brought[name](given[name], given["c"], own)
+            return _leaving(call(**given), out, small)
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             given = dict(zip(names, args), **kwargs)
-            call: Callable[..., Any] = function
             if len(given) < len(args) + len(kwargs):
                 # This call raises Python's own error about too many arguments, or an argument given
                 # twice.
@@ -99,12 +117,9 @@ def stable(
             if dtype is None:
                 return call(**given)
             dtype = given.get("dtype") or dtype
-
-            def inside(**given: Any) -> Any:
-                return _inside(call, given, dtype, (wide, small), curvatures, brought or {})
-
+            inside = functools.partial(computed, dtype)
             with exact(device):
-                if not rows:
+                if not by_rows:
                     return inside(**given)
                 vectors = {name: given.pop(name) for name in (*ranks, *fewer) if name in given}
                 return in_blocks(inside, vectors, given)
@@ -112,33 +127,6 @@ def stable(
         return wrapper
 
     return decorate
-
-
-def _inside(
-    call: Callable[..., Any],
-    given: dict[str, Any],
-    dtype: torch.dtype,
-    kind: tuple[bool, bool],
-    curvatures: Collection[str],
-    brought: Mapping[str, Callable[..., Tensor]],
-) -> Any:
-    """Return what ``call`` returns for the arguments ``given``, computed in float64 (or in
-    ``dtype``, but at least float32, if the function is not wide) and rounded to ``dtype``."""
-    wide, small = kind
-    dtypes = {
-        name: torch.promote_types(given[name].dtype, torch.float32)
-        for name in brought
-        if name in given
-    }
-    twice = "y" in given and given["y"] is given.get("x")
-    for name, value in given.items():
-        if isinstance(value, Tensor) and not (twice and name == "y"):
-            given[name] = _entering(value, wide, dtype, name in curvatures)
-    if twice:  # keep one tensor for both, because functions test ``y is x``
-        given["y"] = given["x"]
-    for name, own in dtypes.items():
-        given[name] = brought[name](given[name], given["c"], own)
-    return _leaving(call(**given), dtype, small)
 
 
 def _entering(value: Tensor, wide: bool, dtype: torch.dtype, curvature: bool) -> Tensor:

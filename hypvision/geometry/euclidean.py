@@ -10,7 +10,7 @@ from .border import check_factor, one_each
 from .lorentz.means import normalised
 from .lorentz.normal import _check_std, gauss_log_prob
 from .manifold import Manifold, check_numbers
-from .numerics import angle, dot, heading, length, widen
+from .numerics import along_and_across, angle, widen
 
 
 class Euclidean(Manifold):
@@ -177,10 +177,8 @@ class Euclidean(Manifold):
     def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the angle ``(...)`` between ``x`` and ``y - x``, in radians; 0 where one of them
         is 0."""
-        ray, size = heading(x)
-        delta = y - x
-        along = dot(ray, delta)
-        return angle(length(delta - along * ray) * (size > 0), along)
+        size, along, across = along_and_across(x, y - x)
+        return angle(across * (size > 0), along)
 
     def rescale(self, x: Tensor, limit: float | Tensor | None = None, slope: float = 2.0) -> Tensor:
         """Return ``x`` with its radii squashed below ``limit`` (see :meth:`Manifold.rescale`), or

@@ -19,7 +19,7 @@ lorentz_to_poincare = poincare.from_lorentz
 poincare_to_lorentz = poincare.to_lorentz
 
 
-@stable("x", rows=True, small=True)
+@stable("x", small=True)
 def lorentz_to_klein(x: Tensor, c: Curvature) -> Tensor:
     """Return the Klein coordinates ``s / (sqrt(c) t)`` ``(..., n)`` of ``x``, which has the space
     part ``s`` and the time ``t``."""
@@ -27,21 +27,21 @@ def lorentz_to_klein(x: Tensor, c: Curvature) -> Tensor:
     return space * torch.rsqrt(1 + c * square_norm(space))
 
 
-@_ball("x", rows=True)
+@_ball("x")
 def klein_to_lorentz(x: Tensor, c: Curvature) -> Tensor:
     """Return the points ``(..., n + 1)`` of the hyperboloid with the space part
     ``x / sqrt(1 - c |x|^2)``."""
     return lorentz.from_space(x * torch.rsqrt(_gap(x, c)), c)
 
 
-@_ball("x", rows=True, small=True)
+@_ball("x", small=True)
 def poincare_to_klein(x: Tensor, c: Curvature) -> Tensor:
     """Return the Klein coordinates ``2 x / (1 + c |x|^2)`` ``(..., n)`` of points of the Poincare
     ball."""
     return x * (2 / (1 + c * square_norm(x)))
 
 
-@_ball("x", rows=True, small=True)
+@_ball("x", small=True)
 def klein_to_poincare(x: Tensor, c: Curvature) -> Tensor:
     """Return the points ``x / (1 + sqrt(1 - c |x|^2))`` ``(..., n)`` of the Poincare ball for Klein
     coordinates."""

@@ -143,17 +143,20 @@ class _Convert(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return _back(ctx, grad), None, None, None
+        grad = grad.to(ctx.dtype)  # numbers that this dtype does not hold become infinite
+        if ctx.steepest is not None:
+            grad = grad.clamp(-ctx.steepest, ctx.steepest)
+        return grad, None, None, None
 
 
-class _ConvertForward(Function):
+class _ConvertForward(_Convert):
     """Convert as :class:`_Convert` does, in the form that ``torch.func`` asks for. Compilers do not
     take this form, and its separate ``setup_context`` is slow."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
+    def forward(  # type: ignore[override]
         x: Tensor, dtype: torch.dtype, most: float | None, steepest: float | None
     ) -> Tensor:
         return _cut(x, most).to(dtype)
@@ -162,10 +165,6 @@ class _ConvertForward(Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, ctx.to, _, ctx.steepest = inputs
         ctx.dtype = x.dtype
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return _back(ctx, grad), None, None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
@@ -184,11 +183,6 @@ def _cut_to(x: Tensor, most: float | None, dtype: torch.dtype) -> Tensor:
     if most is None or torch.compiler.is_compiling():
         return _cut(x, most).to(dtype)
     return torch.add(x.clamp(-most, most), x, alpha=0, out=torch.empty_like(x, dtype=dtype))
-
-
-def _back(ctx: Any, grad: Tensor) -> Tensor:
-    grad = grad.to(ctx.dtype)  # numbers that this dtype does not hold become infinite
-    return grad if ctx.steepest is None else grad.clamp(-ctx.steepest, ctx.steepest)
 
 
 def _convert(x: Tensor, dtype: torch.dtype, most: float | None, steepest: float | None) -> Tensor:
@@ -261,9 +255,52 @@ def held(x: Tensor, low: float, high: float) -> Tensor:
 # Sums over the last dimension
 
 
+class _SquareNorm(Function):
+    """The squared norm. Its backward is one product, where PyTorch adds up those of both
+    factors."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return _norm(x).square()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        out: Tensor = x * (2 * grad)
+        return out
+
+
+class _Hypotenuse(Function):
+    """``sqrt(|x|^2 + more)``, or the norm if ``more`` is None. Its backward is one product, where
+    PyTorch's of the norm divides and masks all coordinates."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, more: float | Tensor | None) -> Tensor:
+        size = _norm(x) if more is None else torch.sqrt(_norm(x).square() + more)
+        ctx.save_for_backward(x, size)
+        ctx.zero = more is None
+        ctx.shape = more.shape if isinstance(more, Tensor) else None
+        return size
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
+        x, size = ctx.saved_tensors
+        share = grad / (size.clamp_min(tiny(size)) if ctx.zero else size)
+        return x * share, None if ctx.shape is None else share.sum_to_size(ctx.shape) / 2
+
+
+def _norm(x: Tensor) -> Tensor:
+    out: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return out
+
+
 def square_norm(x: Tensor) -> Tensor:
     """Return the squared Euclidean norm ``(..., 1)`` of ``x`` ``(..., n)``."""
-    return (x * x).sum(-1, keepdim=True)
+    if plain(x):
+        return dot(x, x)
+    out: Tensor = _SquareNorm.apply(x) if needs_grad(x) else _norm(x).square()
+    return out
 
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
@@ -275,8 +312,16 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
 def length(x: Tensor) -> Tensor:
     """Return the Euclidean norm ``(..., 1)`` of ``x`` ``(..., n)``; its gradient is 0 where it is
     0."""
-    out: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return out
+    return hypotenuse(x, None)
+
+
+def hypotenuse(x: Tensor, more: float | Tensor | None) -> Tensor:
+    """Return ``sqrt(|x|^2 + more)`` ``(..., 1)`` of ``x`` ``(..., n)``; ``more`` is positive, or
+    None."""
+    if needs_grad(x, more) and not plain(x):
+        out: Tensor = _Hypotenuse.apply(x, more)
+        return out
+    return _norm(x) if more is None else torch.sqrt(square_norm(x) + more)
 
 
 def heading(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -284,6 +329,21 @@ def heading(x: Tensor) -> tuple[Tensor, Tensor]:
     0."""
     size = length(x)
     return x / size.clamp_min(tiny(size)), size
+
+
+def along_and_across(x: Tensor, delta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the length of ``x``, and of ``delta`` the part along ``x`` and the length across it,
+    all ``(..., 1)``."""
+    ray, size = heading(x)
+    along = dot(ray, delta)
+    return size, along, length(delta - along * ray)
+
+
+def stretched(x: Tensor, size: Tensor, t: float | Tensor) -> Tensor:
+    """Return ``x``, whose length is ``size`` ``(..., 1)``, with the length ``t`` instead; 0 where
+    ``size`` is 0."""
+    none = size == 0
+    return x * (t / size.masked_fill(none, 1.0)).masked_fill(none, 0.0)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -297,12 +357,22 @@ def angle(side: Tensor, along: Tensor) -> Tensor:
     return torch.atan2(side, along.masked_fill(same, 1.0)).squeeze(-1)
 
 
+def with_value(form: Tensor, value: Tensor) -> Tensor:
+    """Return ``value`` with the gradient of ``form``, which is the same number with fewer
+    digits."""
+    return form + (value - form).detach()
+
+
 def tiny(x: Tensor) -> float:
     """Return a divisor to take in place of 0. Its square is a float64 number, and no length of
     float32 vectors but 0 is less."""
     return 1e-150 if x.dtype == torch.float64 else max(1e-18, torch.finfo(x.dtype).tiny)
 
 
+@overload
+def inverse(c: Tensor) -> Tensor: ...
+@overload
+def inverse(c: float | Tensor) -> float | Tensor: ...
 def inverse(c: float | Tensor) -> float | Tensor:
     """Return ``1 / c``; a tensor is inverted in one operation."""
     return c.reciprocal() if isinstance(c, Tensor) else 1 / c
@@ -337,20 +407,22 @@ def tanhc(z: Tensor) -> Tensor:
 
 def sinhc_sqrt(q: Tensor) -> Tensor:
     """Return ``sinh(sqrt(q)) / sqrt(q)`` of ``q >= 0``, with gradient 0 at 0."""
-    root = torch.sqrt(q.clamp_min(tiny(q)))
-    return torch.sinh(root) / root
+    return _of_root(torch.sinh, q)
 
 
 def asinhc_sqrt(q: Tensor) -> Tensor:
     """Return ``asinh(sqrt(q)) / sqrt(q)`` of ``q >= 0``, with gradient 0 at 0."""
-    root = torch.sqrt(q.clamp_min(tiny(q)))
-    return torch.asinh(root) / root
+    return _of_root(torch.asinh, q)
 
 
 def tanhc_sqrt(q: Tensor) -> Tensor:
     """Return ``tanh(sqrt(q)) / sqrt(q)`` of ``q >= 0``, with gradient 0 at 0."""
+    return _of_root(torch.tanh, q)
+
+
+def _of_root(function: Callable[[Tensor], Tensor], q: Tensor) -> Tensor:
     root = torch.sqrt(q.clamp_min(tiny(q)))
-    return torch.tanh(root) / root
+    return function(root) / root
 
 
 def squash_factor(square: Tensor, limit: float | Tensor, slope: float) -> Tensor:

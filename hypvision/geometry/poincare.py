@@ -19,32 +19,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import lorentz
 from ._typing import Curvature
-from .border import STEEPEST, check_factor, one_each, positive, same_list, stable
+from .border import STEEPEST, P, R, check_factor, one_each, same_list, stable
+from .lorentz.cones import plane_products
+from .lorentz.curvatures import squashed
 from .lorentz.distances import from_products, of_both
 from .numerics import (
+    along_and_across,
     angle,
     asinhc_sqrt,
     bounded,
     dot,
     heading,
+    inverse,
     length,
     log_beta,
     narrow,
     square_norm,
     square_root,
+    stretched,
     tiny,
     widen,
 )
 
-P = ParamSpec("P")
-R = TypeVar("R")
 # the largest sqrt(c) |x| of a point by its dtype; in float64 the rounding of |x|^2 must not reach
 # the boundary
 _BOUNDARY = {torch.float32: 1 - 2.0**-23, torch.float64: 1 - 2.0**-42}
@@ -57,18 +60,17 @@ def _inside(x: Tensor, c: Curvature, dtype: torch.dtype) -> Tensor:
     """Return points that lie inside the ball: those outside are moved to the largest radius that
     ``dtype`` holds. The factor counts as a constant of differentiation."""
     with torch.no_grad():
-        factor = (_BOUNDARY[dtype] / c**0.5 / length(x)).clamp_max(1.0)
+        factor = (_BOUNDARY[dtype] * c**-0.5 / length(x)).clamp_max(1.0)
     return x * factor
 
 
 def _ball(
-    *points: str, inside: tuple[str, ...] | None = None, **options: Any
+    *points: str, inside: tuple[str, ...] = ("x", "y", "p"), **options: Any
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return the decorator :func:`stable` that also brings the points named in ``inside`` (None:
-    all ``points``) inside the ball."""
-    return stable(
-        *points, brought=dict.fromkeys(points if inside is None else inside, _inside), **options
-    )
+    """Return the decorator :func:`stable` that also brings the arguments named in ``inside`` inside
+    the ball."""
+    brought = {name: _inside for name in points if name in inside}
+    return stable(*points, brought=brought, **options)
 
 
 def _gap(x: Tensor, c: Curvature) -> Tensor:
@@ -94,7 +96,7 @@ def _default_eps(x: Tensor) -> float:
     return 1e-10 if isinstance(x, Tensor) and x.dtype == torch.float64 else 1e-5
 
 
-@stable("x", rows=True, small=True)
+@stable("x", small=True)
 def _project(x: Tensor, c: Curvature, eps: float) -> Tensor:
     return x * ((1 - eps) / (length(x) * square_root(c)).clamp_min(1 - eps))
 
@@ -107,13 +109,13 @@ def _check_eps(function: str, eps: float) -> None:
         )
 
 
-@_ball("x", rows=True)
+@_ball("x")
 def conformal_factor(x: Tensor, c: Curvature) -> Tensor:
     r"""Return the conformal factor :math:`\lambda_x = 2 / (1 - c|x|^2)`, shape ``(..., 1)``."""
     return 2 / _gap(x, c)
 
 
-@stable("u", rows=True, small=True)
+@stable("u", small=True)
 def expmap0(u: Tensor, c: Curvature, eps: float = 0.0) -> Tensor:
     r"""Return the exponential map at the origin, :math:`\tanh(\sqrt c |u|)\, u / (\sqrt c |u|)`;
     its gradient at 0 is the identity.
@@ -128,7 +130,7 @@ def expmap0(u: Tensor, c: Curvature, eps: float = 0.0) -> Tensor:
     return u * (torch.tanh(z).clamp_max(1 - eps) / z)
 
 
-@_ball("x", rows=True, small=True)
+@_ball("x", small=True)
 def logmap0(x: Tensor, c: Curvature) -> Tensor:
     r"""Return the logarithm at the origin,
     :math:`\mathrm{artanh}(\sqrt c |x|)\, x / (\sqrt c |x|)`.
@@ -139,7 +141,7 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
     return x * (torch.atanh(z) / z)
 
 
-@_ball("x", "u", inside=("x",), rows=True, small=True)
+@_ball("x", "u", small=True)
 def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     r"""Return the exponential map at ``x`` of the tangent vectors ``u``,
     :math:`x \oplus \tanh(\sqrt c |u| / X)\, u / (\sqrt c |u|)`, all ``(..., n)``."""
@@ -157,10 +159,11 @@ def _add(x: Tensor, y: Tensor, x_gap: Tensor, y_gap: Tensor, c: Curvature) -> Te
     """
     both = x + y
     square = c * square_norm(both)
-    return (x_gap * both + square * x) / (x_gap * y_gap + square)
+    share = inverse(x_gap * y_gap + square)
+    return (x_gap * share) * both + (square * share) * x
 
 
-@_ball("x", "y", rows=True)
+@_ball("x", "y")
 def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Return the logarithm of ``y`` at ``x``: the tangent vector ``(..., n)`` at ``x`` whose
     geodesic reaches ``y`` after unit time.
@@ -175,14 +178,14 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     both = gap * _gap(y, c)
     square = c * square_norm(delta)
     factor = gap * asinhc_sqrt(square / both) / torch.sqrt(both * (both + square))
-    return factor * (gap * delta - square * x)
+    return (factor * gap) * delta - (factor * square) * x
 
 
 # --------------------------------------------------------------------------------------------------
 # Distances of points of the ball
 
 
-@_ball("x", "y", rows=True, small=True)
+@_ball("x", "y", small=True)
 def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Return the geodesic distance ``(...)`` between ``x`` and ``y``,
     :math:`\frac{2}{\sqrt c}\mathrm{asinh}(\sqrt c|x - y| / \sqrt{XY})`.
@@ -194,7 +197,7 @@ def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     return (torch.asinh(root * side) / (root / 2)).squeeze(-1)
 
 
-@_ball("x", "y", rows=True)
+@_ball("x", "y")
 def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Return the squared Lorentz distance ``(...)`` between ``x`` and ``y``,
     :math:`4|x - y|^2 / (XY)`.
@@ -205,7 +208,7 @@ def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     return (4 * square_norm(y - x) / (_gap(x, c) * _gap(y, c))).squeeze(-1)
 
 
-@_ball("x", rows=True, small=True)
+@_ball("x", small=True)
 def dist0(x: Tensor, c: Curvature) -> Tensor:
     """Return the hyperbolic radius ``(...)`` of ``x``, its distance from the origin; the gradient
     is 0 at the origin."""
@@ -243,7 +246,7 @@ def _weighted(x: Tensor, root: Curvature) -> tuple[Tensor, Tensor, Tensor]:
     """Return ``sqrt(c) x``, its squared norm and 1, each divided by ``X``; ``root`` is
     ``sqrt(c)``."""
     x = _inside(widen(x) * root, 1.0, x.dtype)
-    square = square_norm(x)
+    square = dot(x, x)  # a sum of products, as it meets the matrix's
     weight = (1 - square).reciprocal()
     left, left_square = (torch.cat([x, square], -1) * weight).split([x.shape[-1], 1], -1)
     return left, left_square, weight
@@ -253,28 +256,28 @@ def _weighted(x: Tensor, root: Curvature) -> tuple[Tensor, Tensor, Tensor]:
 # Tangent vectors: gradients, inner products, parallel transport
 
 
-@_ball("x", "v", inside=("x",), rows=True)
+@_ball("x", "v")
 def egrad2rgrad(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Return the Riemannian gradient :math:`v X^2 / 4` at ``x`` for the Euclidean gradient
     ``v``."""
     return v * (_gap(x, c) / 2) ** 2
 
 
-@_ball("x", "u", "v", inside=("x",), rows=True)
+@_ball("x", "u", "v")
 def inner(x: Tensor, u: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Return the inner product ``(...)`` of the tangent vectors ``u`` and ``v`` at ``x``,
     :math:`\lambda_x^2\, u \cdot v`."""
     return (dot(u, v) * (2 / _gap(x, c)) ** 2).squeeze(-1)
 
 
-@_ball("x", "u", inside=("x",), rows=True)
+@_ball("x", "u")
 def norm(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """Return the length ``(...)`` of the tangent vectors ``u`` at ``x``; its gradient is 0 where it
     is 0."""
     return (length(u) * (2 / _gap(x, c))).squeeze(-1)
 
 
-@_ball("x", "y", "v", inside=("x", "y"), rows=True)
+@_ball("x", "y", "v")
 def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Return the tangent vectors ``v`` at ``x`` after parallel transport to ``y``,
     :math:`\mathrm{gyr}[y, -x] v\; \lambda_x / \lambda_y`."""
@@ -299,16 +302,16 @@ def _gyrate(
     share = 2 * c / (x_gap * y_gap + square)
     across = (y_gap + square) * along + (1 - x_gap) * ahead
     back = x_gap * ahead - square * along
-    return v + share * (back * x - across * delta)
+    return v + (share * back) * x - (share * across) * delta
 
 
-@_ball("x", "u", inside=("x",), rows=True)
+@_ball("x", "u")
 def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """Return the tangent vectors ``u`` at the origin after parallel transport to ``x``: ``X u``."""
     return u * _gap(x, c)
 
 
-@_ball("x", "v", inside=("x",), rows=True)
+@_ball("x", "v")
 def transp0back(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     """Return the tangent vectors ``v`` at ``x`` after parallel transport to the origin:
     ``v / X``."""
@@ -319,13 +322,13 @@ def transp0back(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
 # Gyrovector operations: sums, products, rotations and geodesics
 
 
-@_ball("x", "y", rows=True, small=True)
+@_ball("x", "y", small=True)
 def mobius_add(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Return the Moebius sum :math:`x \oplus y`, ``(..., n)``."""
     return _add(x, y, _gap(x, c), _gap(y, c), c)
 
 
-@_ball("x", "y", rows=True, small=True)
+@_ball("x", "y", small=True)
 def mobius_sub(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Return ``y`` as seen from ``x``, :math:`(-x) \oplus y`; accurate for near points too."""
     return _add(-x, y, _gap(x, c), _gap(y, c), c)
@@ -353,7 +356,7 @@ def mobius_matvec(matrix: Tensor, x: Tensor, c: Curvature) -> Tensor:
     return expmap0(torch.matmul(logmap0(x, c), matrix.transpose(-1, -2)), c)
 
 
-@_ball("u", "v", "w", inside=("u", "v"), rows=True)
+@_ball("u", "v", "w", inside=("u", "v"))
 def gyration(u: Tensor, v: Tensor, w: Tensor, c: Curvature) -> Tensor:
     r"""Return the vectors ``w`` rotated by the gyration of ``u`` and ``v``,
     :math:`\mathrm{gyr}[u, v] w = -(u \oplus v) \oplus (u \oplus (v \oplus w))`."""
@@ -368,14 +371,12 @@ def geodesic(t: float | Tensor, x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     return expmap(x, t * logmap(x, y, c), c)
 
 
-@_ball("x", "u", inside=("x",))
+@_ball("x", "u")
 def geodesic_unit(t: float | Tensor, x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """Return the point at the distance ``t``, a number or ``(..., 1)``, from ``x`` in the direction
     of the tangent vector ``u``."""
     check_factor(t, "geodesic_unit: t")
-    size = norm(x, u, c).unsqueeze(-1)
-    none = size == 0
-    return expmap(x, u * (t / size.masked_fill(none, 1.0)).masked_fill(none, 0.0), c)
+    return expmap(x, stretched(u, norm(x, u, c).unsqueeze(-1), t), c)
 
 
 def retr(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
@@ -383,7 +384,7 @@ def retr(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     return _retr(x, u, c, _default_eps(x))
 
 
-@stable("x", "u", rows=True, small=True)
+@stable("x", "u", small=True)
 def _retr(x: Tensor, u: Tensor, c: Curvature, eps: float) -> Tensor:
     return _project(x + u, c, eps)
 
@@ -392,7 +393,7 @@ def _retr(x: Tensor, u: Tensor, c: Curvature, eps: float) -> Tensor:
 # The Lorentz model, and functions that are computed in it
 
 
-@_ball("x", rows=True)
+@_ball("x")
 def to_lorentz(x: Tensor, c: Curvature) -> Tensor:
     r"""Return the points ``(..., n + 1)`` of the hyperboloid for ``x``: ``s = 2 x / X``,
     ``t = (2 - X) / (sqrt(c) X)``."""
@@ -400,7 +401,7 @@ def to_lorentz(x: Tensor, c: Curvature) -> Tensor:
     return torch.cat([(2 - gap) / (square_root(c) * gap), x * (2 / gap)], -1)
 
 
-@stable("x", rows=True, small=True)
+@stable("x", small=True)
 def from_lorentz(x: Tensor, c: Curvature) -> Tensor:
     """Return the points ``s / (1 + sqrt(c) t)`` ``(..., n)`` of the ball for points ``x``
     ``(..., n + 1)`` of the hyperboloid."""
@@ -450,7 +451,7 @@ def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
     return lorentz.half_aperture(to_lorentz(x, c), c, min_radius)
 
 
-@_ball("x", "y", rows=True, small=True)
+@_ball("x", "y", small=True)
 def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """Return the angle ``(...)`` at ``x`` between the ray from the origin and the geodesic to
     ``y``, in radians.
@@ -461,10 +462,8 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     # delta - c |delta|^2 x.
     gap = _gap(x, c)
     delta = y - x
-    ray, size = heading(x)
-    along = dot(ray, delta)
-    side = gap * length(delta - along * ray)
-    return angle(side, gap * along - c * square_norm(delta) * size)
+    size, along, across = along_and_across(x, delta)
+    return angle(gap * across, gap * along - c * square_norm(delta) * size)
 
 
 def entailment_loss(
@@ -475,7 +474,7 @@ def entailment_loss(
     return torch.relu(exterior_angle(x, y, c) - aperture_scale * half_aperture(x, c, min_radius))
 
 
-@stable("mean")
+@stable("mean", rows=False)
 def wrapped_normal(
     mean: Tensor,
     std: Tensor | float,
@@ -505,16 +504,14 @@ def rescale(
     """Return the points with their radii squashed below ``limit``: maximum-distance rescaling; see
     :func:`hypvision.geometry.lorentz.rescale`."""
     limit = lorentz.max_distance(c) if limit is None else limit
-    positive("rescale", "limit", limit)
-    positive("rescale", "slope", slope)
-    return expmap0(lorentz.rescale_tangent(2 * logmap0(x, c), limit, slope) / 2, c)
+    return expmap0(squashed("rescale", 2 * logmap0(x, c), limit, slope) / 2, c)
 
 
 # --------------------------------------------------------------------------------------------------
 # Distances from hyperplanes and horospheres, logits
 
 
-@_ball("x", "p", "a", inside=("x", "p"), rows=True, small=True)
+@_ball("x", "p", "a", small=True)
 def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = True) -> Tensor:
     r"""Return the distance ``(...)`` of ``x`` from the hyperplane through ``p`` with the normal
     ``a``, all ``(..., n)``; with ``signed`` positive on the side that ``a`` points to.
@@ -560,7 +557,6 @@ def ganea_logits(x: Tensor, p: Tensor, a: Tensor, c: Curvature) -> Tensor:
             f"{tuple(a.shape)}."
         )
     c = widen(c, STEEPEST)
-    dtype = x.dtype
     root = square_root(c)
     p = _inside(widen(p), c, p.dtype)
     away, size = heading(widen(a))
@@ -568,8 +564,7 @@ def ganea_logits(x: Tensor, p: Tensor, a: Tensor, c: Curvature) -> Tensor:
     time = 2 * root * dot(p, away) / _gap(p, c)
     planes = torch.cat([-time, away + root * time * p], -1)
     points = to_lorentz(widen(x), c) * root
-    sides = torch.matmul(bounded(points, dtype), bounded(planes, dtype).t())
-    return torch.asinh(sides) * bounded((2 / root) * size.squeeze(-1), dtype)
+    return plane_products(points, planes, (2 / root) * size, x.dtype)
 
 
 @stable("x", fits=("v",), wide=False)
@@ -650,7 +645,7 @@ def beta_concat(points: list[Tensor], c: Curvature) -> Tensor:
     return expmap0(torch.cat(parts, -1), c)
 
 
-@stable("x")
+@stable("x", rows=False)
 def beta_split(x: Tensor, sizes: list[int], c: Curvature) -> list[Tensor]:
     """Return points of the dimensions ``sizes``, the beta-split of ``x`` (HNN++) and inverse of
     :func:`beta_concat`; ``sizes`` must add up to ``n``.

@@ -12,7 +12,7 @@ from ._typing import Curvature
 from .border import check_factor, one_each
 from .manifold import Manifold, whose
 from .manifolds import Hyperbolic
-from .numerics import safe_sqrt
+from .numerics import safe_sqrt, stretched
 
 # Methods whose results are lengths, of which squares are added up, and methods whose results are
 # added up themselves; all other methods return coordinates.
@@ -172,8 +172,7 @@ class Product(Manifold):
 
     def geodesic_unit(self, t: float | Tensor, x: Tensor, u: Tensor) -> Tensor:
         check_factor(t, "geodesic_unit: t")
-        length = self.norm(x, u).unsqueeze(-1)
-        return self.expmap(x, u * (t / torch.where(length > 0, length, torch.ones_like(length))))
+        return self.expmap(x, stretched(u, self.norm(x, u, keepdim=True), t))
 
     def origin(
         self,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .numerics import Function, backward_of, needs_grad
+from .numerics import Function, backward_of
 
 # The number of coordinates in a block. For twice as many, malloc would return the float64
 # temporaries (2 MiB each) to the system at every call.
@@ -50,10 +50,8 @@ def in_blocks(
     def call(*values: Tensor) -> Tensor:
         return function(**dict(zip(names, values)), **numbers)
 
-    if needs_grad(*rows.values(), *tensors.values()):
-        out: Tensor = _InBlocks.apply(call, len(rows), *rows.values(), *tensors.values())
-        return out
-    return _forward(call, list(rows.values()), list(tensors.values()))
+    out: Tensor = _InBlocks.apply(call, len(rows), *rows.values(), *tensors.values())
+    return out
 
 
 def _worth_it(rows: list[Tensor], shared: list[Any]) -> bool:
@@ -69,14 +67,8 @@ def _worth_it(rows: list[Tensor], shared: list[Any]) -> bool:
     return all(value.shape[:-1] == first.shape[:-1] for value in rows)
 
 
-def _forward(call: Callable[..., Tensor], rows: list[Tensor], shared: list[Tensor]) -> Tensor:
-    [out] = _each_block(lambda *parts: [call(*parts, *shared)], rows)
-    assert out is not None
-    return out
-
-
 def _each_block(
-    function: Callable[..., Sequence[Tensor | None]], rows: list[Tensor]
+    function: Callable[..., Sequence[Tensor | None]], rows: Sequence[Tensor]
 ) -> list[Tensor | None]:
     """Return the results of a function of tensors of rows, computed block by block: the blocks'
     rows one after the other, the sums of results without dimensions, and None for None."""
@@ -123,7 +115,10 @@ class _InBlocks(Function):
         ctx.function = function
         ctx.count = count
         ctx.save_for_backward(*tensors)
-        return _forward(function, list(tensors[:count]), list(tensors[count:]))
+        shared = tensors[count:]
+        [out] = _each_block(lambda *parts: [function(*parts, *shared)], tensors[:count])
+        assert out is not None
+        return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

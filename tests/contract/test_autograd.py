@@ -114,6 +114,8 @@ CASES = {
     numerics._ConvertForward: lambda: of(
         numerics._ConvertForward.apply, leaf(3, 4), torch.float64, None, 1e18
     ),
+    numerics._SquareNorm: lambda: of(lorentz.sqdist, point(3, 4), point(3, 4), curvature()),
+    numerics._Hypotenuse: lambda: of(lorentz.projx, point(3, 4), curvature()),
     hyperclip._MapRows: lambda: of(
         lambda packed, s: hyperclip.map_several([packed], [s], 0.01)[0],
         torch.randn(12, 4),

@@ -9,6 +9,7 @@ from torch import Tensor
 from .._typing import Curvature
 from ..border import STEEPEST, one_each, positive, stable
 from ..numerics import (
+    along_and_across,
     angle,
     bounded,
     dot,
@@ -25,7 +26,7 @@ from .distances import chord
 from .points import CAP, _from_space, _time
 
 
-@stable("x", space=("z",), rows=True, small=True)
+@stable("x", space=("z",), small=True)
 def dist2plane(
     x: Tensor, z: Tensor, a: Tensor | float, c: Curvature, signed: bool = True
 ) -> Tensor:
@@ -46,7 +47,7 @@ def dist2plane(
     """
     space = x[..., 1:]
     root = square_root(c)
-    normal = z / length(z).clamp_min(tiny(z))
+    normal, _ = heading(z)
     cosh, sinh = _offset(a, root, z)
     side = cosh * dot(space, normal) - sinh * _time(space, inverse(c))
     out = (torch.asinh(root * side) / root).squeeze(-1)
@@ -96,18 +97,23 @@ def space_logits(x: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
 def _logits(space: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
     c = widen(c, STEEPEST)
     z = widen(z)
-    dtype = space.dtype
     root = square_root(c)
     size = length(z)
     cosh, minus_sinh = _offset(a, -root, z)
     scale = cosh / F.threshold(size, tiny(z), tiny(z))
     planes = torch.cat([minus_sinh, scale * z], -1)
     points = _from_space(widen(space), c) * root
+    return plane_products(points, planes, size / root, space.dtype)
+
+
+def plane_products(points: Tensor, planes: Tensor, sizes: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return ``sizes`` ``(K, 1)`` times the asinh of the products ``(..., K)`` of points and
+    ``planes`` ``(K, n + 1)``, computed in ``dtype``."""
     sides = torch.matmul(bounded(points, dtype), bounded(planes, dtype).t())
-    return torch.asinh(sides) * bounded(size.squeeze(-1) / root, dtype)
+    return torch.asinh(sides) * bounded(sizes.squeeze(-1), dtype)
 
 
-@stable("x", space=("p",), rows=True, small=True)
+@stable("x", space=("p",), small=True)
 def busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
     r"""Return the Busemann function :math:`\tfrac{1}{\sqrt c} \log(\sqrt c(x_t - x_s \cdot p))`,
     ``(...)``.
@@ -134,7 +140,7 @@ def horosphere_dist(x: Tensor, p: Tensor, tau: float | Tensor, c: Curvature) -> 
     return (busemann(x, p, c) - tau).abs()
 
 
-@stable("x", rows=True, small=True)
+@stable("x", small=True)
 def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
     """Return the half-aperture ``asin(min(1, 2 K / (sqrt(c) |x_s|)))`` ``(...)`` of the entailment
     cone at ``x``, in radians.
@@ -151,7 +157,7 @@ def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
     return torch.atan2(top, safe_sqrt(square - 4 * min_radius**2)).squeeze(-1)
 
 
-@stable("x", "y", rows=True, small=True)
+@stable("x", "y", small=True)
 def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Return the angle ``(...)`` at ``x`` between the ray from the origin and the geodesic to
     ``y``, in radians.
@@ -163,11 +169,8 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     which loses half of the digits, and gives pi/2 where points coincide).
     """
     time, ahead, delta, _ = chord(x, y, c)
-    space = x[..., 1:]
-    ray, size = heading(space)
-    along = dot(ray, delta)
-    side = length(delta - along * ray) * c**-0.5
-    return angle(side, time * along - size * ahead)
+    size, along, across = along_and_across(x[..., 1:], delta)
+    return angle(across * c**-0.5, time * along - size * ahead)
 
 
 @stable("x", "y", sets=("x", "y"))

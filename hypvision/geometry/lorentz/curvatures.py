@@ -46,9 +46,15 @@ def rescale_tangent(space: Tensor, limit: float | Tensor, slope: float = 2.0) ->
     Raises:
         ValueError: ``limit`` or ``slope`` is a number that is not positive.
     """
-    positive("rescale_tangent", "limit", limit)
-    positive("rescale_tangent", "slope", slope)
-    return space * squash_factor(square_norm(space), limit, slope)
+    return squashed("rescale_tangent", space, limit, slope)
+
+
+def squashed(function: str, u: Tensor, limit: float | Tensor, slope: float) -> Tensor:
+    """Return the vectors ``u`` ``(..., n)`` as :func:`rescale_tangent` squashes them; errors name
+    the ``function`` that was called."""
+    positive(function, "limit", limit)
+    positive(function, "slope", slope)
+    return u * squash_factor(square_norm(u), limit, slope)
 
 
 @stable("x")
@@ -71,9 +77,7 @@ def rescale(
         ValueError: ``limit`` or ``slope`` is a number that is not positive.
     """
     limit = max_distance(c) if limit is None else limit
-    positive("rescale", "limit", limit)
-    positive("rescale", "slope", slope)
-    return expmap0(rescale_tangent(logmap0(x, c), limit, slope), c)
+    return expmap0(squashed("rescale", logmap0(x, c), limit, slope), c)
 
 
 def change_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
@@ -100,7 +104,7 @@ def concat(points: list[Tensor], c: Curvature) -> Tensor:
     return from_space(torch.cat([x[..., 1:] for x in points], -1), c)
 
 
-@stable("x")
+@stable("x", rows=False)
 def split(x: Tensor, sizes: list[int], c: Curvature) -> list[Tensor]:
     """Return points whose space parts are slices of the space part of ``x``; ``sizes`` must add up
     to ``n``.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -11,7 +10,16 @@ from torch.nn.functional import hardtanh
 
 from .._typing import Curvature
 from ..border import STEEPEST, stable
-from ..numerics import bounded, dot, inverse, safe_sqrt, square_norm, square_root, widen
+from ..numerics import (
+    bounded,
+    dot,
+    inverse,
+    safe_sqrt,
+    square_norm,
+    square_root,
+    widen,
+    with_value,
+)
 from .points import _time
 
 
@@ -19,19 +27,24 @@ def chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Tensor, T
     r"""Return the time of ``x``, the differences ``t' - t`` and ``s' - s`` of times and space
     parts, and the squared chord :math:`\langle y - x, y - x\rangle_L`.
 
-    The difference of times is computed as :math:`(s' - s) \cdot (s' + s) / (t' + t)`, which keeps
-    the digits of near points.
+    The difference of times is computed as :math:`(|\Delta|^2 + 2 \Delta \cdot s) / (t' + t)` with
+    :math:`\Delta = s' - s`, which keeps the digits of near points; its gradient is that of the
+    times.
     """
     start = x[..., 1:]
     end = y[..., 1:]
     unit = inverse(c)
     time = _time(start, unit)
+    end_time = _time(end, unit)
     delta = end - start
-    ahead = dot(delta, start + end) / (time + _time(end, unit))
-    return time, ahead, delta, square_norm(delta) - ahead * ahead
+    square = square_norm(delta)
+    with torch.no_grad():
+        ahead = torch.add(square, dot(delta, start), alpha=2) / (end_time + time)
+    ahead = with_value(end_time - time, ahead)
+    return time, ahead, delta, square - ahead * ahead
 
 
-@stable("x", "y", rows=True, small=True)
+@stable("x", "y", small=True)
 def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Return the geodesic distance ``(...)`` between points ``(..., n + 1)``:
     :math:`\tfrac{2}{\sqrt c} \mathrm{asinh}\tfrac{\sqrt q} {2}` of the squared chord ``q / c``.
@@ -43,7 +56,7 @@ def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     return (torch.asinh(safe_sqrt(square) * half) / half).squeeze(-1)
 
 
-@stable("x", "y", rows=True)
+@stable("x", "y")
 def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Return the squared Lorentz distance ``(...)`` between ``x`` and ``y``,
     :math:`\langle x - y, x - y\rangle_L = -2/c - 2\langle x, y\rangle_L`.
@@ -55,7 +68,6 @@ def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 # the largest number of distances of a matrix that is computed in float64
 WIDEST = 2**24
-_HALF = math.sqrt(0.5)
 # a float32 number whose root has a finite inverse
 _LEAST = 1e-37
 
@@ -64,9 +76,9 @@ _LEAST = 1e-37
 def cdist(x: Tensor, y: Tensor, c: Curvature, dtype: torch.dtype | None = None) -> Tensor:
     r"""Return all geodesic distances between two sets of points, by one matrix product.
 
-    With :math:`u = \sqrt c t - 1` the fourth part of the squared chord is
-    :math:`(u + (u + 1) u' - c\, s \cdot s') / 2`, a product of rows of :math:`n + 2` numbers, and
-    the distance is :math:`\tfrac{2}{\sqrt c} \mathrm{asinh}` of its root. No tensor of shape
+    With :math:`u = (\sqrt c t - 1) / 2` the fourth part of the squared chord is
+    :math:`u + (1 + 2 u) u' - \tfrac c 2 s \cdot s'`, a product of rows of :math:`n + 2` numbers,
+    and the distance is :math:`\tfrac{2}{\sqrt c} \mathrm{asinh}` of its root. No tensor of shape
     ``(N, M, n)`` is built.
 
     Up to 2^24 distances the product is computed in float64: the distance of points at the radius
@@ -84,47 +96,47 @@ def cdist(x: Tensor, y: Tensor, c: Curvature, dtype: torch.dtype | None = None) 
     Returns:
         Distances ``(..., N, M)``; 0 with gradient 0 on the diagonal of ``cdist(x, x)``.
     """
-    root = square_root(widen(c, STEEPEST))
-    (s, time, u), (s_, _, u_) = of_both(_scaled, x, y, root)
-    rows = torch.cat([-s, u, time], -1)
-    columns = torch.cat([s_, torch.full_like(u_, _HALF), u_], -1)
+    half = square_root(widen(c, STEEPEST)) / 2
+    (s, u), (s_, u_) = of_both(_scaled, x, y, half)
+    rows = torch.cat([-2 * s, u, 1 + 2 * u], -1)
+    columns = torch.cat([s_, torch.ones_like(u_), u_], -1)
     return from_products(
-        rows, columns, y is x, dtype or torch.promote_types(x.dtype, y.dtype), 2 / root
+        rows, columns, y is x, dtype or torch.promote_types(x.dtype, y.dtype), inverse(half)
     )
 
 
-def _scaled(x: Tensor, root: Curvature) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ``sqrt(c / 2) s``, ``sqrt(c / 2) t``, and the latter minus its least value, computed
-    from positive terms; ``root`` is ``sqrt(c)``."""
-    space = widen(x[..., 1:]) * (root * _HALF)
+def _scaled(x: Tensor, half: Curvature) -> tuple[Tensor, Tensor]:
+    """Return ``sqrt(c) s / 2``, and ``(sqrt(c) t - 1) / 2`` computed from positive terms; ``half``
+    is ``sqrt(c) / 2``."""
+    space = widen(x[..., 1:]) * half
     square = square_norm(space)
-    time = torch.sqrt(square + 0.5)
-    return space, time, square / (time + _HALF)
+    time = torch.sqrt(square + 0.25)
+    return space, with_value(time - 0.5, square / (time + 0.5))
 
 
 def of_both(
     function: Callable[[Tensor, Curvature], tuple[Tensor, ...]],
     x: Tensor,
     y: Tensor,
-    root: Curvature,
+    scale: Curvature,
 ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
     """Return the results of ``function`` for the points ``x`` and for the points ``y``, computed in
     one pass where that is possible.
 
     Args:
-        function: a function of points ``(..., N, k)`` and ``root``, whose results have a row for
+        function: a function of points ``(..., N, k)`` and ``scale``, whose results have a row for
             each point.
         x, y: points ``(..., N, k)`` and ``(..., M, k)``.
-        root: the square root of the curvature.
+        scale: the number, or the curvature's tensor, that ``function`` takes.
     """
     if y is x:
-        found = function(x, root)
+        found = function(x, scale)
         return found, found
-    single = not isinstance(root, Tensor) or root.dim() == 0
+    single = not isinstance(scale, Tensor) or scale.dim() == 0
     if not single or x.shape[:-2] != y.shape[:-2] or x.dtype != y.dtype:
-        return function(x, root), function(y, root)
+        return function(x, scale), function(y, scale)
     sizes = [x.shape[-2], y.shape[-2]]
-    parts = [part.split(sizes, -2) for part in function(torch.cat([x, y], -2), root)]
+    parts = [part.split(sizes, -2) for part in function(torch.cat([x, y], -2), scale)]
     return [part[0] for part in parts], [part[1] for part in parts]
 
 

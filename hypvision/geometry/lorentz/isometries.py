@@ -7,13 +7,13 @@ from torch import Tensor
 
 from .._typing import Curvature
 from ..border import check_factor, stable
-from ..numerics import bounded, dot, inverse, square_root
+from ..numerics import bounded, dot, inverse, square_root, stretched
 from .distances import chord
 from .points import _from_space, _time, expmap0, from_space, logmap0
 from .tangents import expmap, logmap, norm
 
 
-@stable("x", "y", rows=True)
+@stable("x", "y")
 def boost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Return ``y`` after the boost that takes the origin to ``x``; both are ``(..., n + 1)``.
 
@@ -29,7 +29,7 @@ def boost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     return _from_space(end + amount * space, c)
 
 
-@stable("x", "y", rows=True)
+@stable("x", "y")
 def unboost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Return ``y`` as seen from ``x``, :math:`(-x) \oplus y`: the inverse of :func:`boost` for the
     same ``x``; accurate for near points too."""
@@ -75,6 +75,4 @@ def geodesic_unit(t: float | Tensor, x: Tensor, u: Tensor, c: Curvature) -> Tens
     """Return the point at the distance ``t``, a number or ``(..., 1)``, from ``x`` in the direction
     of the tangent vector ``u`` ``(..., n + 1)``."""
     check_factor(t, "geodesic_unit: t")
-    size = norm(x, u, c).unsqueeze(-1)
-    none = size == 0
-    return expmap(x, u * (t / size.masked_fill(none, 1.0)).masked_fill(none, 0.0), c)
+    return expmap(x, stretched(u, norm(x, u, c).unsqueeze(-1), t), c)

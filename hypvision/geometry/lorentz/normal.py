@@ -20,7 +20,7 @@ def _check_std(function: str, std: Tensor | float, n: int) -> None:
         one_each(function, "std", std, n, "dimensions")
 
 
-@stable("mean")
+@stable("mean", rows=False)
 def wrapped_normal(
     mean: Tensor,
     std: Tensor | float,

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .._typing import Curvature
 from ..border import stable
-from ..numerics import inverse, length, narrow, square_norm, square_root, tiny, widen
+from ..numerics import hypotenuse, inverse, length, narrow, square_root, tiny, widen
 
 # Exponential maps move points by at most this number of radii of curvature, because the square of
 # its sinh still is a float32 number.
@@ -30,20 +30,20 @@ def origin(
     return out
 
 
-@stable("space", rows=True)
+@stable("space")
 def time_from_space(space: Tensor, c: Curvature) -> Tensor:
     """Return the time coordinate ``(..., 1)`` of the points with the space parts ``space``
     ``(..., n)``."""
     return _time(space, inverse(c))
 
 
-@stable("space", wide=False, rows=True)
+@stable("space", wide=False)
 def from_space(space: Tensor, c: Curvature) -> Tensor:
     """Return the points ``(..., n + 1)`` with the space parts ``space`` ``(..., n)``."""
     return _with_time(space, c)
 
 
-@stable("x", wide=False, rows=True)
+@stable("x", wide=False)
 def projx(x: Tensor, c: Curvature) -> Tensor:
     """Return the points ``(..., n + 1)`` with the space parts of ``x``; their time is computed
     anew."""
@@ -58,14 +58,14 @@ def _with_time(space: Tensor, c: Curvature) -> Tensor:
 def _time(space: Tensor, unit: Curvature) -> Tensor:
     """Return the times ``(..., 1)`` of space parts; ``unit`` is ``1 / c``, the squared radius of
     curvature."""
-    return torch.sqrt(square_norm(space) + unit)
+    return hypotenuse(space, unit)
 
 
 def _from_space(space: Tensor, c: Curvature) -> Tensor:
     return torch.cat([_time(space, inverse(c)), space], -1)
 
 
-@stable("x", "y", rows=True)
+@stable("x", "y")
 def minkowski_inner(x: Tensor, y: Tensor) -> Tensor:
     """Return the Minkowski product ``-x_0 y_0 + <x_s, y_s>`` of any vectors ``(..., n + 1)``, shape
     ``(..., 1)``."""
@@ -73,7 +73,7 @@ def minkowski_inner(x: Tensor, y: Tensor) -> Tensor:
     return product[..., 1:].sum(-1, keepdim=True) - product[..., :1]
 
 
-@stable("u", rows=True)
+@stable("u")
 def expmap0(u: Tensor, c: Curvature) -> Tensor:
     r"""Return the exponential map at the origin of the tangent vectors ``u``.
 
@@ -94,7 +94,7 @@ def expmap0(u: Tensor, c: Curvature) -> Tensor:
     return torch.cat([torch.cosh(moved) / root, u * (torch.sinh(moved) / z)], -1)
 
 
-@stable("x", rows=True, small=True)
+@stable("x", small=True)
 def logmap0(x: Tensor, c: Curvature) -> Tensor:
     """Return the logarithm at the origin: the space part ``(..., n)`` of the tangent vectors that
     lead to ``x`` ``(..., n + 1)``."""
@@ -103,7 +103,7 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
     return space * (torch.asinh(z) / z)
 
 
-@stable("x", rows=True, small=True)
+@stable("x", small=True)
 def dist0(x: Tensor, c: Curvature) -> Tensor:
     """Return the hyperbolic radius ``(...)`` of ``x`` ``(..., n + 1)``, its distance from the
     origin; the gradient is 0 at the origin."""

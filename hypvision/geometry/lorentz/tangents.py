@@ -16,7 +16,7 @@ from .distances import chord
 from .points import CAP, _from_space, _time
 
 
-@stable("x", "u", rows=True)
+@stable("x", "u")
 def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     r"""Return the exponential map: the points that geodesics from ``x`` with the velocities ``u``
     reach after unit time.
@@ -39,7 +39,7 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     return _from_space(torch.cosh(moved) * space + (torch.sinh(moved) / theta) * velocity, c)
 
 
-@stable("x", "y", rows=True)
+@stable("x", "y")
 def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Return the logarithm of ``y`` at ``x``: the tangent vector ``(..., n + 1)`` at ``x`` whose
     geodesic reaches ``y`` after unit time.
@@ -57,7 +57,7 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     return torch.cat([factor * ahead - back * time, factor * delta - back * x[..., 1:]], -1)
 
 
-@stable("x", "v", rows=True)
+@stable("x", "v")
 def proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Return the orthogonal projection :math:`v + c\langle x, v\rangle_L x` of ``v``
     ``(..., n + 1)`` to the tangent space at ``x``."""
@@ -67,7 +67,7 @@ def proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     return v + torch.matmul(x * v, signs) * x
 
 
-@stable("x", "v", rows=True)
+@stable("x", "v")
 def egrad2rgrad(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     """Return the Riemannian gradient ``(..., n + 1)`` at ``x`` for the Euclidean gradient ``v``
     ``(..., n + 1)``."""
@@ -79,7 +79,7 @@ def egrad2rgrad(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     return torch.cat([time * along, covector + space * along], -1)
 
 
-@stable("x", "u", "v", rows=True)
+@stable("x", "u", "v")
 def inner(x: Tensor, u: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Return the inner product ``(...)`` of the tangent vectors ``u``, ``v`` at ``x``, all
     ``(..., n + 1)``.
@@ -93,7 +93,7 @@ def _inner(space: Tensor, u: Tensor, v: Tensor, c: Curvature) -> Tensor:
     return dot(u, v) - dot(space, u) * dot(space, v) / (square_norm(space) + inverse(c))
 
 
-@stable("x", "u", rows=True)
+@stable("x", "u")
 def norm(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """Return the length ``(...)`` of the tangent vectors ``u`` at ``x``, both ``(..., n + 1)``; its
     gradient is 0 where it is 0."""
@@ -102,7 +102,7 @@ def norm(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     return safe_sqrt(_inner(space, vector, vector, c)).squeeze(-1)
 
 
-@stable("x", "y", "v", rows=True)
+@stable("x", "y", "v")
 def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Return the tangent vectors ``v`` at ``x`` after parallel transport to ``y`` along the
     geodesic, all ``(..., n + 1)``.
@@ -120,7 +120,7 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     return torch.cat([first + share * (2 * time + ahead), out], -1)
 
 
-@stable("x", space=("u",), rows=True)
+@stable("x", space=("u",))
 def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """Return the tangent vectors ``u`` ``(..., n)`` at the origin after parallel transport to ``x``
     ``(..., n + 1)``, as ``(..., n + 1)``."""
@@ -130,7 +130,7 @@ def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     return torch.cat([along, u + space * (along / (_time(space, inverse(c)) + inverse(root)))], -1)
 
 
-@stable("x", "v", rows=True)
+@stable("x", "v")
 def transp0back(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     """Return the tangent vectors ``v`` ``(..., n + 1)`` at ``x`` after parallel transport to the
     origin, as their space part ``(..., n)``."""
