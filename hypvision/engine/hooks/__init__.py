@@ -14,6 +14,7 @@ from hypvision.engine.hooks.classes import (
 )
 from hypvision.engine.hooks.language import LanguageHook, take_templates
 from hypvision.engine.hooks.repeat import (
+    ChannelsLastHook,
     CheckpointHook,
     CoreTimeHook,
     CurvatureHook,
@@ -31,6 +32,7 @@ from hypvision.engine.hooks.stop import (
 
 __all__ = [
     "CanLearnHook",
+    "ChannelsLastHook",
     "CheckClassesHook",
     "CheckpointHook",
     "CoreTimeHook",
