@@ -15,6 +15,7 @@ from hypvision.geometry.numerics import exact
 
 from .checks import check_features, check_manifold, check_sizes
 from .functional import precise
+from .transition import ToLorentz
 
 LONGEST = 40.0  # largest coordinate of a result, in radii of curvature, before sinh
 
@@ -155,3 +156,20 @@ class BusemannLinear(BusemannMLR):
         one of the hyperboloid."""
         longer = 2 if isinstance(self.manifold, PoincareBall) else 1
         return lorentz.expmap0(longer * precise(shift), self.manifold.c)
+
+
+class BusemannHead(nn.Sequential):
+    """Classifier's head on Euclidean features ``(B, n)``: they are cut to the length ``clip``,
+    mapped to the hyperboloid by the exponential map at the origin, and classified by
+    :class:`BusemannMLR`.
+
+    Args:
+        in_features, num_classes: see :class:`BusemannMLR`.
+        c: curvature of the hyperboloid.
+        clip: largest length of the features.
+    """
+
+    def __init__(self, in_features: int, num_classes: int, c: float = 1.0, clip: float = 1.0):
+        manifold = Lorentz(c)
+        mlr = BusemannMLR(in_features, num_classes, manifold)
+        super().__init__(ToLorentz(manifold, clip=clip), mlr)

@@ -18,6 +18,15 @@ def points(space, c):
 def lorentz_linear(layer, x, c):
     full = torch.cat([layer.time_weight[:, None], layer.weight], 1)
     y = F.linear(points(x, c), full, layer.bias)
+    if layer.activation is not None:
+        y = layer.activation(y)
+    if layer.heads > 1:
+        gate = F.linear(points(x, c), layer.norm_weight[None], layer.norm_bias)
+        time = torch.sigmoid(gate) * layer.scale.exp() + 1 / c**0.5 + layer.margin
+        size = (time**2 - 1 / c).sqrt()
+        return torch.cat(
+            [size * F.normalize(part, dim=-1) for part in y.chunk(layer.heads, -1)], -1
+        )
     if layer.normalize == "time":
         gate = F.linear(points(x, c), layer.norm_weight[None], layer.norm_bias)
         time = torch.sigmoid(gate) * layer.scale.exp() + 1 / c**0.5 + layer.margin
