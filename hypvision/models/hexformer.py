@@ -13,7 +13,8 @@ images.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,13 +25,20 @@ from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
 from torch.types import Device
 
-from hypvision.geometry import Lorentz, lorentz
-from hypvision.geometry.numerics import asinhc_sqrt, exact, sinhc_sqrt
+from hypvision.geometry import Lorentz
+from hypvision.geometry.numerics import exact
 from hypvision.io.checks import at_least, between, one_of
 from hypvision.io.errors import ArgumentError
-from hypvision.nn import LorentzConv2d, LorentzLinear, ToTangent
-from hypvision.nn.functional import divided, precise, radial_map, with_time
-from hypvision.nn.linear import at_time
+from hypvision.nn import LorentzConv2d, ToTangent
+from hypvision.nn.functional import (
+    divided,
+    precise,
+    space_square,
+    timed,
+    to_centroids,
+    with_time,
+)
+from hypvision.nn.linear import timed_linear
 
 from .base import COMMON_CFG, FeatureMaps, StagedModel, build_model, check_pool, with_zoo
 from .lorentz_resnet import LorentzClassifier
@@ -38,13 +46,76 @@ from .lorentz_vit import TokenPool
 
 SCALE = 2.3  # logarithm of the largest time above that of the origin and MARGIN
 MARGIN = 0.5
+LONGEST = 40.0  # largest radius after a norm, in units of the radius of curvature
 
-register_notrace_module(LorentzLinear)
+
+class TimedLinear(nn.Module):
+    """HexFormer's linear layer: a map sets the direction of the result, and one more row of its
+    weight, by a sigmoid, the time.
+
+    Args:
+        inside, outside: space dimensions of points and results.
+        manifold: the hyperboloid.
+        parts: number of such layers on the same points, as one product.
+        heads: into how many points a result is split, which share their time.
+        activation: a module between the map and what sets the size; None for none.
+
+    Attributes:
+        weight, time_weight: of the space part ``(parts * (1 + outside), inside)`` and of the time;
+            the first row of a part is that of the result's time.
+
+    Shapes:
+        space parts ``(B, N, inside)`` to ``(B, N, parts, heads, outside / heads)``.
+    """
+
+    def __init__(
+        self,
+        inside: int,
+        outside: int,
+        manifold: Lorentz,
+        parts: int = 1,
+        heads: int = 1,
+        activation: nn.Module | None = None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__()
+        self.manifold = manifold
+        self.parts = parts
+        self.heads = heads
+        self.activation = nn.Identity() if activation is None else activation
+        rows = parts * (1 + outside)
+        self.weight = nn.Parameter(torch.empty(rows, inside, device=device, dtype=dtype))
+        self.time_weight = nn.Parameter(torch.empty(rows, device=device, dtype=dtype))
+
+    def reset_parameters(self) -> None:
+        """Initialise by the normal distribution of Xavier, as published."""
+        std = (2 / (len(self.weight) / self.parts + self.weight.shape[1] + 1)) ** 0.5
+        nn.init.normal_(self.weight, std=std)
+        nn.init.normal_(self.time_weight, std=std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        c = self.manifold.c
+        space, time = timed(x, c)
+        out = timed_linear(space.to(x.dtype), time, self.weight, self.time_weight, None)
+        gate, direction = out.unflatten(-1, (self.parts, -1)).split([1, self.outside], -1)
+        direction = self.activation(direction).unflatten(-1, (self.heads, -1))
+        return at_time(direction, gate.unsqueeze(-1), c).to(x.dtype)
+
+    @property
+    def outside(self) -> int:
+        """The space dimension of a result."""
+        return len(self.weight) // self.parts - 1
 
 
-def linear(inside: int, outside: int, manifold: Lorentz, **options: Any) -> LorentzLinear:
-    """Return HexFormer's linear layer, which has no bias."""
-    return LorentzLinear(inside, outside, manifold, False, "time", SCALE, margin=MARGIN, **options)
+def at_time(direction: Tensor, gate: Tensor, c: float | Tensor) -> Tensor:
+    """Return the vectors ``(..., m)``, scaled to the space parts of the points whose times
+    ``sigmoid(gate) exp(SCALE) + 1/sqrt(c) + MARGIN`` are, at least float32."""
+    direction = precise(direction)
+    rise = torch.sigmoid(precise(gate)) * math.exp(SCALE) + MARGIN
+    # The clamp is the published one.
+    square = space_square(direction).clamp(min=1e-8)
+    return direction * torch.sqrt(rise * (rise + 2 / c**0.5) / square)
 
 
 class TokenNorm(nn.Module):
@@ -62,15 +133,26 @@ class TokenNorm(nn.Module):
         self.gamma = nn.Parameter(torch.ones(1, **factory))
 
     def forward(self, x: Tensor) -> Tensor:
-        c = self.manifold.c
         with exact(x.device):
-            points = lorentz.from_space(precise(x), c)
-            mean = lorentz.centroid(points, c=c).unsqueeze(-2)
-            seen = lorentz.logmap0(lorentz.unboost(mean, points, c), c)
-            spread = seen.norm(dim=-1).mean(-1)[:, None, None]
-            there = lorentz.expmap0(seen * (self.gamma / (spread + 1e-5)), c)
-            beta = lorentz.from_space(precise(self.beta), c)
-            return lorentz.boost(beta, there, c)[..., 1:].to(x.dtype)
+            root = self.manifold.c**0.5
+            space, time = timed(precise(x) * root, 1.0)  # in units of the radius of curvature
+            mean = to_centroids(torch.cat([time, space], -1).mean(1, keepdim=True), 1.0)
+            seen = moved(space, time, -mean[..., 1:], mean[..., :1])
+            size = torch.linalg.vector_norm(seen, dim=-1, keepdim=True)
+            radius = torch.asinh(size)
+            spread = radius.mean(1, keepdim=True) / root
+            radius = (radius * (self.gamma / (spread + 1e-5))).clamp(max=LONGEST)
+            there = seen * (torch.sinh(radius) / size.clamp_min(1e-30))
+            beta, beta_time = timed(precise(self.beta) * root, 1.0)
+            out = moved(there, torch.cosh(radius), beta, beta_time)
+            return (out / root).to(x.dtype)
+
+
+def moved(space: Tensor, time: Tensor, to: Tensor, to_time: Tensor) -> Tensor:
+    """Return the space parts of points, given with their times, after the boost that takes the
+    origin to the point with the space part ``to``; the curvature is 1."""
+    along = (space * to).sum(-1, keepdim=True)
+    return space + (time + along / (1 + to_time)) * to
 
 
 class Attention(nn.Module):
@@ -85,27 +167,29 @@ class Attention(nn.Module):
     ):
         super().__init__()
         self.manifold = manifold
-        self.heads = heads
         self.scale = (dim / heads) ** -0.5
-        self.q, self.k, self.v = (
-            linear(dim, dim, manifold, heads=heads, **factory) for _ in range(3)
-        )
-        self.o = linear(dim, dim, manifold, activation=nn.Dropout(drop), **factory)
+        self.qkv = TimedLinear(dim, dim, manifold, parts=3, heads=heads, **factory)
+        self.o = TimedLinear(dim, dim, manifold, activation=nn.Dropout(drop), **factory)
         self.temperature = nn.Parameter(torch.ones(1, **factory))
 
     def forward(self, x: Tensor) -> Tensor:
         c = self.manifold.c
-        q, k, v = (
-            layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for layer in (self.q, self.k, self.v)
-        )
-        query, key = with_time(torch.stack([q, k]), c, negative=True).to(x.dtype).unbind()
+        parts = self.qkv(x).permute(2, 0, 3, 1, 4)
+        query, key = with_time(parts[:2], c, negative=True).to(x.dtype).unbind()
         query = divided(query, self.temperature.to(query.dtype))
-        value = radial_map(v, lambda square, c: asinhc_sqrt(square * c), c)
+        value = along(parts[2], torch.asinh, c).to(x.dtype)
         mean = F.scaled_dot_product_attention(query, key, value, scale=2 * self.scale)
-        mean = radial_map(mean, lambda square, c: sinhc_sqrt(square * c), c)
-        out: Tensor = self.o(mean.transpose(1, 2).flatten(2))
-        return out
+        points = along(mean, torch.sinh, c).to(x.dtype)
+        out: Tensor = self.o(points.transpose(1, 2).flatten(2))
+        return out.flatten(2)
+
+
+def along(x: Tensor, function: Callable[[Tensor], Tensor], c: float | Tensor) -> Tensor:
+    """Return the vectors ``(..., n)`` with the lengths ``function(sqrt(c) |x|) / sqrt(c)``, at
+    least float32."""
+    x = precise(x)
+    size = torch.linalg.vector_norm(x, dim=-1, keepdim=True) * c**0.5
+    return x * (function(size) / size.clamp_min(1e-30))
 
 
 class Block(nn.Module):
@@ -127,14 +211,18 @@ class Block(nn.Module):
         self.attn = Attention(dim, heads, manifold, drop, factory)
         self.norm2 = TokenNorm(dim, manifold, factory)
         inner = nn.Sequential(nn.GELU(), nn.Dropout(drop))
-        self.fc1 = linear(dim, hidden, manifold, activation=inner, **factory)
-        self.fc2 = linear(hidden, dim, manifold, activation=nn.Dropout(drop), **factory)
+        self.fc1 = TimedLinear(dim, hidden, manifold, activation=inner, **factory)
+        self.fc2 = TimedLinear(hidden, dim, manifold, activation=nn.Dropout(drop), **factory)
         self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
 
     def _tokens(self, x: Tensor) -> Tensor:
         x = x + self.drop_path(self.attn(self.norm1(x)))
-        out: Tensor = x + self.drop_path(self.fc2(self.fc1(self.norm2(x))))
+        out: Tensor = x + self.drop_path(self._mlp(self.norm2(x)))
         return out
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        out: Tensor = self.fc2(self.fc1(x).flatten(2))
+        return out.flatten(2)
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.transpose(1, 2)
@@ -170,8 +258,7 @@ class PatchEmbed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         found = self.conv(x)
         tokens = found.flatten(2).transpose(1, 2)
-        rise = torch.sigmoid(precise(tokens[..., :1])) * torch.e**SCALE + MARGIN
-        tokens = at_time(tokens[..., 1:], rise, self.manifold.c)
+        tokens = at_time(tokens[..., 1:], tokens[..., :1], self.manifold.c).to(x.dtype)
         first = self.class_token.to(tokens.dtype).expand(len(tokens), -1, -1)
         positions = resampled(self.pos_embed, found.shape[2:], self.grid)
         tokens = torch.cat([first, tokens], 1) + positions.to(tokens.dtype)
@@ -309,11 +396,8 @@ class HexFormer(StagedModel):
         """Initialise linear layers as published, by the normal distribution of Xavier; positions
         and the class token by that of a deviation of 0.02."""
         for module in self.modules():
-            if isinstance(module, LorentzLinear):
-                size = module.in_features + module.out_features
-                std = (2 / (size + 2)) ** 0.5
-                for weight in (module.weight, module.time_weight, module.norm_weight):
-                    nn.init.normal_(weight, std=std)
+            if isinstance(module, TimedLinear):
+                module.reset_parameters()
         conv = self.stem.conv
         std = (2 / (conv.weight[0].numel() + 1 + len(conv.weight))) ** 0.5
         nn.init.normal_(conv.weight, std=std)

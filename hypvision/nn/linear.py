@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.geometry import Lorentz
-from hypvision.io.checks import at_least, between, more_than, one_of
+from hypvision.io.checks import between, more_than, one_of
 from hypvision.io.errors import ArgumentError
 
 from .checks import check_features, check_manifold, check_sizes
@@ -53,14 +53,6 @@ def timed_linear(
     return torch.addmm(out.reshape(-1, row.shape[1]), column, row).reshape(out.shape)
 
 
-def at_time(out: Tensor, rise: Tensor, c: float | Tensor) -> Tensor:
-    """Return the vectors ``(..., m)``, scaled to the space parts of points whose time is ``rise``
-    ``(..., 1)`` more than that of the origin."""
-    # The clamp is the published one.
-    factor = torch.sqrt(rise * (rise + 2 / c**0.5) / space_square(out).clamp(min=1e-8))
-    return out * factor.to(out.dtype)
-
-
 class SharedLinear(nn.Linear):
     """A linear layer whose weight is read by other code, which joins it with another layer's or
     scales it, instead of calling the layer.
@@ -100,10 +92,6 @@ class LorentzLinear(nn.Module):
             LViT; ``"orthogonal"`` (as ``"isometric"``, but not scaled) by LHIER+.
         manifold_out: the hyperboloid of the result, if its curvature differs; the result is then
             scaled by ``sqrt(c / c_out)``.
-        activation: a module between the map and what sets the size, such as an activation function
-            with dropout (HexFormer).
-        heads: into how many points of equal dimension the space part is split before its size is
-            set; with ``normalize="time"`` they share their time, as in HexFormer.
 
     Shapes:
         space parts ``(..., in_features)`` to ``(..., out_features)``.
@@ -123,8 +111,6 @@ class LorentzLinear(nn.Module):
         init: str = "isometric",
         manifold_out: Lorentz | None = None,
         margin: float = 0.1,
-        activation: nn.Module | None = None,
-        heads: int = 1,
         device: Device = None,
         dtype: torch.dtype | None = None,
     ):
@@ -140,12 +126,6 @@ class LorentzLinear(nn.Module):
         one_of((False, True, "time"), normalize=normalize)
         between(-80, 80, scale=scale)  # keeps exp(scale) finite
         more_than(0, margin=margin)
-        at_least(1, integer=True, heads=heads)
-        if out_features % heads:
-            raise ArgumentError(
-                f"LorentzLinear: heads must divide out_features, got {heads} heads for "
-                f"{out_features} dimensions. Change one of the two."
-            )
         if learn_scale and not normalize:
             raise ArgumentError(
                 "LorentzLinear: learn_scale=True is for the scale of normalize=True or 'time', and "
@@ -162,8 +142,6 @@ class LorentzLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(out_features, **factory)) if bias else None
         self.normalize = normalize
         self.margin = margin
-        self.activation = activation
-        self.heads = heads
         self.scale_init = scale
         if normalize:
             self.norm_weight = nn.Parameter(torch.empty(in_features + 1, **factory))
@@ -203,10 +181,8 @@ class LorentzLinear(nn.Module):
         check_features(self, x, self.in_features)
         x, time = timed(x, self.manifold.c)
         out = timed_linear(x, time, self.weight, self.time_weight, self.bias)
-        if self.activation is not None:
-            out = self.activation(out)
         if self.normalize:
-            out = self._normalized(x, time, out.unflatten(-1, (self.heads, -1))).flatten(-2)
+            out = self._normalized(x, time, out)
         if self.manifold_out is not None:
             out = out * ((self.manifold.c / self.manifold_out.c) ** 0.5)
         return out
@@ -216,12 +192,15 @@ class LorentzLinear(nn.Module):
         gate = gate + time * self.norm_weight[0]
         if self.norm_bias is not None:
             gate = gate + self.norm_bias
-        wanted = torch.sigmoid(gate).unsqueeze(-1) * self.scale.exp()
-        if self.normalize == "time":
-            return at_time(out, wanted + self.margin, self.manifold.c)
         size = space_square(out)
-        # as published, vectors near 0 become the origin
-        factor = torch.where(size > 1e-10, wanted / torch.sqrt(size.clamp(min=1e-10)), 0.0)
+        wanted = torch.sigmoid(gate) * self.scale.exp()
+        if self.normalize == "time":
+            c = self.manifold.c
+            rise = wanted + self.margin  # time minus the time of the origin
+            # The clamp is the published one.
+            factor = torch.sqrt(rise * (rise + 2 / c**0.5) / size.clamp(min=1e-8))
+        else:  # as published, vectors near 0 become the origin
+            factor = torch.where(size > 1e-10, wanted / torch.sqrt(size.clamp(min=1e-10)), 0.0)
         return out * factor.to(out.dtype)
 
     def extra_repr(self) -> str:

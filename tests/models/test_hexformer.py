@@ -20,9 +20,8 @@ def make(**changes):
     torch.manual_seed(0)
     model = timm.create_model("hexformer_tiny", **{**ARGUMENTS, **changes}).eval()
     with torch.no_grad():
-        for name, value in model.named_parameters():
-            if not name.endswith(".scale"):
-                value += 0.1 * torch.randn_like(value)
+        for value in model.parameters():
+            value += 0.1 * torch.randn_like(value)
     return model
 
 
@@ -61,15 +60,16 @@ def centroid(x, k):
 
 
 def linear(layer, x, k):
-    """The published layer, from points to the points of each head ``(B, N, H, d + 1)``."""
-    whole = torch.cat([layer.time_weight[:, None], layer.weight], 1)
-    direction = x @ whole.T
-    if layer.activation is not None:
-        direction = layer.activation(direction)
-    time = torch.sigmoid(x @ layer.norm_weight)[..., None] * math.exp(2.3) + math.sqrt(k) + 0.5
-    parts = direction.unflatten(-1, (layer.heads, -1))
-    size = parts.square().sum(-1, keepdim=True)
-    return point(parts * ((time[..., None] ** 2 - k) / size).sqrt(), k)
+    """The published layer, from points to the points of each head ``(B, N, H, d + 1)``; for each
+    of its parts."""
+    out = []
+    for whole in torch.cat([layer.time_weight[:, None], layer.weight], 1).chunk(layer.parts):
+        y = x @ whole.T
+        time = torch.sigmoid(y[..., :1]) * math.exp(2.3) + math.sqrt(k) + 0.5
+        parts = layer.activation(y[..., 1:]).unflatten(-1, (layer.heads, -1))
+        size = parts.square().sum(-1, keepdim=True)
+        out.append(point(parts * ((time[..., None] ** 2 - k) / size).sqrt(), k))
+    return out
 
 
 def norm(layer, x, k):
@@ -83,16 +83,15 @@ def norm(layer, x, k):
 
 
 def attention(layer, x, k):
-    q, key, v = (linear(part, x, k).transpose(1, 2) for part in (layer.q, layer.k, layer.v))
+    q, key, v = (part.transpose(1, 2) for part in linear(layer.qkv, x, k))
     products = inner(q.unsqueeze(-2), key.unsqueeze(-3)).squeeze(-1)
-    width = layer.heads * (v.shape[-1] - 1)
-    scores = -(-2 * k - 2 * products) * (width / layer.heads) ** -0.5 / layer.temperature
+    scores = -(-2 * k - 2 * products) * (v.shape[-1] - 1) ** -0.5 / layer.temperature
     start = origin(v, k)
     mean = exponential(start, scores.softmax(-1) @ logarithm(start, v, k), k)
     joined = mean.transpose(1, 2)
-    time = (joined[..., 0].square().sum(-1) - (layer.heads - 1) * k).sqrt()
+    time = (joined[..., 0].square().sum(-1) - (v.shape[1] - 1) * k).sqrt()
     joined = torch.cat([time[..., None], joined[..., 1:].flatten(2)], -1)
-    return linear(layer.o, joined, k)[:, :, 0, 1:]
+    return linear(layer.o, joined, k)[0][:, :, 0, 1:]
 
 
 def logits(model, images, k):
@@ -107,8 +106,8 @@ def logits(model, images, k):
     space = torch.cat([stem.class_token.expand(len(space), -1, -1), space], 1) + stem.pos_embed
     for block in model.stages:
         space = space + attention(block.attn, norm(block.norm1, point(space, k), k), k)
-        hidden = linear(block.fc1, norm(block.norm2, point(space, k), k), k)[:, :, 0]
-        space = space + linear(block.fc2, hidden, k)[:, :, 0, 1:]
+        hidden = linear(block.fc1, norm(block.norm2, point(space, k), k), k)[0][:, :, 0]
+        space = space + linear(block.fc2, hidden, k)[0][:, :, 0, 1:]
     last = norm(model.norm, point(space, k), k)[:, 0]
     root = math.sqrt(k)
     normals = model.head.weight

@@ -340,6 +340,22 @@ LAYERS = {
         lambda m: hnn.LorentzMLR(6, 9, m), rows, reference.lorentz_mlr, gives="numbers",
         before=lambda m: hnn.LorentzLinear(6, 6, m),
     ),
+    "hypformer_lift": Case(
+        lambda m: pub.HypformerLift(m), rows, reference.hypformer_lift,
+        block=lambda m: nn.Sequential(pub.HypformerLift(m), hnn.LorentzRMSNorm(6)),
+    ),
+    "prototype_head": Case(
+        lambda m: pub.LorentzPrototypeHead(6, 9, m), rows, reference.prototype_head,
+        gives="numbers", before=lambda m: hnn.LorentzLinear(6, 6, m),
+    ),
+    "prototype_head_inverse": Case(
+        lambda m: pub.LorentzPrototypeHead(6, 9, m, "inverse", 10.0), rows,
+        reference.prototype_head, gives="numbers", **other
+    ),
+    "prototype_head_log": Case(
+        lambda m: pub.LorentzPrototypeHead(6, 9, m, "log"), rows, reference.prototype_head,
+        gives="numbers", **other
+    ),
     "busemann_mlr": Case(
         lambda m: hnn.BusemannMLR(6, 9, m), rows, reference.busemann_mlr, gives="numbers",
         before=lambda m: hnn.LorentzLinear(6, 6, m),

@@ -18,15 +18,6 @@ def points(space, c):
 def lorentz_linear(layer, x, c):
     full = torch.cat([layer.time_weight[:, None], layer.weight], 1)
     y = F.linear(points(x, c), full, layer.bias)
-    if layer.activation is not None:
-        y = layer.activation(y)
-    if layer.heads > 1:
-        gate = F.linear(points(x, c), layer.norm_weight[None], layer.norm_bias)
-        time = torch.sigmoid(gate) * layer.scale.exp() + 1 / c**0.5 + layer.margin
-        size = (time**2 - 1 / c).sqrt()
-        return torch.cat(
-            [size * F.normalize(part, dim=-1) for part in y.chunk(layer.heads, -1)], -1
-        )
     if layer.normalize == "time":
         gate = F.linear(points(x, c), layer.norm_weight[None], layer.norm_bias)
         time = torch.sigmoid(gate) * layer.scale.exp() + 1 / c**0.5 + layer.margin
@@ -190,6 +181,21 @@ def busemann_linear(layer, x, c):
     yy = y.pow(2).sum(-1, keepdim=True)
     z = ((1 + 2 * c * dot + c * yy) * b + (1 - c * bb) * y) / (1 + 2 * c * dot + c * c * bb * yy)
     return 2 * z / (1 - c * z.pow(2).sum(-1, keepdim=True)) if flat else z
+
+
+def hypformer_lift(layer, x, c):
+    """The space part of ``cosh(r) o + sinh(r) / r (1, x)``."""
+    square = c * (x.pow(2).sum(-1, keepdim=True) - 1)
+    r = square.clamp(min=1e-30).sqrt()
+    return torch.where(square > 0, torch.sinh(r) / r, 1.0) * x
+
+
+def prototype_head(layer, x, c):
+    inner = points(x, c) * points(layer.points, c)[:, None]
+    inner = inner[..., 1:].sum(-1) - inner[..., 0]
+    apart = (-2 / c - 2 * inner.t() + layer.bias).clamp(min=0)
+    logits = {"negative": -apart, "inverse": 1 / (1 + apart), "log": -torch.log(1 + apart)}
+    return layer.scale * logits[layer.logit]
 
 
 def ganea_mlr(layer, x, c):
