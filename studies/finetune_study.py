@@ -242,6 +242,7 @@ STUDIES: dict[str, dict[str, Run]] = {
         "deterministic tree": Run(MAPPER.replace("mapper-", "mapper-deterministic-"), "Hi-Mapper"),
         "official preset": Run(MAPPER.replace("mapper-", "mapper-official-"), "Hi-Mapper"),
         "ideal prototypes": Run(PROTOTYPES, "ideal prototypes"),
+        "Busemann MLR": Run(PROTOTYPES.replace("prototypes", "busemann"), "Busemann MLR"),
     },
     "lhier": metric_learning(RETRIEVAL, choices=True) | OTHER_LOSSES,
     "omniglot": metric_learning(CHARACTERS, choices=False),
@@ -302,6 +303,9 @@ CHOICES: dict[str, dict[str, Choice]] = {
     "himapper": {
         "fine-tuned": Choice(LITE, rates(3e-4, 1e-3, 3e-3), length(3)),
         "ideal prototypes": Choice(PROTOTYPES, rates(3e-4, 1e-3, 3e-3), length(3)),
+        "Busemann MLR": Choice(
+            PROTOTYPES.replace("prototypes", "busemann"), rates(3e-4, 1e-3, 3e-3), length(3)
+        ),
         "Hi-Mapper": Choice(
             MAPPER,
             {
