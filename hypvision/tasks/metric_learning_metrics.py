@@ -396,17 +396,10 @@ class RetrievalMetric(Metric):
 
     def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
         meta = self.dataset_meta or {}
-        queries = meta.get("queries")
         results.sort(key=lambda result: result[0])
         points, labels = self._embedded(results, 2)
         space = results[0][3] if results else SPACES[0]
-        if queries is not None:  # count the queries among the images that the loader has given
-            queries = sum(index < queries for index, *_ in results)
-            if results and not 0 < queries < len(results):
-                raise HypvisionError(
-                    f"The data has {len(results)} images, {queries} of which are queries: both "
-                    "queries and a gallery are needed. Correct the data set."
-                )
+        queries = self._queries(results)
         metrics, self.without_truth = self._compared(points, labels, queries, space)
         if self.encoder:
             features = self._embedded(results, 4)
@@ -420,6 +413,19 @@ class RetrievalMetric(Metric):
                     metrics=json.dumps(metrics),
                 )  # fmt: skip
         return metrics
+
+    def _queries(self, results: list[tuple]) -> int | None:
+        """Return how many of the images that the loader has given are queries; None: all."""
+        queries = (self.dataset_meta or {}).get("queries")
+        if queries is None:
+            return None
+        found = sum(index < queries for index, *_ in results)
+        if results and not 0 < found < len(results):
+            raise HypvisionError(
+                f"The data has {len(results)} images, {found} of which are queries: both "
+                "queries and a gallery are needed. Correct the data set."
+            )
+        return found
 
     def _compared(
         self, points: Tensor, labels: Tensor, queries: int | None, space: str
