@@ -259,7 +259,7 @@ class PatchEmbed(nn.Module):
         found = self.conv(x)
         tokens = found.flatten(2).transpose(1, 2)
         tokens = at_time(tokens[..., 1:], tokens[..., :1], self.manifold.c).to(x.dtype)
-        first = self.class_token.to(tokens.dtype).expand(len(tokens), -1, -1)
+        first = self.class_token.to(tokens.dtype).expand(tokens.shape[0], -1, -1)
         positions = resampled(self.pos_embed, found.shape[2:], self.grid)
         tokens = torch.cat([first, tokens], 1) + positions.to(tokens.dtype)
         return tokens.transpose(1, 2)

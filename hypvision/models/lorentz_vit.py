@@ -153,7 +153,7 @@ class PatchEmbed(nn.Module):
         positions = resample_positions(self.pos_embed, x.shape[2:], self.manifold)
         out: Tensor = self.add(x, positions.to(x.dtype).expand_as(x))
         if self.class_token is not None:
-            token = self.class_token.to(out.dtype).expand(len(out), -1, -1)
+            token = self.class_token.to(out.dtype).expand(out.shape[0], -1, -1)
             out = torch.cat([token, out.flatten(2)], 2)
         return out
 
