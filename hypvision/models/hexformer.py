@@ -192,6 +192,10 @@ def along(x: Tensor, function: Callable[[Tensor], Tensor], c: float | Tensor) ->
     return x * (function(size) / size.clamp_min(1e-30))
 
 
+for _layer in (Attention, TimedLinear, TokenNorm):
+    register_notrace_module(_layer)
+
+
 class Block(nn.Module):
     """Block of a transformer on space parts ``(B, n, N)``; connections add space parts."""
 
