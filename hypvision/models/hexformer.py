@@ -189,7 +189,8 @@ def along(x: Tensor, function: Callable[[Tensor], Tensor], c: float | Tensor) ->
     least float32."""
     x = precise(x)
     size = torch.linalg.vector_norm(x, dim=-1, keepdim=True) * c**0.5
-    return x * (function(size) / size.clamp_min(1e-30))
+    out: Tensor = x * (function(size) / size.clamp_min(1e-30))
+    return out
 
 
 for _layer in (Attention, TimedLinear, TokenNorm):
@@ -449,7 +450,8 @@ class HexFormer(StagedModel):
         return out
 
     def _without_token(self, x: Tensor, size: Sequence[int]) -> Tensor:
-        return x[..., 1:].unflatten(2, [side // self.patch_size for side in size])
+        out: Tensor = x[..., 1:].unflatten(2, [side // self.patch_size for side in size])
+        return out
 
     def _prune(self, taken: list[int], last: int, prune_norm: bool) -> None:
         if prune_norm:

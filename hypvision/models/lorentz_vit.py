@@ -369,7 +369,8 @@ class LorentzViT(StagedModel):
     def _without_token(self, x: Tensor, size: Sequence[int]) -> Tensor:
         if self.stem.class_token is None:
             return x
-        return x[..., 1:].unflatten(2, [side // self.patch_size for side in size])
+        out: Tensor = x[..., 1:].unflatten(2, [side // self.patch_size for side in size])
+        return out
 
     def _prune(self, taken: list[int], last: int, prune_norm: bool) -> None:
         """Do nothing, because no other module belongs to the stages that are dropped."""

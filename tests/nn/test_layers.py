@@ -760,7 +760,15 @@ def test_wrong_input_is_named(name):
         layer(x.long())
     if isinstance(
         layer,
-        (hnn.OnSpace, hnn.OnTangent, hnn.ToLorentz, hnn.ToTangent, hnn.ChangeManifold, Residual),
+        (
+            hnn.OnSpace,
+            hnn.OnTangent,
+            hnn.ToLorentz,
+            hnn.ToTangent,
+            hnn.ChangeManifold,
+            Residual,
+            pub.HypformerLift,
+        ),
     ):
         return  # these take any width
     if "pool" in name:
