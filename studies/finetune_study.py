@@ -222,6 +222,14 @@ NO_MIXERS = {
 BARE = {f"model.backbone.{key}": value for key, value in NO_MIXERS.items()}
 
 PIXELS = "hyperbolic-segmentation/{}-fpn-{}d_600i_camvid.py"
+GEOMETRIES = ("euclidean", "hyperbolic")
+DIMENSIONS = (2, 3, 256)
+FLAT = {"model.decode_head.tree": None}
+HALF_PIXELS = {
+    "train_cfg.max_iters": 300,
+    "train_cfg.val_interval": 300,
+    "param_scheduler.1.end": 300,
+}
 
 SHORT = [dict(type="LinearLR", start_factor=0.02, begin=0, end=100, by_epoch=False)]
 
@@ -234,6 +242,7 @@ STUDIES: dict[str, dict[str, Run]] = {
         "deterministic tree": Run(MAPPER.replace("mapper-", "mapper-deterministic-"), "Hi-Mapper"),
         "official preset": Run(MAPPER.replace("mapper-", "mapper-official-"), "Hi-Mapper"),
         "ideal prototypes": Run(PROTOTYPES, "ideal prototypes"),
+        "Busemann MLR": Run(PROTOTYPES.replace("prototypes", "busemann"), "Busemann MLR"),
     },
     "lhier": metric_learning(RETRIEVAL, choices=True) | OTHER_LOSSES,
     "omniglot": metric_learning(CHARACTERS, choices=False),
@@ -257,10 +266,14 @@ STUDIES: dict[str, dict[str, Run]] = {
         "HyCoCLIP, fixed curvature": Run(SCENES.format("hycoclip-emoji-fixed"), "HyCoCLIP"),
     },
     "camvid": {
-        f"{geometry}{how}, {dim} dimensions": Run(PIXELS.format(geometry, dim), "", changes)
-        for dim in (2, 3, 256)
-        for geometry in ("euclidean", "hyperbolic")
-        for how, changes in {" with the tree": {}, "": {"model.decode_head.tree": None}}.items()
+        f"{geometry}, {dim} dimensions": Run(PIXELS.format(geometry, dim), geometry)
+        for dim in DIMENSIONS
+        for geometry in GEOMETRIES
+    },
+    "camvid-flat": {
+        f"{geometry}, {dim} dimensions": Run(PIXELS.format(geometry, dim), geometry, FLAT)
+        for dim in DIMENSIONS
+        for geometry in GEOMETRIES
     },
     "hyperclip": {
         "CLIP frozen": Run(MASKS, "", FROZEN | FEWER),
@@ -275,11 +288,24 @@ STUDIES: dict[str, dict[str, Run]] = {
         ),
     },
 }
+
+
+def pixel_rates(changes: dict[str, Any]) -> dict[str, Choice]:
+    """A choice of the rate for each geometry of pixels, in 3 dimensions, on half of the steps."""
+    return {
+        geometry: Choice(PIXELS.format(geometry, 3), rates(3e-4, 1e-3, 3e-3), HALF_PIXELS | changes)
+        for geometry in GEOMETRIES
+    }
+
+
 # Those that no run refers to come last.
 CHOICES: dict[str, dict[str, Choice]] = {
     "himapper": {
         "fine-tuned": Choice(LITE, rates(3e-4, 1e-3, 3e-3), length(3)),
         "ideal prototypes": Choice(PROTOTYPES, rates(3e-4, 1e-3, 3e-3), length(3)),
+        "Busemann MLR": Choice(
+            PROTOTYPES.replace("prototypes", "busemann"), rates(3e-4, 1e-3, 3e-3), length(3)
+        ),
         "Hi-Mapper": Choice(
             MAPPER,
             {
@@ -297,7 +323,8 @@ CHOICES: dict[str, dict[str, Choice]] = {
     },
     "lhier": learning_rates(STUDIES["lhier"]),
     "omniglot": {},
-    "camvid": {},
+    "camvid": pixel_rates({}),
+    "camvid-flat": pixel_rates(FLAT),
     "distillation": {},
     "lorentz": {
         name: Choice(LORENTZ.format(key), rates(0.03, 0.1, 0.3), tenth() | more)
@@ -323,6 +350,13 @@ RETRIEVED = {
     "mistake_height": "height of mistakes",
     "cophenetic_tree": "cophenetic correlation",
 }
+SEGMENTED = {
+    "mIoU": "mIoU",
+    "mAcc": "mean accuracy",
+    "aAcc": "pixel accuracy",
+    "sibling_mIoU": "mIoU with siblings",
+    "cousin_mIoU": "with cousins",
+}
 VALIDATED = ("top1", "recall@1", "mIoU", "ov/AP50")
 COLUMNS: dict[str, dict[str, str]] = {
     "himapper": {
@@ -341,7 +375,8 @@ COLUMNS: dict[str, dict[str, str]] = {
         "map@r_projected": "mAP@R in 16 of them",
     },
     "omniglot": {**RETRIEVED, "purity_0": "purity, alphabets"},
-    "camvid": {"mIoU": "mIoU", "mAcc": "mean accuracy", "aAcc": "pixel accuracy"},
+    "camvid": SEGMENTED,
+    "camvid-flat": SEGMENTED,
     "distillation": {"top1": "top-1"},
     "lorentz": {
         "top1": "top-1",

@@ -9,15 +9,15 @@ them.
 
 from .attention import LorentzLinearAttention
 from .ball import PoincareBatchNorm1d, PoincareBatchNorm2d, PoincareConv2d
-from .embedding import LorentzPatchEmbed
+from .embedding import HypformerLift, LorentzPatchEmbed
 from .linear import FGGLinear, PLFCLinear, PoincareFullyConnected, PoincareLinear
-from .mlr import FGGMLR, GaneaMLR, PoincareMLR
+from .mlr import FGGMLR, GaneaMLR, LorentzPrototypeHead, PoincareMLR
 from .norm import GyroLorentzBatchNorm1d, GyroLorentzBatchNorm2d
 from .weights import layer_state
 
 __all__ = [
     "FGGLinear", "FGGMLR", "GaneaMLR", "GyroLorentzBatchNorm1d", "GyroLorentzBatchNorm2d",
-    "LorentzLinearAttention", "LorentzPatchEmbed", "PLFCLinear",
-    "PoincareBatchNorm1d", "PoincareBatchNorm2d", "PoincareConv2d", "PoincareFullyConnected",
-    "PoincareLinear", "PoincareMLR", "layer_state",
+    "HypformerLift", "LorentzLinearAttention", "LorentzPatchEmbed", "LorentzPrototypeHead",
+    "PLFCLinear", "PoincareBatchNorm1d", "PoincareBatchNorm2d", "PoincareConv2d",
+    "PoincareFullyConnected", "PoincareLinear", "PoincareMLR", "layer_state",
 ]  # fmt: skip

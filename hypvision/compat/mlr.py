@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.compat.linear import FGGLinear, Layer
-from hypvision.geometry import Lorentz, PoincareBall, poincare
+from hypvision.geometry import Lorentz, PoincareBall, lorentz, poincare
 from hypvision.geometry.numerics import exact
+from hypvision.io.checks import one_of
 from hypvision.io.types import Plain
-from hypvision.nn.checks import check_features, check_sizes
-from hypvision.nn.functional import space_time
+from hypvision.nn.checks import check_features, check_manifold, check_sizes
+from hypvision.nn.functional import precise, space_time
 
 
 class FGGMLR(FGGLinear):
@@ -57,6 +58,62 @@ class FGGMLR(FGGLinear):
             wide = x.to(planes.dtype)
             out = F.linear(wide, planes[:, 1:]) + space_time(wide, self.manifold.c) * planes[:, 0]
             return torch.asinh(out * root) / root
+
+
+class LorentzPrototypeHead(nn.Module):
+    r"""Hypformer's classifier (Yang et al., KDD 2024; HyperCore): logits by the squared Lorentz
+    distances from a point of each class.
+
+    .. math:: d_k = \max(0, -2/c - 2 \langle x, p_k\rangle_L + b_k)
+
+    Args:
+        in_features: space dimension ``n``.
+        num_classes: number of points ``K``.
+        logit: ``"negative"``: ``-d``; ``"inverse"``: ``1 / (1 + d)``; ``"log"``: ``-log(1 + d)``.
+        scale: factor of the logits; 10 in HyperCore.
+
+    Attributes:
+        points: the space parts ``(K, n)`` of the points, at first normally distributed around the
+            origin with the variance ``1 / n``.
+        bias: the numbers ``b`` ``(K,)``, at first 0.
+
+    Shapes:
+        space parts ``(..., n)`` to logits ``(..., K)``.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        manifold: Lorentz,
+        logit: str = "negative",
+        scale: float = 1.0,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__()
+        check_manifold(self, Lorentz, manifold=manifold)
+        check_sizes(self, in_features=in_features, num_classes=num_classes)
+        one_of(("negative", "inverse", "log"), logit=logit)
+        self.in_features = in_features
+        self.manifold = manifold
+        self.logit = logit
+        self.scale = scale
+        self.points = nn.Parameter(
+            torch.randn(num_classes, in_features, device=device, dtype=dtype) * in_features**-0.5
+        )
+        self.bias = nn.Parameter(torch.zeros(num_classes, device=device, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.in_features)
+        with exact(x.device):
+            points = self.manifold.from_space(precise(x)).unsqueeze(-2)
+            classes = self.manifold.from_space(precise(self.points))
+            squares = lorentz.sqdist(points, classes, self.manifold.c)
+            apart = torch.relu(squares + self.bias)
+            if self.logit == "inverse":
+                return self.scale / (1 + apart)
+            return -self.scale * (apart if self.logit == "negative" else torch.log1p(apart))
 
 
 class _MLR(Layer):

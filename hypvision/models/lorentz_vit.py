@@ -6,8 +6,10 @@ network computes what the module of that library does, whose checkpoints load
 (:func:`checkpoint_filter_fn`); it has one curvature for all blocks, as published.
 
 Feature maps are the space parts of points, one point per patch: ``(B, C, h, w)``. The time is
-computed where a formula needs it. An image enters as space parts. The feature maps that the network
-returns (``features_only=True``, ``forward_intermediates``) are tangent vectors at the origin.
+computed where a formula needs it. An image enters as space parts. With a class token, which the
+published network has not, patches follow it in a row: ``(B, C, 1 + h w)``. The feature maps that
+the network returns (``features_only=True``, ``forward_intermediates``) are tangent vectors at the
+origin, without that token.
 
 Position embeddings are stored as the space parts of points, in a plain parameter, so that every
 optimiser keeps them on the hyperboloid. The published code keeps the points themselves and moves
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -123,10 +125,11 @@ class Block(nn.Module):
 
 class PatchEmbed(nn.Module):
     """Layer from the patches of images to space parts ``(B, C, h, w)``, to which positions are
-    added by a residual connection."""
+    added by a residual connection; with a class token to ``(B, C, 1 + h w)``."""
 
     conv: LorentzConv2d
     pos_embed: nn.Parameter
+    class_token: nn.Parameter | None
 
     def __init__(
         self,
@@ -135,6 +138,7 @@ class PatchEmbed(nn.Module):
         patch: int,
         grid: tuple[int, int],
         manifold: Lorentz,
+        class_token: bool,
         factory: dict[str, Any],
     ):
         super().__init__()
@@ -142,11 +146,15 @@ class PatchEmbed(nn.Module):
         self.conv = LorentzConv2d(in_chans, dim, patch, manifold, stride=patch, **factory)
         self.pos_embed = nn.Parameter(torch.empty(1, dim, *grid, **factory))
         self.add = LorentzResidual(manifold, "average", dim=1, **factory)
+        self.class_token = nn.Parameter(torch.empty(1, dim, 1, **factory)) if class_token else None
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.conv(x)
         positions = resample_positions(self.pos_embed, x.shape[2:], self.manifold)
         out: Tensor = self.add(x, positions.to(x.dtype).expand_as(x))
+        if self.class_token is not None:
+            token = self.class_token.to(out.dtype).expand(out.shape[0], -1, -1)
+            out = torch.cat([token, out.flatten(2)], 2)
         return out
 
 
@@ -168,6 +176,22 @@ def resample_positions(space: Tensor, size: torch.Size, manifold: Lorentz) -> Te
     return manifold.expmap0(resized.movedim(1, -1))[..., 1:].movedim(-1, 1).to(space.dtype)
 
 
+class TokenPool(nn.Module):
+    """Pool space parts ``(B, C, 1 + N)`` to ``(B, C)``: to the class token, which stands first, or
+    with ``"avg"`` to the centroid of the others."""
+
+    def __init__(self, manifold: Lorentz, pool_type: str):
+        super().__init__()
+        self.pool_type = pool_type
+        self.mean = LorentzGlobalAvgPool2d(manifold)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.pool_type == "token":
+            return x[..., 0]
+        out: Tensor = self.mean(x[..., 1:].unsqueeze(-1))
+        return out
+
+
 class LorentzViT(StagedModel):
     """Vision transformer on the hyperboloid.
 
@@ -177,7 +201,9 @@ class LorentzViT(StagedModel):
         patch_size: side of the patches, in pixels.
         in_chans: input channels.
         num_classes: classes of the head, at least 0; 0 for none.
-        global_pool: ``"avg"``, the centroid of the tokens, or ``""`` for none.
+        global_pool: ``"avg"``, the centroid of the tokens, ``"token"`` for the class token, or
+            ``""`` for none.
+        class_token: whether a learned point, a token without a patch, goes through the blocks, too.
         embed_dim: space dimension of the tokens.
         depth: number of blocks.
         num_heads: number of heads of the attention.
@@ -208,6 +234,7 @@ class LorentzViT(StagedModel):
         in_chans: int = 3,
         num_classes: int = 1000,
         global_pool: str = "avg",
+        class_token: bool = False,
         embed_dim: int = 192,
         depth: int = 12,
         num_heads: int = 3,
@@ -240,7 +267,10 @@ class LorentzViT(StagedModel):
         self.num_features = self.head_hidden_size = embed_dim
         self.manifold = Lorentz(curvature, learn_curvature, bounds).to(device)
         grid = (height // patch_size, width // patch_size)
-        self.stem = PatchEmbed(in_chans, embed_dim, patch_size, grid, self.manifold, factory)
+        self.patch_size = patch_size
+        self.stem = PatchEmbed(
+            in_chans, embed_dim, patch_size, grid, self.manifold, class_token, factory
+        )
         rates: list[Any] = list(calculate_drop_path_rates(drop_path_rate, depth))
         self.stages = nn.ModuleList(
             Block(
@@ -268,9 +298,14 @@ class LorentzViT(StagedModel):
         self.init_weights()
 
     def _set_pool(self, pool_type: str, num_classes: int) -> None:
-        check_pool(pool_type, num_classes, ("avg", ""))
-        pool = LorentzGlobalAvgPool2d(self.manifold) if pool_type else nn.Identity()
-        self.global_pool = pool
+        has_token = self.stem.class_token is not None
+        known = ("avg", "token", "") if has_token else ("avg", "")
+        check_pool(pool_type, num_classes, known)
+        self.global_pool = nn.Identity()
+        if pool_type and has_token:
+            self.global_pool = TokenPool(self.manifold, pool_type)
+        elif pool_type:
+            self.global_pool = LorentzGlobalAvgPool2d(self.manifold)
 
     def _set_head(self, num_classes: int) -> None:
         at_least(0, integer=True, num_classes=num_classes)
@@ -288,18 +323,28 @@ class LorentzViT(StagedModel):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """Initialise positions at the distance 1 from the origin, as published; layers initialise
-        themselves."""
-        directions = F.normalize(torch.randn_like(self.stem.pos_embed.movedim(1, -1)), dim=-1)
-        points = self.manifold.expmap0(directions.float())
-        self.stem.pos_embed.copy_(points[..., 1:].movedim(-1, 1))
+        """Initialise positions, and the class token, at the distance 1 from the origin, as
+        published; layers initialise themselves."""
+        for space in (self.stem.pos_embed, self.stem.class_token):
+            if space is not None:
+                directions = F.normalize(torch.randn_like(space.movedim(1, -1)), dim=-1)
+                points = self.manifold.expmap0(directions.float())
+                space.copy_(points[..., 1:].movedim(-1, 1))
 
     # Methods of timm's interface
 
     def no_weight_decay(self) -> set[str]:
-        """Return the names of the parameters without weight decay: positions, temperatures, weights
-        of connections and the curvature."""
-        kept = ("pos_embed", "attn.scale", "add.weight", "add1.weight", "add2.weight", "log_c")
+        """Return the names of the parameters without weight decay: positions and the class token,
+        temperatures, weights of connections and the curvature."""
+        kept = (
+            "pos_embed",
+            "class_token",
+            "attn.scale",
+            "add.weight",
+            "add1.weight",
+            "add2.weight",
+            "log_c",
+        )
         return {name for name, _ in self.named_parameters() if name.endswith(kept)}
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
@@ -319,6 +364,12 @@ class LorentzViT(StagedModel):
     def _stage_map(self, stage: int, x: Tensor, norm: bool) -> Tensor:
         """Return the map in Euclidean form: tangent vectors at the origin."""
         out: Tensor = self.to_tangent(x)
+        return out
+
+    def _without_token(self, x: Tensor, size: Sequence[int]) -> Tensor:
+        if self.stem.class_token is None:
+            return x
+        out: Tensor = x[..., 1:].unflatten(2, [side // self.patch_size for side in size])
         return out
 
     def _prune(self, taken: list[int], last: int, prune_norm: bool) -> None:

@@ -28,6 +28,7 @@ One exception: a double backward of :class:`LorentzAttention` needs
 """
 
 from .attention import LorentzAttention
+from .busemann import BusemannLinear, BusemannMLR
 from .cluster_mixer import ClusterAssignment, ClusterMixer
 from .conv import (
     EfficientLorentzConv1d,
@@ -47,10 +48,10 @@ from .residual import LorentzResidual
 from .transition import ChangeManifold, ToLorentz, ToTangent
 
 __all__ = [
-    "ChangeManifold", "ClusterAssignment", "ClusterMixer", "EfficientLorentzConv1d",
-    "EfficientLorentzConv2d", "EfficientLorentzLinear", "HyperbolicEmbedding", "LorentzAttention",
-    "LorentzAvgPool2d", "LorentzBatchNorm1d", "LorentzBatchNorm2d", "LorentzConv1d",
-    "LorentzConv2d", "LorentzConvTranspose2d", "LorentzGlobalAvgPool2d", "LorentzLayerNorm",
-    "LorentzLinear", "LorentzMLR", "LorentzRMSNorm", "LorentzResidual", "OnSpace", "OnTangent",
-    "ToLorentz", "ToTangent",
+    "BusemannLinear", "BusemannMLR", "ChangeManifold", "ClusterAssignment", "ClusterMixer",
+    "EfficientLorentzConv1d", "EfficientLorentzConv2d", "EfficientLorentzLinear",
+    "HyperbolicEmbedding", "LorentzAttention", "LorentzAvgPool2d", "LorentzBatchNorm1d",
+    "LorentzBatchNorm2d", "LorentzConv1d", "LorentzConv2d", "LorentzConvTranspose2d",
+    "LorentzGlobalAvgPool2d", "LorentzLayerNorm", "LorentzLinear", "LorentzMLR", "LorentzRMSNorm",
+    "LorentzResidual", "OnSpace", "OnTangent", "ToLorentz", "ToTangent",
 ]  # fmt: skip

@@ -45,6 +45,7 @@ from hypvision.io.records import foreign_setting
 from hypvision.losses import PrototypeHead
 from hypvision.models.base import head_names
 from hypvision.models.timm_models import create_model
+from hypvision.nn.busemann import BusemannHead
 from hypvision.tasks.publishing import image_input, input_size, unrecorded
 from hypvision.viz.sheet import save_image
 from hypvision.zoo.backbones import network_arguments
@@ -329,6 +330,8 @@ class ImageClassifier(BackboneModel):
         prototypes: arguments of :class:`~hypvision.losses.PrototypeHead` after the second
             (``dim``, ...); this head replaces the backbone's linear head, and the loss is the
             penalised Busemann loss. ``dict()``: its defaults; None: no prototypes.
+        busemann: arguments of :class:`~hypvision.nn.busemann.BusemannHead` after the second
+            (``c``, ``clip``); this head replaces the backbone's linear head. None: it does not.
         **kwargs: see :class:`BackboneModel`.
     """
 
@@ -343,6 +346,7 @@ class ImageClassifier(BackboneModel):
         distillation: dict[str, Any] | None = None,
         head_init: str = "zero",
         prototypes: dict[str, Any] | None = None,
+        busemann: dict[str, Any] | None = None,
         **kwargs: Any,
     ):
         super().__init__(backbone, **kwargs)
@@ -382,32 +386,37 @@ class ImageClassifier(BackboneModel):
         self.distillation: dict[str, Any] = {}
         self.to_prototypes = prototypes is not None
         if prototypes is not None:
-            others = (multi_label, mixup, label_smoothing, distillation, head_init != "timm")
-            self._set_prototypes(prototypes, any(others))
+            others = (multi_label, mixup, label_smoothing, distillation)
+            ensure(
+                not any(others),
+                "A head of prototypes has its own loss, for one label an image: leave out "
+                "label_smoothing, mixup, multi_label and distillation.",
+            )
+            self._set_head("prototypes", PrototypeHead, prototypes)
+        if busemann is not None:
+            self._set_head("busemann", BusemannHead, busemann)
         if distillation is not None:
             self._set_teacher(**distillation)
 
-    def _set_prototypes(self, options: dict[str, Any], others: bool) -> None:
-        """Replace the backbone's linear head by a head of prototypes; ``others`` says whether the
-        config has settings that do not go with prototypes."""
-        if others:
-            raise HypvisionError(
-                "A head of prototypes has its own loss, for one label an image, and begins with "
-                "random values: set model.head_init='timm' and leave out label_smoothing, mixup, "
-                "multi_label and distillation."
-            )
+    def _set_head(self, option: str, head: type[nn.Module], options: dict[str, Any]) -> None:
+        """Replace the backbone's linear head by another, with the arguments of a config's
+        ``option``."""
         name = self.backbone.pretrained_cfg.get("classifier")
         linear = self.backbone.get_classifier()
         if not isinstance(name, str) or not isinstance(linear, nn.Linear):
             raise HypvisionError(
-                "model.prototypes replaces a linear head, but the head of this backbone is "
+                f"model.{option} replaces a linear head, but the head of this backbone is "
                 f"{type(linear).__name__}. Take another backbone."
             )
+        ensure(
+            self.head_init == "timm",
+            f"The head of model.{option} begins with random values: set model.head_init='timm'.",
+        )
         try:
-            head = PrototypeHead(linear.in_features, self.num_classes, **options)
+            new = head(linear.in_features, self.num_classes, **options)
         except (ValueError, TypeError) as error:
-            raise HypvisionError(f"model.prototypes: {error}") from error
-        self.backbone.set_submodule(name, head)
+            raise HypvisionError(f"model.{option}: {error}") from error
+        self.backbone.set_submodule(name, new)
 
     def init_weights(self) -> None:
         super().init_weights()

@@ -214,11 +214,13 @@ class MetricLearner(BackboneModel):
         Returns:
             ``"tensor"``: points; ``"loss"``: ``loss_metric``, ``loss_hier`` and, where learned, the
             ``curvature``; ``"predict"``: for each image a dict with ``embedding`` (see
-            :meth:`comparable`), ``space``, ``label`` and ``index``.
+            :meth:`comparable`), ``space``, the backbone's ``features`` as unit vectors, ``label``
+            and ``index``.
         """
         one_of(("tensor", "loss", "predict"), mode=mode)
         self.check_channels(inputs)
-        points = self.embed(inputs)
+        features = self.features(inputs)
+        points = self.neck(features)
         if mode == "tensor":
             return points
         if mode == "loss":
@@ -232,6 +234,7 @@ class MetricLearner(BackboneModel):
             label,
             index,
             embedding=self.comparable(points).cpu(),
+            features=F.normalize(features.float()).cpu(),
             space=itertools.repeat(self.space),
         )
 

@@ -361,6 +361,7 @@ class RetrievalMetric(Metric):
 
     Args:
         recall: values of K.
+        encoder: measure the backbone's features, by their cosines, too: ``encoder_recall@K``, ...
         backend: ``"torch"`` or ``"faiss"``.
         device: device of the comparison; by default the GPU, if there is one.
         out_file: path of a file for the embeddings, labels and metrics; ``.npz`` is added to a name
@@ -370,12 +371,14 @@ class RetrievalMetric(Metric):
     def __init__(
         self,
         recall: Sequence[int] = (1, 2, 4, 8),
+        encoder: bool = False,
         backend: str = "torch",
         device: str | None = None,
         out_file: str | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        self.encoder = encoder
         self.recall = tuple(recall)
         self.backend = backend
         self.out_file = check_output(with_ending(out_file, ".npz")) if out_file else None
@@ -385,26 +388,22 @@ class RetrievalMetric(Metric):
         points = torch.stack([sample["embedding"] for sample in data_samples])
         if self.check(points, "The embedding", data_samples):
             for sample, point in zip(data_samples, points.numpy()):
-                self.results.append((sample["index"], sample["label"], point, sample["space"]))
+                features = sample["features"].numpy() if self.encoder else None
+                self.results.append(
+                    (sample["index"], sample["label"], point, sample["space"], features)
+                )
 
     def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
         meta = self.dataset_meta or {}
-        queries = meta.get("queries")
         results.sort(key=lambda result: result[0])
-        points, labels = self._embedded(results)
+        points, labels = self._embedded(results, 2)
         space = results[0][3] if results else SPACES[0]
-        own = gallery = (points, labels)
-        if queries is not None:  # count the queries among the images that the loader has given
-            queries = sum(index < queries for index, *_ in results)
-            own = (points[:queries], labels[:queries])
-            gallery = (points[queries:], labels[queries:])
-            if results and not 0 < queries < len(results):
-                raise HypvisionError(
-                    f"The data has {len(results)} images, {queries} of which are queries: both "
-                    "queries and a gallery are needed. Correct the data set."
-                )
-        options = (self.recall, space, meta.get("ancestors") or (), {"backend": self.backend})
-        metrics, self.without_truth = _measure(own, gallery, *options)
+        queries = self._queries(results)
+        metrics, self.without_truth = self._compared(points, labels, queries, space)
+        if self.encoder:
+            features = self._embedded(results, 4)
+            found, _ = self._compared(*features, queries, "cosine")
+            metrics |= {f"encoder_{name}": value for name, value in found.items()}
         if self.out_file is not None:
             with replacing(self.out_file) as temporary:
                 np.savez(
@@ -414,10 +413,35 @@ class RetrievalMetric(Metric):
                 )  # fmt: skip
         return metrics
 
-    def _embedded(self, results: list[tuple]) -> Labelled:
+    def _queries(self, results: list[tuple]) -> int | None:
+        """Return how many of the images that the loader has given are queries; None: all."""
+        queries = (self.dataset_meta or {}).get("queries")
+        if queries is None:
+            return None
+        found = sum(index < queries for index, *_ in results)
+        if results and not 0 < found < len(results):
+            raise HypvisionError(
+                f"The data has {len(results)} images, {found} of which are queries: both "
+                "queries and a gallery are needed. Correct the data set."
+            )
+        return found
+
+    def _compared(
+        self, points: Tensor, labels: Tensor, queries: int | None, space: str
+    ) -> tuple[dict[str, float], list[str]]:
+        """Return what :func:`_measure` does, for the first ``queries`` points (None: all)."""
+        own = gallery = (points, labels)
+        if queries is not None:
+            own = (points[:queries], labels[:queries])
+            gallery = (points[queries:], labels[queries:])
+        ancestors = (self.dataset_meta or {}).get("ancestors") or ()
+        return _measure(own, gallery, self.recall, space, ancestors, {"backend": self.backend})
+
+    def _embedded(self, results: list[tuple], place: int) -> Labelled:
+        """Return the vectors at a place of the results, and their labels."""
         points = torch.zeros(0, 1)
         if results:
-            points = torch.from_numpy(np.stack([result[2] for result in results]))
+            points = torch.from_numpy(np.stack([result[place] for result in results]))
         labels = torch.tensor([result[1] for result in results], dtype=torch.int64)
         return points.to(self.device), labels.to(self.device)
 

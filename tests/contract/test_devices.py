@@ -53,6 +53,8 @@ def devices(value):
 SPACE = Lorentz(1.0, learnable=True)
 TOKENS, MAPS, LINE = (2, 5, 8), (2, 8, 6, 6), (2, 8, 6)
 LAYERS = {
+    "BusemannLinear": ((8, 4, SPACE), TOKENS),
+    "BusemannMLR": ((8, 4, SPACE), TOKENS),
     "ChangeManifold": ((SPACE, Lorentz(2.0)), TOKENS),
     "ClusterMixer": ((8, 2, 4), (2, 8, 8, 8)),
     "EfficientLorentzConv1d": ((8, 4, 3, SPACE), LINE),

@@ -282,3 +282,12 @@ def test_interruption_ends_with_130_and_says_how_to_resume(tmp_path, signal_name
     assert f"{saved}' is complete" in done.output and "--resume" in done.output
     checkpoint = torch.load(tmp_path / "broken" / saved, weights_only=False)
     assert checkpoint["meta"]["iter"] == (3 if by_epoch else 5)
+
+
+def test_channels_last_weights_from_the_start(tmp_path):
+    hook = dict(type="ChannelsLastHook")
+    data = make_images(tmp_path / "data", per_class=2)
+    runner = train(write_config(tmp_path / "config.py", data, hooks=[hook]), tmp_path / "run")
+    kernels = [weight for weight in runner.model.parameters() if weight.dim() == 4]
+    assert any(not weight.is_contiguous() for weight in kernels)
+    assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in kernels)

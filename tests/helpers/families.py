@@ -50,6 +50,11 @@ FAMILIES = {
     "lvit": Family(
         "lvit_tiny", dict(img_size=32, patch_size=8, embed_dim=12, depth=2, num_heads=2), 32
     ),
+    "hexformer": Family(
+        "hexformer_tiny",
+        dict(img_size=32, patch_size=8, embed_dim=12, depth=2, num_heads=2, hidden_dim=16),
+        32,
+    ),
     "himapper-cnn": Family(
         "himapper", dict(backbone="resnet10t", channels=(8, 16, 16, 32), **_HIMAPPER), 64
     ),

@@ -92,6 +92,31 @@ def test_a_block_with_a_skip_before_the_norm_keeps_what_its_branches_leave():
         torch.testing.assert_close(block(x), wanted)
 
 
+@torch.no_grad()
+def test_a_class_token_is_one_more_token_of_every_block():
+    """The pooled token is what the blocks, written out, make of the token beside the patches."""
+    model = make(class_token=True, global_pool="token")
+    images = torch.randn(2, 3, 12, 12)
+    plain = make()
+    plain.load_state_dict(model.state_dict(), strict=False)
+    patches = plain.stem(images).flatten(2)
+    tokens = torch.cat([model.stem.class_token.expand(2, -1, -1), patches], 2).unsqueeze(-1)
+    for block in plain.stages:
+        tokens = block(tokens)  # as a map of one column
+    torch.testing.assert_close(
+        model.forward_head(model.forward_features(images), pre_logits=True), tokens[:, :, 0, 0]
+    )
+    model.reset_classifier(6, "avg")
+    pooled = model.forward_head(model.forward_features(images), pre_logits=True)
+    torch.testing.assert_close(pooled, plain.global_pool(tokens[:, :, 1:]))
+    (maps,) = model.forward_intermediates(images, indices=[2], intermediates_only=True)
+    expected = plain.to_tangent(tokens[:, :, 1:].squeeze(-1)).unflatten(2, (3, 3))
+    torch.testing.assert_close(maps, expected)
+    assert "stem.class_token" in model.no_weight_decay()
+    with pytest.raises(HypvisionError, match="global_pool"):
+        make(global_pool="token")
+
+
 def test_dropped_branches_leave_the_others_unscaled():
     block = make(drop_path_rate=0.999).stages[-1].train()
     assert block.drop_path.drop_prob == pytest.approx(0.999)

@@ -23,6 +23,12 @@ FAMILIES = {
     "hecnn_resnet18": dict(widths=(4, 5, 6, 7)),
     "hecnn_resnet50": BOTTLENECKS,
     "lvit_tiny": dict(img_size=32, patch_size=8, embed_dim=12, depth=4, num_heads=2),
+    "lvit_tiny token": dict(
+        img_size=32, patch_size=8, embed_dim=12, depth=4, num_heads=2, class_token=True
+    ),
+    "hexformer_tiny": dict(
+        img_size=32, patch_size=8, embed_dim=12, depth=4, num_heads=2, hidden_dim=16
+    ),
     "himapper resnet": dict(backbone="resnet10t", channels=(8, 8, 16, 16), **TREE),
     "himapper deit": dict(
         backbone="deit_tiny_patch16_224", img_size=32, patch_size=8, depth=4, **TREE
@@ -75,6 +81,7 @@ DEEPER = {
     "hcformer_nano": dict(layers=(1, 2, 1, 1), feature_norms=True),
     "hcnn_resnet18": dict(layers=(2, 3, 2, 2)),
     "hecnn_resnet50": dict(layers=(1, 2, 1, 1)),
+    "hexformer_tiny": dict(depth=6),
     "lvit_tiny": dict(depth=6),
     "himapper deit": dict(depth=6),
 }
@@ -159,7 +166,7 @@ def test_weights_of_three_channels_start_other_networks_as_timm_adapts_them(fami
     )
     grey = make(family, in_chans=1, **source)
     # the time of an image's points is no linear function of the channels: the weights are a start
-    if "hcnn" in family or "lvit" in family:
+    if family.startswith(("hcnn", "lvit", "hexformer")):
         first = "stem.conv.weight"
         torch.testing.assert_close(
             grey.state_dict()[first], colours.state_dict()[first].sum(1, keepdim=True)

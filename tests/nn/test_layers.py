@@ -340,6 +340,40 @@ LAYERS = {
         lambda m: hnn.LorentzMLR(6, 9, m), rows, reference.lorentz_mlr, gives="numbers",
         before=lambda m: hnn.LorentzLinear(6, 6, m),
     ),
+    "hypformer_lift": Case(
+        lambda m: pub.HypformerLift(m), rows, reference.hypformer_lift,
+        block=lambda m: nn.Sequential(pub.HypformerLift(m), hnn.LorentzRMSNorm(6)),
+    ),
+    "prototype_head": Case(
+        lambda m: pub.LorentzPrototypeHead(6, 9, m), rows, reference.prototype_head,
+        gives="numbers", before=lambda m: hnn.LorentzLinear(6, 6, m),
+    ),
+    "prototype_head_inverse": Case(
+        lambda m: pub.LorentzPrototypeHead(6, 9, m, "inverse", 10.0), rows,
+        reference.prototype_head, gives="numbers", **other
+    ),
+    "prototype_head_log": Case(
+        lambda m: pub.LorentzPrototypeHead(6, 9, m, "log"), rows, reference.prototype_head,
+        gives="numbers", **other
+    ),
+    "busemann_mlr": Case(
+        lambda m: hnn.BusemannMLR(6, 9, m), rows, reference.busemann_mlr, gives="numbers",
+        before=lambda m: hnn.LorentzLinear(6, 6, m),
+    ),
+    "busemann_mlr_ball": Case(
+        lambda m: hnn.BusemannMLR(6, 9, m), ball_points, reference.busemann_mlr, B, "numbers",
+        before=lambda m: pub.PoincareFullyConnected(6, 6, m),
+    ),
+    "busemann_linear": Case(
+        lambda m: hnn.BusemannLinear(6, 4, m, nn.Tanh()), tokens, reference.busemann_linear,
+        block=lambda m: nn.Sequential(hnn.BusemannLinear(6, 6, m), hnn.LorentzRMSNorm(6)),
+    ),
+    "busemann_linear_ball": Case(
+        lambda m: hnn.BusemannLinear(6, 4, m), ball_points, reference.busemann_linear, B, "points",
+        block=lambda m: nn.Sequential(
+            hnn.BusemannLinear(6, 6, m), pub.PoincareBatchNorm1d(6, m)
+        ),
+    ),
     "fgg_classifier": Case(
         lambda m: pub.FGGMLR(6, 9, m), rows, reference.fgg_mlr, gives="numbers",
         before=lambda m: pub.FGGLinear(6, 6, m),
@@ -726,7 +760,15 @@ def test_wrong_input_is_named(name):
         layer(x.long())
     if isinstance(
         layer,
-        (hnn.OnSpace, hnn.OnTangent, hnn.ToLorentz, hnn.ToTangent, hnn.ChangeManifold, Residual),
+        (
+            hnn.OnSpace,
+            hnn.OnTangent,
+            hnn.ToLorentz,
+            hnn.ToTangent,
+            hnn.ChangeManifold,
+            Residual,
+            pub.HypformerLift,
+        ),
     ):
         return  # these take any width
     if "pool" in name:
@@ -960,6 +1002,7 @@ def test_transposed_convolution_lays_maps_out_as_the_euclidean_one(stride, extra
         (lambda m: hnn.LorentzLinear(4, 3, m), Lorentz(C)),
         (lambda m: hnn.LorentzLinear(4, 3, m, bias=False, normalize="time"), Lorentz(C)),
         (lambda m: hnn.LorentzMLR(4, 3, m), Lorentz(C)),
+        (lambda m: hnn.BusemannLinear(4, 3, m), Lorentz(C)),
         (lambda m: pub.FGGLinear(4, 3, m), Lorentz(C)),
         (lambda m: pub.PLFCLinear(4, 3, m, bias=False), Lorentz(C)),
         (lambda m: pub.PoincareLinear(4, 3, m), PoincareBall(C)),
@@ -1026,6 +1069,7 @@ def test_embedding(manifold):
         (lambda m: pub.PoincareConv2d(2, 3, 3, PoincareBall(), padding=-1), "padding"),
         (lambda m: pub.PoincareBatchNorm2d(2, PoincareBall(), mean="median"), "mean"),
         (lambda m: hnn.LorentzMLR(3, 0, m), "LorentzMLR: num_classes.*0"),
+        (lambda m: hnn.BusemannMLR(3, 0, m), "BusemannMLR: num_classes.*0"),
         (lambda m: pub.GaneaMLR(3, 0, PoincareBall()), "num_classes"),
         (lambda m: pub.PoincareMLR(0, 3, PoincareBall()), "in_features"),
         (lambda m: hnn.ToLorentz(m, clip=0.0), "ToLorentz: clip.*0.0"),

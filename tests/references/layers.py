@@ -158,6 +158,46 @@ def lorentz_mlr(layer, x, c):
     return (torch.sign(alpha) * beta / root * torch.asinh(root * alpha.abs() / beta)).t()
 
 
+def busemann_mlr(layer, x, c):
+    """In the coordinates of the ball: log(|v - sqrt(c) x|^2 / (1 - c |x|^2)) / sqrt(c)."""
+    if type(layer.manifold).__name__ == "Lorentz":
+        x = x / (1 + (1 + c * x.pow(2).sum(-1, keepdim=True)).sqrt())
+    apart = layer.weight_v / layer.weight_v.norm(dim=-1, keepdim=True) - c**0.5 * x.unsqueeze(-2)
+    inside = 1 - c * x.pow(2).sum(-1, keepdim=True)
+    towards = torch.log(apart.pow(2).sum(-1) / inside) / c**0.5
+    return layer.bias - layer.weight_g.exp() * towards
+
+
+def busemann_linear(layer, x, c):
+    """The sum of the ball's points ``exp_0(b)`` and ``y``."""
+    w = torch.sinh(c**0.5 * layer.activation(busemann_mlr(layer, x, c))) / c**0.5
+    y = w / (1 + (1 + c * w.pow(2).sum(-1, keepdim=True)).sqrt())
+    flat = type(layer.manifold).__name__ == "Lorentz"
+    moved = layer.shift / 2 if flat else layer.shift
+    size = c**0.5 * moved.norm()
+    b = torch.tanh(size) * moved / size
+    dot = (b * y).sum(-1, keepdim=True)
+    bb = b.pow(2).sum()
+    yy = y.pow(2).sum(-1, keepdim=True)
+    z = ((1 + 2 * c * dot + c * yy) * b + (1 - c * bb) * y) / (1 + 2 * c * dot + c * c * bb * yy)
+    return 2 * z / (1 - c * z.pow(2).sum(-1, keepdim=True)) if flat else z
+
+
+def hypformer_lift(layer, x, c):
+    """The space part of ``cosh(r) o + sinh(r) / r (1, x)``."""
+    square = c * (x.pow(2).sum(-1, keepdim=True) - 1)
+    r = square.clamp(min=1e-30).sqrt()
+    return torch.where(square > 0, torch.sinh(r) / r, 1.0) * x
+
+
+def prototype_head(layer, x, c):
+    inner = points(x, c) * points(layer.points, c)[:, None]
+    inner = inner[..., 1:].sum(-1) - inner[..., 0]
+    apart = (-2 / c - 2 * inner.t() + layer.bias).clamp(min=0)
+    logits = {"negative": -apart, "inverse": 1 / (1 + apart), "log": -torch.log(1 + apart)}
+    return layer.scale * logits[layer.logit]
+
+
 def ganea_mlr(layer, x, c):
     out = []
     for a, p in zip(layer.a, layer.p):

@@ -24,23 +24,27 @@ def tool():
 def test_both_geometries_of_pixels_have_one_recipe(tool):
     from hypvision.engine.config import load_config
 
-    runs = tool["STUDIES"]["camvid"]
-    assert len(runs) == 12
-    for dim in (2, 3, 256):
-        for how in ("", " with the tree"):
+    for study, has_tree in (("camvid", True), ("camvid-flat", False)):
+        runs = tool["STUDIES"][study]
+        assert len(runs) == 6
+        for dim in (2, 3, 256):
             flat, ball = (
                 load_config(tool["CONFIGS"] / run.config, run.changes)
-                for run in (
-                    runs[f"{name}{how}, {dim} dimensions"] for name in ("euclidean", "hyperbolic")
-                )
+                for run in (runs[f"{name}, {dim} dimensions"] for name in tool["GEOMETRIES"])
             )
             assert flat.model.decode_head.dim == ball.model.decode_head.dim == dim
-            assert (ball.model.decode_head.tree is None) == (how == "")
+            assert (ball.model.decode_head.tree is not None) == has_tree
             assert flat.model.decode_head.pop("geometry") == "euclidean"
             assert flat.model.decode_head == ball.model.decode_head
             assert flat.model.backbone == ball.model.backbone
             assert flat.optim_wrapper == ball.optim_wrapper
             assert flat.train_dataloader == ball.train_dataloader
+        flat, ball = tool["CHOICES"][study].values()
+        assert (flat.candidates, flat.trial) == (ball.candidates, ball.trial)
+        assert len(flat.candidates) == 3
+        trial = load_config(tool["CONFIGS"] / flat.config, flat.trial)
+        assert trial.train_cfg.max_iters == trial.param_scheduler[1].end == 300
+        assert (trial.model.decode_head.tree is not None) == has_tree
 
 
 def test_the_best_trial_gives_the_settings(tool):

@@ -10,6 +10,7 @@ import timm
 import torch
 from PIL import Image
 from torch import nn
+from torch.nn import functional as F
 
 pytest.importorskip("mmengine")
 from mmengine.optim import build_optim_wrapper
@@ -18,6 +19,7 @@ from mmengine.registry import HOOKS
 from hypvision.engine.config import Run
 from hypvision.engine.extensions import TEST_OPTIONS
 from hypvision.engine.optim_wrappers import BFloat16OptimWrapper
+from hypvision.geometry import lorentz
 from hypvision.io.errors import HypvisionError
 from hypvision.losses import BusemannPrototypeLoss
 from hypvision.tasks import GroupAccuracy, HierarchyClassifier, ImageClassifier, TopKAccuracy
@@ -96,6 +98,40 @@ def test_ideal_prototypes_take_the_place_of_the_head():
     scores = torch.stack([one["scores"] for one in model(inputs, label, mode="predict")])
     torch.testing.assert_close(scores.sum(1), torch.ones(8))
     torch.testing.assert_close(scores, model(inputs).softmax(-1))
+
+
+def test_ideal_points_take_the_place_of_the_head():
+    """Cross-entropy of Busemann functions of clipped features, with all of its settings."""
+    torch.manual_seed(0)
+    backbone = dict(model_name="resnet10t", num_classes=7)
+    head = dict(busemann=dict(c=0.5, clip=1.5), head_init="timm")
+    model = ImageClassifier(backbone, label_smoothing=0.1, **head)
+    model.init_weights()
+    inputs, label = batch(8)["inputs"], torch.arange(8) % 7
+    features = model.backbone.forward_head(
+        model.backbone.forward_features(inputs), pre_logits=True
+    ).double()
+    mlr = model.backbone.get_classifier()[1]
+    u = features * (1.5 / features.norm(dim=1, keepdim=True)).clamp(max=1)
+    points = lorentz.expmap0(u, 0.5)
+    towards = torch.stack(
+        [lorentz.busemann(points, v / v.norm(), 0.5) for v in mlr.weight_v.double()], -1
+    )
+    wanted = mlr.bias - mlr.weight_g.exp() * towards
+    loss = model(inputs, label, mode="loss")["loss"]
+    expected = F.cross_entropy(wanted, label, label_smoothing=0.1)
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-4, atol=1e-5)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(8):
+        optimizer.zero_grad()
+        last = model(inputs, label, mode="loss")["loss"]
+        last.backward()
+        optimizer.step()
+    assert last < loss - 0.2
+    with pytest.raises(HypvisionError, match="model.busemann begins with random values"):
+        ImageClassifier(backbone, busemann={})
+    with pytest.raises(HypvisionError, match="model.busemann: .*clip"):
+        ImageClassifier(backbone, busemann=dict(clip=-1.0), head_init="timm")
 
 
 @pytest.mark.parametrize(

@@ -311,3 +311,19 @@ def test_the_metric_sorts_splits_and_writes(tmp_path):
     assert found == pytest.approx(expected)
     with pytest.raises(HypvisionError, match="30 of which are queries: both queries and a gallery"):
         metric_of(samples, queries=30).evaluate(30)
+
+
+def test_the_encoder_is_measured_beside_the_head():
+    x, labels = points(30, "lorentz"), torch.randint(5, (30,))
+    features = points(30, "cosine")
+    samples = [
+        dict(embedding=x[i], features=features[i], space="lorentz", label=int(labels[i]), index=i)
+        for i in range(30)
+    ]
+    found = metric_of(samples, queries=10, encoder=True).evaluate(30)
+    shared = dict(recall=(1, 2), ancestors=ANCESTORS)
+    head = evaluate_retrieval(x[:10], labels[:10], x[10:], labels[10:], **shared)
+    encoder = (features[:10], labels[:10], features[10:], labels[10:])
+    encoder = evaluate_retrieval(*encoder, space="cosine", **shared)
+    expected = head | {f"encoder_{name}": value for name, value in encoder.items()}
+    assert found == pytest.approx(expected)

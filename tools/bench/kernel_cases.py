@@ -40,6 +40,8 @@ from hypvision.losses import (
 )
 from hypvision.models.timm_models import create_model
 from hypvision.nn import (
+    BusemannLinear,
+    BusemannMLR,
     EfficientLorentzLinear,
     HyperbolicEmbedding,
     LorentzAttention,
@@ -435,6 +437,16 @@ LAYERS = {
     ),
     "ToLorentz, 4096 x 64": Case(lambda: layer(lambda: ToLorentz(curved()), 4096, 64)),
     "ToTangent, 4096 x 64": Case(lambda: layer(lambda: ToTangent(curved()), 4096, 64)),
+    "BusemannLinear, 4096 x 64": Case(
+        lambda: layer(lambda: BusemannLinear(64, 64, curved()), 4096, 64),
+        lambda: layer(lambda: nn.Linear(64, 64), 4096, 64),
+        most=327,
+    ),
+    "BusemannMLR, 64 x 512 to 100": Case(
+        lambda: layer(lambda: BusemannMLR(512, 100, curved()), 64, 512),
+        lambda: layer(lambda: nn.Linear(512, 100), 64, 512),
+        most=103,
+    ),
     "PoincareLinear, 4096 x 64": Case(
         lambda: layer(lambda: compat.PoincareLinear(64, 64, ball()), 4096, 64),
         lambda: layer(lambda: nn.Linear(64, 64), 4096, 64),

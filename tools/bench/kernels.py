@@ -327,6 +327,7 @@ NETWORKS: dict[str, tuple[int, str, int | None]] = {
     "hecnn_resnet18": (32, "resnet18", 1411),
     "hcformer_nano": (224, "swin_tiny_patch4_window7_224", 1390),
     "lvit_tiny": (224, "vit_tiny_patch16_224", 1620),
+    "hexformer_tiny": (224, "vit_tiny_patch16_224", 5133),
 }
 
 

@@ -19,6 +19,7 @@ from hypvision.engine.hooks.early import EarlyStoppingHook
 from hypvision.engine.hooks.language import LanguageHook, take_templates
 from hypvision.engine.hooks.logs import CoreTimeHook, CurvatureHook
 from hypvision.engine.hooks.repeat import (
+    ChannelsLastHook,
     CheckpointHook,
     last_checkpoint,
     network_of,
@@ -33,6 +34,7 @@ from hypvision.engine.hooks.stop import (
 
 __all__ = [
     "CanLearnHook",
+    "ChannelsLastHook",
     "CheckClassesHook",
     "CheckpointHook",
     "ClassWeights",

@@ -134,6 +134,20 @@ def busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
     return (torch.log(root * (gap + side)) / root).squeeze(-1)
 
 
+@stable("x", fits=("p",), small=True)
+def space_busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
+    """Return :func:`busemann` ``(..., K)`` of the points with the space parts ``x`` ``(..., n)``,
+    for the ideal points in the directions ``p`` ``(K, n)``, of any length but 0, by one matrix
+    product."""
+    root = square_root(c)
+    size = length(x)
+    unit = inverse(c)
+    # x_t - |x_s| has no cancellation; |x_s| - x_s . p has at least 0, whatever is rounded.
+    gap = unit / (_time(x, unit) + size)
+    side = (size - torch.matmul(x, heading(p)[0].t())).clamp_min(0)
+    return torch.log(root * (gap + side)) / root
+
+
 def horosphere_dist(x: Tensor, p: Tensor, tau: float | Tensor, c: Curvature) -> Tensor:
     """Return the distance ``(...)`` of ``x`` from the horosphere around ``p``, on which
     :func:`busemann` is ``tau``."""

@@ -1,0 +1,174 @@
+"""HexFormer against whole points in float64 (logarithms, transports, exponential maps), the size
+that the paper's code has, and what is ours. timm's contract is in test_timm_contract.py."""
+
+import math
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+
+import hypvision  # noqa: F401 - registers
+from hypvision.io.errors import HypvisionError
+
+ARGUMENTS = dict(
+    img_size=12, patch_size=4, embed_dim=6, depth=2, num_heads=3, hidden_dim=10, num_classes=5
+)
+
+
+def make(**changes):
+    torch.manual_seed(0)
+    model = timm.create_model("hexformer_tiny", **{**ARGUMENTS, **changes}).eval()
+    with torch.no_grad():
+        for value in model.parameters():
+            value += 0.1 * torch.randn_like(value)
+    return model
+
+
+def point(space, k):
+    return torch.cat([(k + space.square().sum(-1, keepdim=True)).sqrt(), space], -1)
+
+
+def inner(x, y):
+    return (x[..., 1:] * y[..., 1:]).sum(-1, keepdim=True) - x[..., :1] * y[..., :1]
+
+
+def moved(x, y, v, k):
+    """The parallel transport of ``v`` from ``x`` to ``y``."""
+    return v + inner(y, v) / (k - inner(x, y)) * (x + y)
+
+
+def origin(x, k):
+    return point(torch.zeros_like(x[..., 1:]), k)
+
+
+def logarithm(x, y, k):
+    towards = y + inner(x, y) / k * x
+    size = inner(towards, towards).clamp(min=0).sqrt()
+    distance = math.sqrt(k) * torch.acosh((-inner(x, y) / k).clamp(min=1))
+    return torch.where(size > 0, distance * towards / size, 0.0)
+
+
+def exponential(x, v, k):
+    size = inner(v, v).clamp(min=0).sqrt() / math.sqrt(k)
+    return torch.cosh(size) * x + torch.where(size > 0, torch.sinh(size) / size, 1.0) * v
+
+
+def centroid(x, k):
+    mean = x.mean(-2, keepdim=True)
+    return math.sqrt(k) * mean / (-inner(mean, mean)).sqrt()
+
+
+def linear(layer, x, k):
+    """The published layer, from points to the points of each head ``(B, N, H, d + 1)``; for each
+    of its parts."""
+    out = []
+    for whole in torch.cat([layer.time_weight[:, None], layer.weight], 1).chunk(layer.parts):
+        y = x @ whole.T
+        time = torch.sigmoid(y[..., :1]) * math.exp(2.3) + math.sqrt(k) + 0.5
+        parts = layer.activation(y[..., 1:]).unflatten(-1, (layer.heads, -1))
+        size = parts.square().sum(-1, keepdim=True)
+        out.append(point(parts * ((time[..., None] ** 2 - k) / size).sqrt(), k))
+    return out
+
+
+def norm(layer, x, k):
+    mean = centroid(x, k)
+    start = origin(mean, k)
+    v = moved(mean.expand_as(x), start, logarithm(mean.expand_as(x), x, k), k)
+    spread = inner(v, v).clamp(min=0).sqrt().mean(-2, keepdim=True)
+    beta = point(layer.beta, k).expand_as(x)
+    v = moved(start.expand_as(x), beta, v * layer.gamma / (spread + 1e-5), k)
+    return exponential(beta, v, k)
+
+
+def attention(layer, x, k):
+    q, key, v = (part.transpose(1, 2) for part in linear(layer.qkv, x, k))
+    products = inner(q.unsqueeze(-2), key.unsqueeze(-3)).squeeze(-1)
+    scores = -(-2 * k - 2 * products) * (v.shape[-1] - 1) ** -0.5 / layer.temperature
+    start = origin(v, k)
+    mean = exponential(start, scores.softmax(-1) @ logarithm(start, v, k), k)
+    joined = mean.transpose(1, 2)
+    time = (joined[..., 0].square().sum(-1) - (v.shape[1] - 1) * k).sqrt()
+    joined = torch.cat([time[..., None], joined[..., 1:].flatten(2)], -1)
+    return linear(layer.o, joined, k)[0][:, :, 0, 1:]
+
+
+def logits(model, images, k):
+    stem = model.stem
+    patch = model.patch_size
+    patches = images.unfold(2, patch, patch).unfold(3, patch, patch)
+    patches = patches.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
+    whole = torch.cat([stem.conv.time_weight.reshape(-1, 1), stem.conv.weight.flatten(1)], 1)
+    y = point(patches, k) @ whole.T
+    time = torch.sigmoid(y[..., :1]) * math.exp(2.3) + math.sqrt(k) + 0.5
+    space = F.normalize(y[..., 1:], dim=-1) * (time**2 - k).sqrt()
+    space = torch.cat([stem.class_token.expand(len(space), -1, -1), space], 1) + stem.pos_embed
+    for block in model.stages:
+        space = space + attention(block.attn, norm(block.norm1, point(space, k), k), k)
+        hidden = linear(block.fc1, norm(block.norm2, point(space, k), k), k)[0][:, :, 0]
+        space = space + linear(block.fc2, hidden, k)[0][:, :, 0, 1:]
+    last = norm(model.norm, point(space, k), k)[:, 0]
+    root = math.sqrt(k)
+    normals = model.head.weight
+    side = torch.cosh(model.head.bias / root) * (last[:, 1:] @ F.normalize(normals, dim=1).T)
+    side = side - torch.sinh(model.head.bias / root) * last[:, :1]
+    return root * torch.asinh(side / root) * normals.norm(dim=1)
+
+
+@pytest.mark.parametrize("k", [1.0, 2.5])
+def test_logits_are_those_of_whole_points(k):
+    model = make(curvature=1 / k, dtype=torch.float64)
+    images = 2 * torch.randn(3, 3, 12, 12, dtype=torch.float64)
+    found = model(images)
+    wanted = logits(model, images, k)
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+    weight = torch.randn_like(found)
+    inputs = [value for value in model.parameters() if value.requires_grad]
+    gradients = torch.autograd.grad((found * weight).sum(), inputs)
+    truth = torch.autograd.grad((wanted * weight).sum(), inputs)
+    for one, other in zip(gradients, truth):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
+    single = make(curvature=1 / k)
+    single.load_state_dict(model.state_dict())
+    torch.testing.assert_close(single(images.float()).double(), wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_the_published_size():
+    """2.72 M numbers with 100 classes, on images of 32 pixels."""
+    with torch.device("meta"):
+        model = timm.create_model("hexformer_tiny", img_size=32, patch_size=4, num_classes=100)
+    count = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    # the times of the class token and of 19 norms are not kept
+    assert round(count / 1e6, 2) == 2.72
+    assert count == 2_723_579 - 20
+
+
+@torch.no_grad()
+def test_an_image_does_not_depend_on_its_batch():
+    model = make()
+    images = torch.randn(4, 3, 12, 12)
+    torch.testing.assert_close(model(images)[:1], model(images[:1]))
+
+
+@torch.no_grad()
+def test_the_hybrid_head_is_a_linear_layer_of_the_logarithm():
+    model = make(classifier="hybrid", curvature=0.5)
+    pooled = model.forward_head(model.forward_features(torch.randn(2, 3, 12, 12)), pre_logits=True)
+    points = model.manifold.from_space(pooled.double())
+    wanted = F.linear(model.manifold.logmap0(points), model.head.weight.double())
+    torch.testing.assert_close(model.head(pooled).double(), wanted + model.head.bias.double())
+    with pytest.raises(HypvisionError, match="classifier"):
+        make(classifier="busemann")
+    with pytest.raises(HypvisionError, match="img_size"):
+        make(img_size=13)
+
+
+@torch.no_grad()
+def test_positions_fit_another_grid():
+    small, large = make(img_size=8), make(img_size=16)
+    small.load_state_dict(large.state_dict())
+    assert small.stem.pos_embed.shape == (1, 5, 6)
+    torch.testing.assert_close(small.stem.pos_embed[:, :1], large.stem.pos_embed[:, :1])
+    images = torch.randn(1, 3, 8, 8)
+    torch.testing.assert_close(small(images), large(images))
