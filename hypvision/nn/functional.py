@@ -192,12 +192,14 @@ def minkowski_square(points: Tensor, slot: int = 0) -> Tensor:
     """Return ``t^2 - |s|^2`` ``(..., 1)`` of vectors ``(..., n)`` whose time comes first, or at the
     position ``slot``, behind which all numbers are 0.
 
-    Rounding the squares adds a tenth to the error that the rounded length makes.
+    It is computed as a product, whose first factor is exact for far points; the squares would be
+    rounded by more than their difference.
     """
     time = points.narrow(-1, slot, 1)
     space = points[..., :slot] if slot else points[..., 1:]
     length = torch.linalg.vector_norm(space, dim=-1, keepdim=True)
-    return torch.addcmul(time * time, length, length, value=-1)
+    square: Tensor = (time - length) * (time + length)
+    return square
 
 
 def to_centroids(means: Tensor, c: float | Tensor) -> Tensor:
@@ -356,7 +358,7 @@ class _Averaged(Function):
         mean = torch.addcmul(points[0], weight, points[1])
         time = mean[..., :1]
         length = torch.linalg.vector_norm(mean[..., 1:], dim=-1, keepdim=True)
-        inner = torch.addcmul(length * length, time, time, value=-1)
+        inner = (length - time) * (length + time)
         norm, factor = _factor(inner if least < 1 else -inner, c, size, least)
         ctx.save_for_backward(x, y, weight, points, mean, inner, norm, factor)
         ctx.c = c

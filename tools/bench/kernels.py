@@ -323,11 +323,11 @@ LAYERS: dict[str, tuple[Callable[[], Callable[[], None]], Callable[[], Callable[
 }
 # Name -> image size, Euclidean twin, most kernels of a training step
 NETWORKS: dict[str, tuple[int, str, int | None]] = {
-    "hcnn_resnet18": (32, "resnet18", 901),
-    "hecnn_resnet18": (32, "resnet18", 1411),
+    "hcnn_resnet18": (32, "resnet18", 898),
+    "hecnn_resnet18": (32, "resnet18", 1408),
     "hcformer_nano": (224, "swin_tiny_patch4_window7_224", 1390),
-    "lvit_tiny": (224, "vit_tiny_patch16_224", 1620),
-    "hexformer_tiny": (224, "vit_tiny_patch16_224", 5133),
+    "lvit_tiny": (224, "vit_tiny_patch16_224", 1654),
+    "hexformer_tiny": (224, "vit_tiny_patch16_224", 5120),
 }
 
 
