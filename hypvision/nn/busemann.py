@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.types import Device
 
-from hypvision.geometry import Lorentz, Manifold, PoincareBall, lorentz
+from hypvision.geometry import Lorentz, PoincareBall, lorentz
 from hypvision.geometry.lorentz.cones import space_busemann
 from hypvision.geometry.numerics import exact
 
@@ -53,8 +53,8 @@ class BusemannMLR(nn.Module):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        kind: type[Manifold] = PoincareBall if isinstance(manifold, PoincareBall) else Lorentz
-        check_manifold(self, kind, manifold=manifold)
+        if not isinstance(manifold, PoincareBall):
+            check_manifold(self, Lorentz, manifold=manifold)
         check_sizes(self, in_features=in_features, num_classes=num_classes)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.in_features = in_features

@@ -16,7 +16,13 @@ from torch import nn
 
 from hypvision import compat as pub
 from hypvision import nn as hnn
-from hypvision.geometry import Lorentz, PoincareBall, Product, named_manifold_parameters
+from hypvision.geometry import (
+    Euclidean,
+    Lorentz,
+    PoincareBall,
+    Product,
+    named_manifold_parameters,
+)
 
 C = 0.7
 
@@ -793,9 +799,12 @@ def test_wrong_manifolds_are_named(name):
     if name in ("layer_norm", "rms_norm"):
         return  # of the space part alone
     any_manifold = isinstance(case.make(case.kind(C)), (hnn.OnTangent, hnn.HyperbolicEmbedding))
+    on_both = isinstance(case.make(case.kind(C)), hnn.BusemannMLR)
     wrong = B(C) if case.kind is Lorentz else Lorentz(C)
+    wrong = Euclidean() if on_both else wrong
     for manifold in (case.kind, 1.0, None, *([] if any_manifold else [wrong])):
         kind = "Manifold" if any_manifold else case.kind.__name__
+        kind = "Lorentz" if on_both else kind
         with pytest.raises(
             TypeError, match=f"(manifold|source) must be a hypvision.geometry.{kind}, got"
         ):

@@ -124,7 +124,10 @@ def test_radial_factor_of_near_points(gain):
         torch.zeros(1, 2, 9, dtype=torch.float64),
     )
     options = norm._Options(eps=0.0, gyro=False, joint=False, slope=None, limit=None, longest=40.0)
-    found, _, _ = norm._numbers(square, products, basis, gain * one, one, (basis[0], one), options)
+    running = (basis[0], one)
+    found, *_ = norm._numbers(
+        square, products[:, :1], products[:, 1:], basis, gain * one, one, running, options
+    )
     for value, q in zip(found.flatten().tolist(), square.flatten().tolist()):
         r = mpmath.asinh(mpmath.sqrt(max(q, 1e-30)))
         assert value == pytest.approx(float(mpmath.sinh(gain * r) / mpmath.sinh(r)), rel=1e-10)
