@@ -140,7 +140,7 @@ def test_the_command_warns_on_standard_error(tmp_path, capsys):
     said = capsys.readouterr()
     assert "knows 1000 classes: tench, goldfish" in said.out
     assert "trained on: ImageNet-1k" in said.out
-    unlimited, unsure, unused = said.err.strip().splitlines()
+    unused, unsure, unlimited = said.err.strip().splitlines()
     assert (
         unused
         == "warning: --max-boxes has no effect: tf_efficientnet_lite0.imagenet gives no boxes."
