@@ -469,7 +469,7 @@ def run(config: str, changes: dict[str, Any], folder: Path, test: bool) -> dict[
             row["metrics"] |= measure_robustness(
                 network.eval(), runner.test_dataloader, std, others
             )
-        if hasattr(runner.model, "neck"):
+        if loaded.model.type == "MetricLearner":
             device = str(next(runner.model.parameters()).device)
             data = embed_classes(
                 runner.model.eval(), runner.cfg, "test", per_class=30, device=device

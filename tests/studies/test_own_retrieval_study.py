@@ -1,5 +1,6 @@
 """The study of metric learning on few photos: its splits, its choice and its tables."""
 
+import json
 import runpy
 from pathlib import Path
 
@@ -14,6 +15,13 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def tool():
     return runpy.run_path(str(ROOT / "studies/own_retrieval_study.py"))
+
+
+def test_the_page_has_the_tables_of_the_results(tool):
+    rows = list(json.loads((ROOT / "docs/studies/own-retrieval.json").read_text()).values())
+    page = (ROOT / "docs/studies/photos.md").read_text()
+    for line in tool["tables"](rows).splitlines():
+        assert line in page, line
 
 
 def row(rate, frozen, trained, name="grocery", shots="8"):
