@@ -24,12 +24,12 @@ import torch
 from torch import Tensor
 
 from hypvision.clip.models import CLIPBundle, create_clip
-from hypvision.clip.radial.measure import embed_images, find_image_files, measure_chains
+from hypvision.clip.radial.measure import embed_images, measure_chains
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.radial.traversal import hierarcaps_traversal
 from hypvision.clip.radial.weights import merge_tower
 from hypvision.clip.spaces import Sphere
-from hypvision.data.chains import emoji_chains
+from hypvision.data.chains import emoji_chains, find_image_files
 from hypvision.data.classes import TEMPLATES, prompts
 from hypvision.data.emoji import EmojiCaptions
 from hypvision.engine.config import load_config

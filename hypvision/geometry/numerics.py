@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 # the types of devices that do not compute in float64
 SINGLE_ONLY = frozenset({"mps"})
@@ -62,8 +63,10 @@ def without_autocast(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 def plain(x: Tensor) -> bool:
     """Return whether to compute in plain operations instead of a hand-written function: while
-    compiling, under ``torch.func``, and for ``x`` on the meta device."""
-    return torch.compiler.is_compiling() or x.is_meta or torch._C._are_functorch_transforms_active()
+    compiling, under ``torch.func``, within forward derivatives, and for ``x`` on the meta
+    device."""
+    transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    return torch.compiler.is_compiling() or x.is_meta or transformed
 
 
 def readable(x: Tensor) -> bool:
@@ -245,7 +248,7 @@ class _Held(Function):
 def held(x: Tensor, low: float, high: float) -> Tensor:
     """Return ``x`` clamped to bounds. The gradient passes unchanged, so that a value outside can be
     trained back."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if plain(x):
         return x + (x.clamp(low, high) - x).detach()
     out: Tensor = _Held.apply(x, low, high) if needs_grad(x) else x.clamp(low, high)
     return out

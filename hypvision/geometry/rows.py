@@ -58,7 +58,8 @@ def _worth_it(rows: list[Tensor], shared: list[Any]) -> bool:
     first = rows[0]
     # This is asked first, because a comparison of a free size would bind an exported program to
     # small batches.
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    if traced or torch._C._are_functorch_transforms_active():
         return False
     if first.device.type != "cpu" or first.numel() <= BLOCK:
         return False

@@ -6,6 +6,7 @@ of trainings and the zoo's small files load however a model is created.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch.nn.functional as F
@@ -72,12 +73,14 @@ def level_indices(levels: int, indices: int | Sequence[int] | None) -> list[int]
 
 
 def head_names(model: nn.Module) -> set[str]:
-    """Return the names of the parameters of a timm model's classifier or classifiers."""
+    """Return the names of the parameters and buffers of a timm model's classifier or
+    classifiers."""
     get_classifier: Any = model.get_classifier
     classifier = get_classifier()
     heads = classifier if isinstance(classifier, (tuple, list)) else (classifier,)
-    inside = {id(parameter) for head in heads for parameter in head.parameters()}
-    return {name for name, parameter in model.named_parameters() if id(parameter) in inside}
+    inside = {id(value) for head in heads for value in chain(head.parameters(), head.buffers())}
+    named = chain(model.named_parameters(), model.named_buffers())
+    return {name for name, value in named if id(value) in inside}
 
 
 class AnyCheckpoint(nn.Module):

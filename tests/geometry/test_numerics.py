@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.autograd import forward_ad
 
 from hypvision.geometry import lorentz, numerics, poincare
 
@@ -268,3 +269,42 @@ def test_what_is_held_within_bounds_can_be_trained_back():
         torch.testing.assert_close(first, 3 * out**2)  # not 0 outside
         (second,) = torch.autograd.grad(first.sum(), x)
         torch.testing.assert_close(second, 6 * out)
+
+
+@pytest.mark.parametrize("apart", [1e-9, 1e-5, 0.1])
+@pytest.mark.parametrize("radius", [1e-2, 1.0])
+def test_the_curvature_of_near_points_has_a_gradient_to_nine_digits(radius, apart):
+    space = radius * torch.tensor([[0.6, 0.8]], dtype=torch.float64)
+    end = space * (1 + apart)
+    c = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
+    found = lorentz.dist(lorentz.from_space(space, c), lorentz.from_space(end, c), c)
+    (grad,) = torch.autograd.grad(found.sum(), c)
+
+    def exact(c):
+        """On one ray: the difference of asinh(sqrt(c) |s|) / sqrt(c)."""
+        lengths = [mpmath.hypot(*map(mpmath.mpf, point.tolist()[0])) for point in (space, end)]
+        one, other = (mpmath.asinh(mpmath.sqrt(c) * length) for length in lengths)
+        return (other - one) / mpmath.sqrt(c)
+
+    with mpmath.workdps(50):
+        expected = float(mpmath.diff(exact, 1))
+    assert grad.item() == pytest.approx(expected, rel=1e-7)
+
+
+def test_forward_derivatives_of_points_that_require_a_gradient():
+    x, y = lorentz.from_space(torch.randn(2, 5, 4, dtype=torch.float64), 1.0)
+    along = torch.randn_like(x)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x.clone().requires_grad_(), along)
+        found = forward_ad.unpack_dual(lorentz.dist(dual, y, 1.0)).tangent
+    _, expected = torch.func.jvp(lambda value: lorentz.dist(value, y, 1.0), (x,), (along,))
+    torch.testing.assert_close(found, expected)
+
+
+def test_large_arguments_can_be_traced(tmp_path):
+    x, y = lorentz.from_space(torch.randn(2, 20000, 8), 1.0)
+    with torch.no_grad():
+        traced = torch.jit.trace(lambda x, y: lorentz.dist(x, y, 1.0), (x, y))
+        traced.save(str(tmp_path / "dist.pt"))
+        loaded = torch.jit.load(str(tmp_path / "dist.pt"))
+        torch.testing.assert_close(loaded(x, y), lorentz.dist(x, y, 1.0))

@@ -172,3 +172,23 @@ def test_positions_fit_another_grid():
     torch.testing.assert_close(small.stem.pos_embed[:, :1], large.stem.pos_embed[:, :1])
     images = torch.randn(1, 3, 8, 8)
     torch.testing.assert_close(small(images), large(images))
+
+
+@pytest.mark.parametrize("rates", [dict(drop_path_rate=0.999), dict(proj_drop_rate=0.999)])
+def test_branches_are_dropped_in_training_alone(rates):
+    torch.manual_seed(0)
+    model = timm.create_model("hexformer_tiny", img_size=32, **rates)
+    plain = timm.create_model("hexformer_tiny", img_size=32)
+    plain.load_state_dict(model.state_dict())
+    x = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(model.eval()(x), plain.eval()(x))
+    torch.testing.assert_close(plain.train()(x), plain.eval()(x))
+    assert (model.train()(x) - plain(x)).abs().max() > 1e-3
+
+
+def test_scales_and_shifts_do_not_decay():
+    model = timm.create_model("hexformer_tiny", img_size=32)
+    kept = model.no_weight_decay()
+    assert {name.rpartition(".")[2] for name in kept} >= {"beta", "gamma"}
+    names = {name for name, _ in model.named_parameters()}
+    assert {name for name in names if name.endswith((".beta", ".gamma"))} <= set(kept)

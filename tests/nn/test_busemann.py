@@ -56,3 +56,22 @@ def test_coordinates_end_before_they_overflow():
     assert out.abs().amax().item() == pytest.approx(float(np.sinh(40) / 2**0.5), rel=1e-5)
     out.sum().backward()
     assert x.grad.isfinite().all()
+
+
+def test_initial_values_are_as_published():
+    """Directions of variance 1 / n, of fully connected layers 1 / (2 n m); factors are their
+    lengths."""
+    manifold = Lorentz(1.0)
+    for layer, std in (
+        (BusemannMLR(200, 300, manifold), 200**-0.5),
+        (BusemannLinear(200, 300, manifold), (2 * 200 * 300) ** -0.5),
+    ):
+        assert layer.weight_v.std().item() == pytest.approx(std, rel=0.02)
+        torch.testing.assert_close(layer.weight_g, layer.weight_v.norm(dim=-1).log())
+        assert not layer.bias.any()
+
+
+def test_as_many_points_as_ideal_points_in_a_large_batch():
+    layer = BusemannMLR(256, 1024, Lorentz(1.0))
+    x = 0.05 * torch.randn(1024, 256)
+    torch.testing.assert_close(layer(x)[:7], layer(x[:7]))

@@ -100,6 +100,22 @@ def test_ideal_prototypes_take_the_place_of_the_head():
     torch.testing.assert_close(scores, model(inputs).softmax(-1))
 
 
+@pytest.mark.parametrize("option", [dict(prototypes=dict(dim=5)), dict(busemann={})])
+def test_another_head_begins_on_the_weights_of_a_plain_network(option, tmp_path):
+    trained = timm.create_model("resnet10t", num_classes=9)
+    torch.save(trained.state_dict(), tmp_path / "trained.pth")
+    backbone = dict(model_name="resnet10t", num_classes=7)
+    model = ImageClassifier(
+        backbone, checkpoint=str(tmp_path / "trained.pth"), head_init="timm", **option
+    )
+    model.init_weights()
+    own = model.backbone.state_dict()
+    for name, value in trained.state_dict().items():
+        if not name.startswith("fc."):
+            assert torch.equal(own[name], value), name
+    assert model.head_is_new
+
+
 def test_ideal_points_take_the_place_of_the_head():
     """Cross-entropy of Busemann functions of clipped features, with all of its settings."""
     torch.manual_seed(0)

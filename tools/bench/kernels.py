@@ -81,7 +81,7 @@ DIM = 64
 # Most kernels that each operation may launch, forward and backward with a learned curvature.
 BUDGETS = {
     "lorentz": dict(
-        dist=88, logmap=125, expmap=102, transp=132, expmap0=56, logmap0=41, dist0=33, projx=22,
+        dist=95, logmap=132, expmap=102, transp=139, expmap0=56, logmap0=41, dist0=33, projx=22,
         proju=42, cdist=67
     ),
     "ball": dict(

@@ -134,7 +134,7 @@ def busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
     return (torch.log(root * (gap + side)) / root).squeeze(-1)
 
 
-@stable("x", fits=("p",), small=True)
+@stable("x", fits=("p",), rows=False, small=True)
 def space_busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
     """Return :func:`busemann` ``(..., K)`` of the points with the space parts ``x`` ``(..., n)``,
     for the ideal points in the directions ``p`` ``(K, n)``, of any length but 0, by one matrix
@@ -195,8 +195,10 @@ def exterior_angles(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
     They are those of :func:`exterior_angle`, whose parts along and across the ray are also
     :math:`t\, \hat s \cdot s' - |s| t'` and the root of :math:`(|s'|^2 - (\hat s \cdot s')^2) / c`.
-    This form has an error of 1e-8 where a point lies on the ray of the other, and its angle of
-    points that coincide means nothing.
+    This form has an error of 1e-8 where a point lies on the ray of the other, its angle of points
+    that coincide means nothing, and points at the radius ``r`` that are ``d`` apart have the
+    relative error ``1e-16 (sinh(r) / d)^2`` as in :func:`cdist`: for near points take
+    :func:`exterior_angle`.
     """
     space = x[..., 1:]
     others = y[..., 1:]

@@ -28,8 +28,8 @@ def chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Tensor, T
     parts, and the squared chord :math:`\langle y - x, y - x\rangle_L`.
 
     The difference of times is computed as :math:`(|\Delta|^2 + 2 \Delta \cdot s) / (t' + t)` with
-    :math:`\Delta = s' - s`, which keeps the digits of near points; its gradient is that of the
-    times.
+    :math:`\Delta = s' - s`, which keeps the digits of near points, and those of the gradient of
+    the curvature.
     """
     start = x[..., 1:]
     end = y[..., 1:]
@@ -38,9 +38,7 @@ def chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Tensor, T
     end_time = _time(end, unit)
     delta = end - start
     square = square_norm(delta)
-    with torch.no_grad():
-        ahead = torch.add(square, dot(delta, start), alpha=2) / (end_time + time)
-    ahead = with_value(end_time - time, ahead)
+    ahead = torch.add(square, dot(delta, start), alpha=2) / (end_time + time)
     return time, ahead, delta, square - ahead * ahead
 
 

@@ -1,0 +1,16 @@
+"""Every script of studies can be imported: what it takes from the package is there."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mmengine")
+
+STUDIES = Path(__file__).parents[2] / "studies"
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in STUDIES.glob("*.py")))
+def test_a_script_finds_what_it_imports(name, monkeypatch):
+    monkeypatch.syspath_prepend(STUDIES)
+    assert runpy.run_path(str(STUDIES / name))
