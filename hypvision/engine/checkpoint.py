@@ -448,6 +448,11 @@ def _follow_schedules(runner: Any, fresh: list[tuple[Plain, list[float]]]) -> No
     length = len(runner.train_dataloader) if epochs else 0
     steps = epochs * length if epochs else loop._iter
     schedulers = _schedulers(runner)
+    if any("best" in state for state, _ in fresh):
+        raise HypvisionError(
+            "A schedule that follows a metric (ReduceOnPlateau) cannot be moved to another length: "
+            "resume with the length that the training had, or start a new one from its weights."
+        )
     for scheduler, (state, values) in zip(schedulers, fresh):
         _begin_again(scheduler, state, values)
     with warnings.catch_warnings():

@@ -52,10 +52,11 @@ except (KeyError, OSError):
 
 # The patterns of a name and a password before the host, and of the query after the path, in which
 # signed addresses have their signature.
-# A password may have quotes and spaces; a port before a quote or space is none.
+# A password may have quotes and spaces; a port before a quote, a space or a colon is none.
 _USER = re.compile(
     r"\b([a-zA-Z][a-zA-Z0-9+.-]*://)"
-    r"(?:[^\s/?#'\"<>@:]+:(?!\d*['\"\s,)])[^/?#@\n]*@)?(?:[^\s/?#'\"<>]*@)?"
+    r"(?:[^\s/?#'\"<>@:]+:[^\s/?#<>@,]*@)?"
+    r"(?:[^\s/?#'\"<>@:]+:(?!\d*['\"\s,:)])[^/?#@\n]*@)?(?:[^\s/?#'\"<>]*@)?"
 )
 _QUERY = re.compile(r"(?i)\b(https?://[^\s?#'\"<>]*)\?[^\s#'\"<>]*?(?=[.:,;)\]]*(?:[\s#'\"<>]|$))")
 

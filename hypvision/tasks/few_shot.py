@@ -362,13 +362,19 @@ class GaussianAverageHook(Hook):
                 f"The checkpoint is of epoch {runner.epoch}, but its average has {self.seen} "
                 "epochs, so the training cannot go on from it. Start it again without --resume."
             )
-        elif self.begun not in (None, (runner.max_epochs, self.mean, self.std)):
-            raise HypvisionError(
-                f"The average in the checkpoint has the epochs, mean and std {self.begun}, the "
-                f"config has {(runner.max_epochs, self.mean, self.std)}, so the training cannot go "
-                "on from it. Set max_epochs, and mean and std of GaussianAverageHook, as in the "
-                "checkpoint, or start again."
+        elif self.begun and self.total:
+            epochs, *shape = self.begun
+            if shape != [self.mean, self.std]:
+                raise HypvisionError(
+                    f"The average in the checkpoint has mean and std {shape}, the config has "
+                    f"{[self.mean, self.std]}, so the training cannot go on from it. Set mean and "
+                    "std of GaussianAverageHook as in the checkpoint, or start again."
+                )
+            # In a longer training the epochs so far have a smaller total weight: rescale their sum.
+            old, new = (
+                gaussian_weights(e, *shape)[: self.seen] for e in (epochs, runner.max_epochs)
             )
+            self.total = {name: value * (sum(new) / sum(old)) for name, value in self.total.items()}
 
     @torch.no_grad()
     def after_train_epoch(self, runner: Runner) -> None:
@@ -446,6 +452,8 @@ class TipAdapterHook(_StartHook):
         dataset = runner.train_dataloader.dataset
         # A resumed training has loaded the keys of its cache from the checkpoint.
         if runner.iter or "host.learner.keys" in self._loaded:
+            if runner.iter and runner.epoch < runner.max_epochs:
+                host.restart()
             return
         features = image_features(host, dataset, self.views, self.folder).mean(0)
         broadcast(features)  # every process uses the features of the first one's random views

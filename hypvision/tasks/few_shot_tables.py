@@ -7,6 +7,8 @@ mean of the harmonic means would be another number.
 
 from __future__ import annotations
 
+import itertools
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -318,19 +320,28 @@ def _cell(row: Row, column: str) -> str:
 
 def compared(rows: Sequence[Row]) -> list[str]:
     """Return sentences that compare methods with what they must beat, zero-shot recognition and the
-    linear probe: one for each row that is below one of them, or one that says that neither is in
-    the table."""
+    linear probe: one for each row that is below one of them, or one that says that none is; and one
+    that names the data sets without a baseline."""
     baselines = [row for row in rows if row.method.split()[0] in _BASELINES]
-    if not baselines:
-        return [f"To know what a method gains run --method {' '.join(_BASELINES)}, too."]
+    methods = [row for row in rows if row not in baselines]
     lower = []
-    for row in rows:
-        for base in baselines if row not in baselines else ():
-            pairs = _pairs(row, base) if row.dataset == base.dataset else []
-            below = [f"{name} {own:.2f} < {other:.2f}" for name, own, other in pairs if own < other]
-            if below:
-                lower.append(f"- {row.method} on {row.dataset}: {', '.join(below)}, {base.method}.")
-    return ["Below a baseline:", *lower] if lower else ["No method is below its baselines."]
+    known = set()
+    for row, base in itertools.product(methods, baselines):
+        pairs = _pairs(row, base) if row.dataset == base.dataset else []
+        if pairs:
+            known.add(row.dataset)
+        below = [f"{name} {own:.2f} < {other:.2f}" for name, own, other in pairs if own < other]
+        if below:
+            lower.append(f"- {row.method} on {row.dataset}: {', '.join(below)}, {base.method}.")
+    found = ["Below a baseline:", *lower] if lower else []
+    if known and not lower:
+        found = ["No method is below its baselines."]
+    unknown = sorted({row.dataset for row in methods} - known)
+    if unknown:
+        where = f" on {', '.join(unknown)}"
+        run = f"To know what a method gains{where} run --method {' '.join(_BASELINES)}, too."
+        found.append(run)
+    return found
 
 
 _BASELINES = ("zeroshot", "linear-probe")
@@ -342,7 +353,8 @@ def _pairs(row: Row, base: Row) -> list[tuple[str, float, float]]:
     values = dict(base.mean)
     if base.method.startswith("zeroshot") and all(name.endswith(" shots") for name in values):
         values = dict.fromkeys(row.mean, next(iter(values.values())))
-    return [(name, own, values[name]) for name, own in row.mean.items() if name in values]
+    pairs = [(name, own, values[name]) for name, own in row.mean.items() if name in values]
+    return [pair for pair in pairs if math.isfinite(pair[1]) and math.isfinite(pair[2])]
 
 
 def comma_separated(rows: Sequence[Row]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,13 @@ def retrieval_by_features(runner: Runner, model: Any) -> dict[str, float]:
         given = model.data_preprocessor(batch)
         features = F.normalize(model.features(given["inputs"]).float()).cpu()
         spaces = ["cosine"] * len(features)
-        samples = per_image(given["label"], given["index"], embedding=features, space=spaces)
+        samples = per_image(
+            given["label"], given["index"], embedding=features, features=features, space=spaces
+        )
         evaluator.process(data_samples=samples, data_batch=batch)
     model.train(training)
-    return evaluator.evaluate(len(runner.val_dataloader.dataset))
+    found = evaluator.evaluate(len(runner.val_dataloader.dataset))
+    return {key: value for key, value in found.items() if not key.startswith("encoder_")}
 
 
 @HOOKS.register_module()
@@ -45,6 +49,12 @@ class FrozenFeaturesHook(Hook):
     these features before the first step, and says at the end whether the training was better."""
 
     priority = "LOWEST"  # the hook runs after classes have been compared
+
+    def __init__(self) -> None:
+        self._validated = -1
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        self._validated = runner.iter
 
     def before_train(self, runner: Runner) -> None:
         model = network_of(runner)
@@ -63,15 +73,19 @@ class FrozenFeaturesHook(Hook):
             return
         key, before = next(iter(known.items()))
         logged = runner.message_hub.log_scalars.get(f"val/{key}")
-        if logged is None:
+        # The value of the last weights is known only if they were validated here.
+        if logged is None or self._validated != runner.iter:
             return
         values = logged.data[0].tolist()
+        if not all(map(math.isfinite, (before, *values))):
+            return
         best = max(values)
-        weights = runner.message_hub.get_info("best_ckpt") or runner.message_hub.get_info(
-            "last_ckpt", "the last"
-        )
-        take = f"take {Path(weights).name}"
-        if best < before:
+        weights = Path(runner.message_hub.get_info("best_ckpt") or "")
+        is_best = weights.name.startswith(f"best_{key}_")
+        if not is_best:
+            weights = Path(runner.message_hub.get_info("last_ckpt", "the last checkpoint"))
+        take = f"take {weights.name}"
+        if (best if is_best else values[-1]) < before:
             take = (
                 "the features were better: search with the model that the backbone came from, "
                 "hypvision metric search --model NAME"

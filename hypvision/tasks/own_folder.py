@@ -94,15 +94,17 @@ def _is_data(source: str | Path) -> bool:
     before the shipped config ``demo/photos``.
 
     Raises:
-        HypvisionError: the source is an archive, or both a folder ``demo/photos`` and the full name
-            of a shipped config.
+        HypvisionError: the source is an archive, or both a folder ``demo/photos`` (or that of a
+            training) and the full name of a shipped config.
     """
     path = Path(source).expanduser()
     if path.suffix.lower() in (".zip", ".tar", ".gz", ".tgz", ".rar", ".7z") and path.is_file():
         raise HypvisionError(f"'{source}' is an archive. Unpack it, and give its folder.")
     yaml = path.suffix in (".yaml", ".yml") and path.is_file()
     config = find_config(source)
-    full = config is not None and len(Path(source).parts) > 1
+    # A training's folder has its config in it, and may have that config's name.
+    is_work_dir = (path / f"{path.name}.py").is_file()
+    full = config is not None and (len(Path(source).parts) > 1 or is_work_dir)
     if path.is_dir() and full and not str(source).startswith((".", "/", "~")):
         raise HypvisionError(
             f"'{source}' is a folder here, and also the name of a shipped config. Write "

@@ -142,7 +142,7 @@ def test_what_is_not_taken(kind, tmp_path_factory):
         begun = time.monotonic()
         with pytest.raises((HypvisionError, SourceError)) as caught:
             way(f"{server.url}/file", tmp_path_factory.mktemp("place"))
-        assert time.monotonic() - begun < 5, way
+        assert time.monotonic() - begun < 60, way
         assert len(str(caught.value)) > 10
         server.http.shutdown()
         server.http.server_close()
@@ -243,6 +243,8 @@ def test_what_is_no_address(url, tmp_path):
     ("see 'https://me:p w@h/a'", "see 'https://h/a'"),
     ("https://me:p\"w@s@h/a", "https://h/a"),
     ("('https://h:80', 'a@b')", "('https://h:80', 'a@b')"),
+    ("https://me:'pw'@h/a and https://me:12'3@h/b", "https://h/a and https://h/b"),
+    ("http://proxy:3128: answer from a@b", "http://proxy:3128: answer from a@b"),
 ])  # fmt: skip
 def test_secrets_of_addresses_are_not_shown(given, shown):
     assert without_secrets(given) == shown

@@ -31,6 +31,7 @@ from hypvision.tasks.few_shot import (
     FewShotCLIP,
     FixedLengthSampler,
     GaussianAverageHook,
+    TipAdapterHook,
     accuracy,
 )
 from hypvision.tasks.few_shot_recipes import few_shot_config, recipe, with_steps
@@ -187,12 +188,31 @@ def test_the_average_is_weighed_over_epochs_and_resumed():
     assert torch.allclose(model.weight, expected, atol=1e-6)
     with pytest.raises(HypvisionError, match="epoch 12, but its average has 11"):
         go_on(GaussianAverageHook(15, 1), range(12, 20), saved)
-    for hook in (GaussianAverageHook(15, 2), GaussianAverageHook(14, 1)):
-        saved = go_on(GaussianAverageHook(15, 1), range(11), {})
-        with pytest.raises(HypvisionError, match=r"\(20, 15, 1\)"):
-            go_on(hook, range(11, 20), saved)
-    with pytest.raises(HypvisionError, match=r"\(20, 15, 1\)"):
-        go_on(GaussianAverageHook(15, 1), range(11, 16), saved, 16)
+    for length in (13, 16):  # weights of another length
+        saved = go_on(GaussianAverageHook(9, 2), range(11), {})
+        go_on(GaussianAverageHook(9, 2), range(11, length), saved, length)
+        expected = (
+            torch.tensor(gaussian_weights(length, 9, 2))[:, None, None] * values[:length]
+        ).sum(0)
+        assert torch.allclose(model.weight, expected, atol=1e-6)
+    with pytest.raises(HypvisionError, match=r"mean and std \[9, 2\], the config has \[8, 2\]"):
+        go_on(GaussianAverageHook(8, 2), range(11, 20), saved)
+
+
+def test_more_training_of_a_tip_adapter_starts_from_the_first_alpha_and_beta():
+    """Not from those that the search on validation images chose."""
+    host = TipAdapter(bundle(), keys=4, classes=2, alpha=1.5, beta=1.0, tune=True)
+    for epoch, expected in ((2, 1.5), (4, 3.0)):
+        host.learner.alpha.fill_(3.0)
+        runner = SimpleNamespace(
+            model=SimpleNamespace(host=host),
+            iter=8,
+            epoch=epoch,
+            max_epochs=4,
+            train_dataloader=SimpleNamespace(dataset=[]),
+        )
+        TipAdapterHook().before_train(runner)
+        assert host.learner.alpha == expected
 
 
 # The engine

@@ -739,12 +739,15 @@ def test_averages_deviate_over_seeds():
 def test_methods_are_compared_with_what_they_must_beat():
     maple = result()
     assert compared(tables([maple])["base2new"]) == [
-        "To know what a method gains run --method zeroshot linear-probe, too."
+        "To know what a method gains on dtd run --method zeroshot linear-probe, too."
     ]
     others = [result("zeroshot", base=50.0, new=41.0), result("zeroshot", "eurosat", base=99.0)]
     assert compared(tables([maple, *others])["base2new"]) == [
         "Below a baseline:", "- maple on dtd: new 40.00 < 41.00, zeroshot."
     ]  # fmt: skip
+    assert compared(tables(others)["base2new"]) == []
+    elsewhere = compared(tables([maple, others[1]])["base2new"])
+    assert len(elsewhere) == 1 and "gains on dtd run" in elsewhere[0]
     below = result("zeroshot", base=50.0, new=40.0)
     assert compared(tables([maple, below])["base2new"]) == ["No method is below its baselines."]
     shots = [

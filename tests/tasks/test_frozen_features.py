@@ -1,5 +1,7 @@
 """A metric learner on trained weights is compared with retrieval by these weights' features."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import timm
@@ -7,12 +9,14 @@ import torch
 
 pytest.importorskip("mmengine")
 from helpers.metric_learning import VIT
+from mmengine.logging import MessageHub
 from PIL import Image
 
 from hypvision.engine.config import load_config
 from hypvision.engine.run import test as run_test
 from hypvision.engine.run import train
 from hypvision.io.shipped import config_folder
+from hypvision.tasks.frozen_features import FrozenFeaturesHook
 
 CLASSES = ("cat", "dog", "owl", "red")
 
@@ -96,3 +100,43 @@ def test_a_network_from_scratch_has_no_features_to_beat(recipe, tmp_path, capsys
     runner = train(recipe, tmp_path, cfg_options={"model.checkpoint": None})
     assert runner.message_hub.get_info("baseline") is None
     assert "features of the backbone" not in capsys.readouterr().err
+
+
+def test_without_a_best_checkpoint_the_last_one_counts(recipe, tmp_path, capsys, monkeypatch):
+    """Also of a metric that measures the encoder's features as well."""
+    from hypvision.tasks import frozen_features
+
+    measure = frozen_features.retrieval_by_features
+    known = []
+    monkeypatch.setattr(
+        frozen_features,
+        "retrieval_by_features",
+        lambda *args: known.append(measure(*args)) or {"recall@1": -1.0},
+    )
+    options = {
+        "val_evaluator.encoder": True,
+        "test_evaluator.encoder": True,
+        "default_hooks.checkpoint.save_best": None,
+    }
+    train(recipe, tmp_path / "run", cfg_options=options)
+    assert known[0].keys() >= {"recall@1"}
+    assert not any(key.startswith("encoder_") for key in known[0])
+    assert "take epoch_2.pth" in capsys.readouterr().err
+    train(recipe, tmp_path / "run", cfg_options=options, resume="auto")
+    assert "result  " not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("last", [20.0, float("nan")])
+def test_what_is_advised_is_the_value_of_the_weights_that_are_named(last, tmp_path, capsys):
+    hub = MessageHub.get_instance(f"advice {last}")
+    hub.update_info("baseline", {"recall@1": 25.0, "name": "features of the backbone"})
+    hub.update_info("last_ckpt", "work/epoch_2.pth")
+    for value in (30.0, last):
+        hub.update_scalar("val/recall@1", value)
+    hook = FrozenFeaturesHook()
+    runner = SimpleNamespace(message_hub=hub, iter=4)
+    hook.after_val_epoch(runner)
+    hook.after_train(runner)
+    text = capsys.readouterr().err
+    assert ("the features were better" in text) == (last == 20.0)
+    assert "take epoch_2.pth" not in text

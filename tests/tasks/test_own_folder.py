@@ -104,6 +104,11 @@ def test_a_folder_that_is_called_as_a_config(images, tmp_path, monkeypatch):
     shutil.copytree(images, tmp_path / "demo" / "photos")
     with pytest.raises(HypvisionError, match="Write './demo/photos' for the folder"):
         config_of("demo/photos")
+    work = tmp_path / "resnet10t_8e_cifar10"
+    work.mkdir()
+    (work / f"{work.name}.py").touch()
+    with pytest.raises(HypvisionError, match="Write './resnet10t_8e_cifar10' for the folder"):
+        config_of(work.name)
 
 
 def test_the_commands_take_a_table(images, tmp_path, monkeypatch, capsys):

@@ -120,6 +120,7 @@ class TipAdapter(Host, name="tip-adapter"):
         self.learner = _Cache(
             torch.zeros(keys, embedding_size(clip.model)), torch.zeros(keys, classes), alpha, beta
         )
+        self._start = alpha, beta
         self.learner.keys.requires_grad_(tune)
 
     @property
@@ -161,6 +162,11 @@ class TipAdapter(Host, name="tip-adapter"):
             )
 
     @torch.no_grad()
+    def restart(self) -> None:
+        """Reset alpha and beta to their values before :meth:`search`, to train the keys further."""
+        self.learner.alpha.fill_(self._start[0])
+        self.learner.beta.fill_(self._start[1])
+
     def search(
         self,
         features: Tensor,
