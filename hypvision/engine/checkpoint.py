@@ -440,19 +440,24 @@ def _begin_again(scheduler: Any, state: Plain, values: list[float]) -> None:
         group[scheduler.param_name] = value
 
 
-def _follow_schedules(runner: Any, fresh: list[tuple[Plain, list[float]]]) -> None:
-    """Move the schedules of the config from their beginning to the position of the resumed
-    training: to its epochs, whose number of iterations may be another one now."""
+def _position(runner: Any) -> tuple[int, int]:
+    """Return the steps of the resumed training, and those of an epoch; 0 if it has no epochs."""
     loop = runner.train_loop
     epochs = loop._epoch if isinstance(loop, EpochBasedTrainLoop) else 0
     length = len(runner.train_dataloader) if epochs else 0
-    steps = epochs * length if epochs else loop._iter
+    return (epochs * length if epochs else loop._iter), length
+
+
+def _follow_schedules(runner: Any, fresh: list[tuple[Plain, list[float]]]) -> None:
+    """Move the schedules of the config from their beginning to the position of the resumed
+    training: to its epochs, whose number of iterations may be another one now."""
+    steps, length = _position(runner)
     schedulers = _schedulers(runner)
-    if any("best" in state for state, _ in fresh):
-        raise HypvisionError(
-            "A schedule that follows a metric (ReduceOnPlateau) cannot be moved to another length: "
-            "resume with the length that the training had, or start a new one from its weights."
-        )
+    ensure(
+        not any("best" in state for state, _ in fresh),
+        "A schedule that follows a metric (ReduceOnPlateau) cannot be moved to another length: "
+        "resume with the length that the training had, or start a new one from its weights.",
+    )
     for scheduler, (state, values) in zip(schedulers, fresh):
         _begin_again(scheduler, state, values)
     with warnings.catch_warnings():

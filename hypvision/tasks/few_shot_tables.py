@@ -327,21 +327,22 @@ def compared(rows: Sequence[Row]) -> list[str]:
     lower = []
     known = set()
     for row, base in itertools.product(methods, baselines):
-        pairs = _pairs(row, base) if row.dataset == base.dataset else []
-        if pairs:
-            known.add(row.dataset)
+        pairs = _pairs(row, base)
+        known |= {row.dataset for _ in pairs}
         below = [f"{name} {own:.2f} < {other:.2f}" for name, own, other in pairs if own < other]
         if below:
             lower.append(f"- {row.method} on {row.dataset}: {', '.join(below)}, {base.method}.")
     found = ["Below a baseline:", *lower] if lower else []
     if known and not lower:
         found = ["No method is below its baselines."]
-    unknown = sorted({row.dataset for row in methods} - known)
-    if unknown:
-        where = f" on {', '.join(unknown)}"
-        run = f"To know what a method gains{where} run --method {' '.join(_BASELINES)}, too."
-        found.append(run)
-    return found
+    return found + _without_baseline({row.dataset for row in methods} - known)
+
+
+def _without_baseline(datasets: set[str]) -> list[str]:
+    """Return a sentence on data sets without a baseline in the table, if there are any."""
+    where = ", ".join(sorted(datasets))
+    run = f"run --method {' '.join(_BASELINES)}, too."
+    return [f"To know what a method gains on {where} {run}"] if datasets else []
 
 
 _BASELINES = ("zeroshot", "linear-probe")
@@ -350,6 +351,8 @@ _BASELINES = ("zeroshot", "linear-probe")
 def _pairs(row: Row, base: Row) -> list[tuple[str, float, float]]:
     """Return the columns that a row shares with a baseline, with both values; a zero-shot method
     has one result for all numbers of shots."""
+    if row.dataset != base.dataset:
+        return []
     values = dict(base.mean)
     if base.method.startswith("zeroshot") and all(name.endswith(" shots") for name in values):
         values = dict.fromkeys(row.mean, next(iter(values.values())))

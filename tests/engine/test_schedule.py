@@ -2,6 +2,7 @@
 now; another optimiser or schedule is refused."""
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch
 pytest.importorskip("mmengine")
 from helpers.engine import make_images, scalars, write_config
 
+from hypvision.engine.checkpoint import _follow_schedules
 from hypvision.engine.run import train
 from hypvision.io.errors import HypvisionError
 
@@ -142,3 +144,11 @@ def test_a_training_shorter_than_its_warm_up_is_told_of_epochs(begun, tmp_path, 
     folder, config = begun
     train(config, tmp_path / "run", cfg_options={"train_cfg.max_epochs": 1})
     assert "The warm-up before it ends at 1: give the length by --epochs" in caplog.text
+
+
+def test_a_schedule_that_follows_a_metric_is_not_moved():
+    """Its state, the best value and how long none was better, belongs to no position."""
+    runner = SimpleNamespace(train_loop=SimpleNamespace(_iter=3), param_schedulers=[])
+    _follow_schedules(runner, [(dict(begin=0, end=9), [0.1])])
+    with pytest.raises(HypvisionError, match="ReduceOnPlateau"):
+        _follow_schedules(runner, [(dict(best=1.0, begin=0, end=9), [0.1])])
