@@ -171,6 +171,7 @@ MODULES = {"a third of the rate": 0.3, "the rate": 1.0, "three times the rate": 
 
 MASKS = "hyperclip/emoji_hyperclip_600i.py"
 BOXES = "hyperclip/emoji_hyperclip-det_600i.py"
+WORDS = "hyperclip/emoji-words_hyperclip_150i.py"  # adapts the text tower
 FACTOR = "optim_wrapper.paramwise_cfg.custom_keys.clip.lr_mult"
 FROZEN, FULL = ({"model.adapter": None, "model.tune": what} for what in ("frozen", "full"))
 ADAPTED = {
@@ -178,6 +179,12 @@ ADAPTED = {
     "HyperCLIP, image tower": {"model.adapter.text": False},
     "HyperCLIP, both towers": {},
     "its Euclidean form": {"model.adapter.geometry": "euclidean"},
+}
+ADAPTED_WORDS = {
+    "HyperCLIP, text tower": {},
+    "its Euclidean form": {"model.adapter.geometry": "euclidean"},
+    "HyperCLIP, image tower": {"model.adapter.text": False, "model.adapter.vision": True},
+    "HyperCLIP, both towers": {"model.adapter.vision": True},
 }
 HALF = {
     "train_cfg.max_iters": 300,
@@ -287,6 +294,11 @@ STUDIES: dict[str, dict[str, Run]] = {
             BOXES, "", FULL | FEWER | {"optim_wrapper.paramwise_cfg.custom_keys": TENTH}
         ),
     },
+    "hyperclip-words": {
+        "CLIP frozen": Run(WORDS, "", FROZEN),
+        **{name: Run(WORDS, "", change) for name, change in ADAPTED_WORDS.items()},
+        "all of CLIP": Run(WORDS, "", FULL | {FACTOR: 0.01}),
+    },
 }
 
 
@@ -343,6 +355,7 @@ CHOICES: dict[str, dict[str, Choice]] = {
         "all of CLIP": Choice(MASKS, factors(0.001, 0.003, 0.01), HALF | FULL | FEWER),
     },
     "hyperclip-boxes": {},
+    "hyperclip-words": {},
 }
 RETRIEVED = {
     "recall@1": "Recall@1",
@@ -405,6 +418,12 @@ COLUMNS: dict[str, dict[str, str]] = {
         "aAcc": "pixel accuracy",
         "mIoU_style": "a style never seen",
         "mIoU_new": "emoji never seen",
+    },
+    "hyperclip-words": {
+        "mIoU": "mIoU",
+        "mIoU_base": "known (16 and the photo)",
+        "mIoU_novel": "held out (5)",
+        "aAcc": "pixel accuracy",
     },
     "hyperclip-boxes": {
         "AP50": "AP50",
