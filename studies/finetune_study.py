@@ -503,7 +503,7 @@ def run(config: str, changes: dict[str, Any], folder: Path, test: bool) -> dict[
             }
             if runner.model.neck.manifold.learnable:
                 row["curvature"] = runner.model.neck.manifold._value()
-        if hasattr(runner.model, "encode_classes"):
+        if loaded.model.type == "CLIPContrast":
             row["metrics"] |= measure_scenes(runner.model.eval(), runner.cfg, row)
     return row
 
