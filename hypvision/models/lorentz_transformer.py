@@ -9,6 +9,7 @@ token.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from timm.models._manipulate import checkpoint
@@ -209,17 +210,16 @@ class LorentzTransformer(StagedModel):
             self.norm = nn.Identity()
 
 
-def transformer_cfg(**kwargs: Any) -> dict[str, Any]:
-    """Return timm's pretrained config of a transformer of patches of 16 pixels."""
-    return {
-        **COMMON_CFG,
-        "input_size": (3, 224, 224),
-        "pool_size": (14, 14),
-        "crop_pct": 0.9,
-        "first_conv": "stem.conv",
-        "license": "mit",
-        **kwargs,
-    }
+# timm's pretrained config of a transformer of patches of 16 pixels
+transformer_cfg: partial[dict[str, Any]] = partial(
+    dict,
+    COMMON_CFG,
+    input_size=(3, 224, 224),
+    pool_size=(14, 14),
+    crop_pct=0.9,
+    first_conv="stem.conv",
+    license="mit",
+)
 
 
 def create_transformer(
