@@ -302,8 +302,9 @@ def _best_class(predictor: Predictor, x: Any) -> str:
 def _of_config(config: str) -> tuple[str, Plain, Plain]:
     """Return timm's name of a config's backbone, its arguments, and the part of timm's config that
     describes its images."""
+    from hypvision.data.image_folder import unrecorded
     from hypvision.engine.config import import_extensions, load_config
-    from hypvision.tasks.publishing import image_input, unrecorded
+    from hypvision.tasks.publishing import image_input
     from hypvision.zoo.backbones import network_arguments
     from hypvision.zoo.loading import as_tuples
 
@@ -317,7 +318,7 @@ def _of_config(config: str) -> tuple[str, Plain, Plain]:
     )
     seen = {}
     if loaded.scope in ("mmseg", "mmdet") or loaded.get("test_dataloader") is not None:
-        lost = unrecorded(loaded)
+        lost = unrecorded(loaded.dataset("test").get("transform"))
         if lost:
             raise HypvisionError(
                 f"The transform of the test data of '{config}' has {lost}, but explain would show "

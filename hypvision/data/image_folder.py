@@ -44,6 +44,26 @@ CIFAR_LAYOUT = {
 }
 
 
+def unrecorded(transform: Plain | None) -> str:
+    """Return which settings of a test transform a checkpoint cannot record, because they do more
+    to images than to resize, crop and normalise them, e.g. ``"normalize = False"``; an empty text
+    if there are none."""
+    plain = dict(
+        crop_border_pixels=0,
+        normalize=True,
+        is_training=False,
+        naflex=False,
+        patchify=False,
+        use_prefetcher=False,
+    )
+    given = transform or {}
+    return ", ".join(
+        f"{key} = {given[key]}"
+        for key, usual in plain.items()
+        if (given.get(key, usual) or 0) != usual
+    )
+
+
 def build_transform(config: Plain | Callable | None) -> Callable:
     """Build timm's image transform from its keyword arguments.
 

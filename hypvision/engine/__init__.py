@@ -29,6 +29,7 @@ require_mmengine()
 
 from hypvision.engine import (  # noqa: E402 - after the check
     checkpoint,
+    config,
     hooks,
     loops,
     optim_wrappers,
@@ -39,6 +40,7 @@ checkpoint.install()
 
 __all__ = [
     "checkpoint",
+    "config",
     "hooks",
     "loops",
     "optim_wrappers",

@@ -18,13 +18,12 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import lru_cache, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import yaml
-from mmengine.config import config as mmengine_config
 from mmengine.dist import barrier, get_rank
 from mmengine.fileio import (
     LocalBackend,
@@ -639,20 +638,6 @@ class PickleWriter(PickleHandler):
             return json.loads(file.read().decode())
 
 
-_format_code = mmengine_config.FormatCode
-
-
-@lru_cache(maxsize=4)
-def _format(text: str, style: tuple[tuple[str, Any], ...]) -> Any:
-    return _format_code(text, style_config=dict(style))
-
-
-def format_once(text: str, style_config: Plain, **kwargs: Any) -> Any:
-    """Return the formatted text of a config from a cache: mmengine would format it anew for each
-    checkpoint, which takes half a second or more."""
-    return _format(text, tuple(style_config.items()))
-
-
 def install() -> None:
     """Install the loaders and file handlers above in mmengine; repeated calls change nothing."""
     register_handler(["yaml", "yml"])(SafeYamlHandler)
@@ -672,7 +657,6 @@ def install() -> None:
         ("mmcls://", mmengine_checkpoint.load_from_mmcls),
     ):
         CheckpointLoader.register_scheme(prefixes=prefixes, loader=_of_a_list(read), force=True)
-    mmengine_config.FormatCode = format_once
     register_backend("local", AtomicLocalBackend, force=True, prefixes="")
     # mmengine caches the backends in use, so those of the replaced class are removed.
     for key, backend in list(mmengine_io.backend_instances.items()):

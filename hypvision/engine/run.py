@@ -219,7 +219,7 @@ def train(
         The runner after the training. ``results.png`` in the work dir has the curves of the
         training.
     """
-    with quiet(verbose), reading_once():
+    with quiet(verbose):
         run = prepare(load_config(config, cfg_options), work_dir, amp, launcher)
         if log is not None:
             track(run, log)
@@ -230,9 +230,10 @@ def train(
                     "to train."
                 )
         check_data(run, ("train", "val"))
-        _set_start(run, resume)
         check_schedule(run.schedule)
-        with lock_work_dir(run.work_dir):
+        _set_start(run, resume)
+        # A training from nothing reads no checkpoint.
+        with reading_once() if run.get("load_from") else nullcontext(), lock_work_dir(run.work_dir):
             return _train(run, _console(verbose))
 
 

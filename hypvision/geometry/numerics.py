@@ -218,6 +218,11 @@ def widen(x: float | Tensor, steepest: float | None = None) -> float | Tensor:
     return _convert(x, dtype, None, most if steepest is None else min(most, steepest))
 
 
+def precise(x: Tensor) -> Tensor:
+    """Return ``x`` in float32 if it has half precision, else unchanged."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
 def narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Return ``x`` in a dtype of fewer digits; finite numbers that it does not hold become its
     largest number."""

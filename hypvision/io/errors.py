@@ -52,11 +52,14 @@ except (KeyError, OSError):
 
 # The patterns of a name and a password before the host, and of the query after the path, in which
 # signed addresses have their signature.
-# A password may have quotes and spaces; a port before a quote, a space or a colon is none.
+# A password may have quotes and spaces; a port before a quote, a space or a colon is none. After an
+# "@" it goes on to a later one, unless a host ends there as in a sentence ("host:80: ...").
 _USER = re.compile(
     r"\b([a-zA-Z][a-zA-Z0-9+.-]*://)"
     r"(?:[^\s/?#'\"<>@:]+:[^\s/?#<>@,]*@)?"
     r"(?:[^\s/?#'\"<>@:]+:(?!\d*['\"\s,:)])[^/?#@\n]*@)?(?:[^\s/?#'\"<>]*@)?"
+    r"(?:(?<=@)(?:[^/?#\n]*@(?=[^\s/?#'\"<>@]+[/?#])"
+    r"|(?![\w.-]+(?::\d+)?['\"<>.,:;)\]]+(?:\s|$))[^/?#\n]*@))?"
 )
 _QUERY = re.compile(r"(?i)\b(https?://[^\s?#'\"<>]*)\?[^\s#'\"<>]*?(?=[.:,;)\]]*(?:[\s#'\"<>]|$))")
 

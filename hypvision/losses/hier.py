@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, lorentz, poincare
 from hypvision.geometry.manifold import whose
-from hypvision.geometry.numerics import Function, clip_norm, exact, readable
+from hypvision.geometry.numerics import Function, clip_norm, exact, precise, readable
 from hypvision.io.checks import at_least, more_than, one_of
 from hypvision.io.errors import ArgumentError
 
@@ -350,7 +350,7 @@ def lca_triplet_loss(
         valid = triplets.new_ones(len(triplets), dtype=torch.bool)
     if not len(triplets):
         return dist.sum() * 0
-    dist = dist.float() if dist.dtype in (torch.float16, torch.bfloat16) else dist
+    dist = precise(dist)
     # A view, because PyTorch's compiler forgets one of two gradients of the same tensor.
     energy = dist.view_as(dist)
     if score == "exp":
@@ -470,7 +470,7 @@ class HIERLoss(nn.Module):
             The loss, a scalar in float32 or float64, computed outside autocast.
         """
         with exact(x.device):
-            x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+            x = precise(x)
             proxies = self.points().to(x.dtype)
             count = len(x)
             dist = self.manifold.cdist(torch.cat([x, proxies]), proxies)

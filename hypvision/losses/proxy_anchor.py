@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hypvision.geometry.numerics import exact, readable
+from hypvision.geometry.numerics import exact, precise, readable
 from hypvision.io.errors import ArgumentError
 
 # A similarity maps vectors (N, d) and (M, d) to a matrix (N, M).
@@ -64,7 +64,7 @@ class ProxyAnchorLoss(nn.Module):
                 "Labels must be from 0 to one less than num_classes."
             )
         with exact(x.device):
-            x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+            x = precise(x)
             found = similarity(x, self.proxies.to(x.dtype))
             own = F.one_hot(labels, len(self.proxies)).bool()
             # log(1 + sum(exp(z))) is computed as the log-sum-exp of z and 0

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hypvision.geometry.numerics import exact, readable, widen
+from hypvision.geometry.numerics import exact, precise, readable, widen
 from hypvision.io.checks import one_of
 from hypvision.io.errors import ArgumentError
 
@@ -66,7 +66,7 @@ class SupConLoss(nn.Module):
                 "images of each."
             )
         with exact(x.device):
-            x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+            x = precise(x)
             # float64, because weights relative to that of the nearest sample may be exp(-100)
             s = widen(self.similarity(x, x) / self.temperature)
             itself = torch.eye(len(labels), dtype=torch.bool, device=x.device)

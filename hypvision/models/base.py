@@ -169,6 +169,11 @@ class StagedModel(AnyCheckpoint):
         out: Tensor = self.stem(x)
         return out
 
+    def _normed(self, x: Tensor) -> Tensor:
+        """Return the map of the last stage after the final norm."""
+        out: Tensor = self.norm(x)
+        return out
+
     def _stage_map(self, stage: int, x: Tensor, norm: bool) -> Tensor:
         """Return the map of a stage in the form that users get, with the final norm if ``norm``."""
         raise NotImplementedError
@@ -204,8 +209,7 @@ class StagedModel(AnyCheckpoint):
         x = self._enter(x)
         for stage in self.stages:
             x = stage(x)
-        out: Tensor = self.norm(x)
-        return out
+        return self._normed(x)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Return the logits ``(B, num_classes)`` of a last map, or with ``pre_logits`` its pooled
@@ -257,7 +261,7 @@ class StagedModel(AnyCheckpoint):
                     maps.append(self._without_token(found, size))
         if intermediates_only:
             return maps
-        return self.norm(x) if not stop_early or max_index == last else x, maps
+        return self._normed(x) if not stop_early or max_index == last else x, maps
 
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True

@@ -524,22 +524,17 @@ def _pair(layer_scale: float | tuple[float, float]) -> tuple[float, float]:
     return scales[0], scales[1]
 
 
-def _cfg(**kwargs: Any) -> dict[str, Any]:
-    own = dict(
-        input_size=(3, 224, 224),
-        pool_size=(7, 7),
-        crop_pct=0.9,
-        first_conv="stem",
-        license="apache-2.0",
-    )
-    paper = "Hyperbolic Hierarchical Clustering for Visual Representation Learning"
-    return {
-        **COMMON_CFG,
-        **own,
-        "paper_name": paper,
-        "origin_url": "https://github.com/weijianan1/HCFormer",
-        **kwargs,
-    }
+_cfg: partial[dict[str, Any]] = partial(
+    dict,
+    COMMON_CFG,
+    input_size=(3, 224, 224),
+    pool_size=(7, 7),
+    crop_pct=0.9,
+    first_conv="stem",
+    license="apache-2.0",
+    paper_name="Hyperbolic Hierarchical Clustering for Visual Representation Learning",
+    origin_url="https://github.com/weijianan1/HCFormer",
+)
 
 
 # hypvision.zoo finds the weights of a tag by the tag's name; a test compares these entries with the

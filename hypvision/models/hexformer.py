@@ -15,20 +15,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from timm.layers import DropPath, calculate_drop_path_rates, resample_abs_pos_embed, trunc_normal_
 from timm.models import generate_default_cfgs, register_model, register_notrace_module
-from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import exact
-from hypvision.io.checks import at_least, between, one_of
-from hypvision.io.errors import ArgumentError
+from hypvision.io.checks import one_of
 from hypvision.nn import LorentzConv2d, ToTangent
 from hypvision.nn.functional import (
     divided,
@@ -40,9 +39,14 @@ from hypvision.nn.functional import (
 )
 from hypvision.nn.linear import timed_linear
 
-from .base import COMMON_CFG, FeatureMaps, StagedModel, build_model, check_pool, with_zoo
 from .lorentz_resnet import LorentzClassifier
-from .lorentz_vit import TokenPool
+from .lorentz_transformer import (
+    LorentzTransformer,
+    TokenBlock,
+    TokenStem,
+    create_transformer,
+    transformer_cfg,
+)
 
 SCALE = 2.3  # logarithm of the largest time above that of the origin and MARGIN
 MARGIN = 0.5
@@ -197,7 +201,7 @@ for _layer in (Attention, TimedLinear, TokenNorm):
     register_notrace_module(_layer)
 
 
-class Block(nn.Module):
+class Block(TokenBlock):
     """Block of a transformer on space parts ``(B, n, N)``; connections add space parts."""
 
     def __init__(
@@ -211,7 +215,6 @@ class Block(nn.Module):
         factory: dict[str, Any],
     ):
         super().__init__()
-        self.grad_checkpointing = False
         self.norm1 = TokenNorm(dim, manifold, factory)
         self.attn = Attention(dim, heads, manifold, drop, factory)
         self.norm2 = TokenNorm(dim, manifold, factory)
@@ -229,17 +232,12 @@ class Block(nn.Module):
         out: Tensor = self.fc2(self.fc1(x).flatten(2))
         return out.flatten(2)
 
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = x.transpose(1, 2)
-        tokens = (
-            checkpoint(self._tokens, tokens) if self.grad_checkpointing else self._tokens(tokens)
-        )
-        return tokens.transpose(1, 2)
 
-
-class PatchEmbed(nn.Module):
+class PatchEmbed(TokenStem):
     """Layer from images to tokens ``(B, n, 1 + h w)``: a linear layer of each patch, the class
     token in front, and positions, which are added to the space parts."""
+
+    class_token: nn.Parameter
 
     def __init__(
         self,
@@ -250,8 +248,7 @@ class PatchEmbed(nn.Module):
         manifold: Lorentz,
         factory: dict[str, Any],
     ):
-        super().__init__()
-        self.manifold = manifold
+        super().__init__(manifold)
         self.grid = grid
         # The first channel of the convolution sets the times.
         self.conv = LorentzConv2d(
@@ -297,7 +294,7 @@ class TangentClassifier(nn.Linear):
 HEADS = {"lorentz": LorentzClassifier, "hybrid": TangentClassifier}
 
 
-class HexFormer(StagedModel):
+class HexFormer(LorentzTransformer):
     """Vision transformer on the hyperboloid.
 
     Args:
@@ -324,6 +321,7 @@ class HexFormer(StagedModel):
     """
 
     stem: PatchEmbed
+    undecayed = ("pos_embed", "class_token", "temperature", "beta", "gamma")
 
     def __init__(
         self,
@@ -344,57 +342,28 @@ class HexFormer(StagedModel):
         device: Device = None,
         dtype: torch.dtype | None = None,
     ):
-        super().__init__()
         one_of(HEADS, classifier=classifier)
-        at_least(1, integer=True, patch_size=patch_size, depth=depth, num_heads=num_heads)
-        between(0, 1, drop_rate=drop_rate, proj_drop_rate=proj_drop_rate)
-        height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
-        if height % patch_size or width % patch_size:
-            raise ArgumentError(
-                f"img_size must be a multiple of patch_size={patch_size}, got {height} x {width}."
-            )
+        super().__init__(
+            img_size,
+            patch_size,
+            in_chans,
+            embed_dim,
+            depth,
+            num_heads,
+            Lorentz(curvature).to(device),
+            drop_rate,
+            proj_drop_rate,
+        )
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.in_chans = in_chans
-        self.drop_rate = drop_rate
-        self.patch_size = patch_size
-        self.classifier = classifier
-        self.num_features = self.head_hidden_size = embed_dim
-        self.manifold = Lorentz(curvature).to(device)
-        grid = (height // patch_size, width // patch_size)
-        self.stem = PatchEmbed(in_chans, embed_dim, patch_size, grid, self.manifold, factory)
+        self.head_class = HEADS[classifier]
+        self.stem = PatchEmbed(in_chans, embed_dim, patch_size, self.grid, self.manifold, factory)
         rates: list[Any] = list(calculate_drop_path_rates(drop_path_rate, depth))
-        self.stages = nn.ModuleList(
+        blocks = (
             Block(embed_dim, num_heads, hidden_dim, self.manifold, proj_drop_rate, rate, factory)
             for rate in rates
         )
-        self.feature_info = [
-            dict(num_chs=embed_dim, reduction=patch_size, module=f"stages.{i}")
-            for i in range(depth)
-        ]
-        self.norm = TokenNorm(embed_dim, self.manifold, factory)
-        self.to_tangent = ToTangent(self.manifold)
-        self._set_pool(global_pool, num_classes)
-        self._set_head(num_classes)
+        self._finish(blocks, TokenNorm(embed_dim, self.manifold, factory), global_pool, num_classes)
         self.init_weights()
-
-    def _set_pool(self, pool_type: str, num_classes: int) -> None:
-        check_pool(pool_type, num_classes, ("token", "avg", ""))
-        pool = TokenPool(self.manifold, pool_type) if pool_type else nn.Identity()
-        self.global_pool = pool
-
-    def _set_head(self, num_classes: int) -> None:
-        at_least(0, integer=True, num_classes=num_classes)
-        weight = self.stem.conv.weight
-        self.num_classes = num_classes
-        self.head = nn.Identity()
-        if num_classes:
-            self.head = HEADS[self.classifier](
-                self.num_features,
-                num_classes,
-                self.manifold,
-                device=weight.device,
-                dtype=weight.dtype,
-            )
 
     @torch.no_grad()
     def init_weights(self) -> None:
@@ -410,52 +379,9 @@ class HexFormer(StagedModel):
         trunc_normal_(self.stem.pos_embed, std=0.02)
         trunc_normal_(self.stem.class_token, std=0.02)
 
-    # Methods of timm's interface
-
-    def no_weight_decay(self) -> set[str]:
-        """Return the names of the parameters without weight decay: positions, the class token,
-        temperatures and those of norms."""
-        kept = ("pos_embed", "class_token", "temperature", "beta", "gamma")
-        return {name for name, _ in self.named_parameters() if name.endswith(kept)}
-
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """Return timm's patterns of parameter groups, from the stem to the head, for layer-wise
-        learning rates."""
-        return dict(stem=r"^stem", blocks=[(r"^stages\.(\d+)", None), (r"^norm", (99999,))])
-
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replace the head by a new one for ``num_classes`` (0: none), and the pooling if it is
-        given."""
-        if global_pool is not None:
-            self._set_pool(global_pool, num_classes)
-        self._set_head(num_classes)
-        for part in (self.global_pool, self.head):
-            part.train(self.training)
-
     def _normed(self, x: Tensor) -> Tensor:
         out: Tensor = self.norm(x.transpose(1, 2)).transpose(1, 2)
         return out
-
-    def forward_features(self, x: Tensor) -> Tensor:
-        """Return the last tokens ``(B, n, 1 + h w)`` of images ``(B, in_chans, H, W)``, after the
-        final norm."""
-        x = self._enter(x)
-        for stage in self.stages:
-            x = stage(x)
-        return self._normed(x)
-
-    def _stage_map(self, stage: int, x: Tensor, norm: bool) -> Tensor:
-        """Return the tokens in Euclidean form: tangent vectors at the origin."""
-        out: Tensor = self.to_tangent(self._normed(x) if norm else x)
-        return out
-
-    def _without_token(self, x: Tensor, size: Sequence[int]) -> Tensor:
-        out: Tensor = x[..., 1:].unflatten(2, [side // self.patch_size for side in size])
-        return out
-
-    def _prune(self, taken: list[int], last: int, prune_norm: bool) -> None:
-        if prune_norm:
-            self.norm = nn.Identity()
 
 
 def checkpoint_filter_fn(state_dict: Mapping[str, Tensor], model: HexFormer) -> dict[str, Tensor]:
@@ -472,20 +398,11 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Tensor], model: HexFormer) -> 
 # Registration in timm
 
 
-def _cfg(**kwargs: Any) -> dict[str, Any]:
-    return {
-        **COMMON_CFG,
-        "input_size": (3, 224, 224),
-        "min_input_size": (3, 32, 32),
-        "pool_size": (14, 14),
-        "crop_pct": 0.9,
-        "first_conv": "stem.conv",
-        "license": "mit",
-        "paper_name": "HexFormer: Hyperbolic Vision Transformer with Exponential Map Aggregation",
-        "paper_ids": "arXiv:2601.19849",
-        **kwargs,
-    }
-
+_cfg = partial(
+    transformer_cfg,
+    paper_name="HexFormer: Hyperbolic Vision Transformer with Exponential Map Aggregation",
+    paper_ids="arXiv:2601.19849",
+)
 
 default_cfgs = generate_default_cfgs(
     {
@@ -496,16 +413,8 @@ default_cfgs = generate_default_cfgs(
 )
 
 
-def _create(variant: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    _, kwargs = with_zoo(variant, pretrained, {}, kwargs)
-    return build_model(
-        HexFormer,
-        variant,
-        pretrained,
-        pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg=dict(out_indices=min(4, kwargs.get("depth", 12)), feature_cls=FeatureMaps),
-        **kwargs,
-    )
+def _create(variant: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+    return create_transformer(HexFormer, checkpoint_filter_fn, variant, pretrained, kwargs)
 
 
 @register_model

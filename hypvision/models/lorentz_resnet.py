@@ -18,6 +18,7 @@ with the Lorentz head alone, is the published hybrid (EL-ResNet).
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -627,24 +628,17 @@ def _restore_aliases(
             state_dict.setdefault(alias, state_dict[owner])
 
 
-def _cfg(**kwargs: Any) -> dict[str, Any]:
-    own = dict(
-        input_size=(3, 32, 32),
-        pool_size=(4, 4),
-        crop_pct=1.0,
-        first_conv="stem.conv",
-        license="mit",
-    )
-    paper = "Fully Hyperbolic Convolutional Neural Networks for Computer Vision"
-    return {
-        **COMMON_CFG,
-        **own,
-        "paper_name": paper,
-        "origin_url": "https://github.com/kschwethelm/HyperbolicCV",
-        **kwargs,
-    }
-
-
+_cfg: partial[dict[str, Any]] = partial(
+    dict,
+    COMMON_CFG,
+    input_size=(3, 32, 32),
+    pool_size=(4, 4),
+    crop_pct=1.0,
+    first_conv="stem.conv",
+    license="mit",
+    paper_name="Fully Hyperbolic Convolutional Neural Networks for Computer Vision",
+    origin_url="https://github.com/kschwethelm/HyperbolicCV",
+)
 _PLUS = dict(
     paper_name="Robust Hyperbolic Learning with Curvature-Aware Optimization", license="apache-2.0"
 )

@@ -20,39 +20,42 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from timm.layers import DropPath, calculate_drop_path_rates
 from timm.models import generate_default_cfgs, register_model, register_notrace_module
-from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.checkpoints.match import unknown_name
 from hypvision.geometry import Lorentz
-from hypvision.io.checks import at_least, between, more_than, one_of
-from hypvision.io.errors import ArgumentError, HypvisionError
+from hypvision.io.checks import more_than, one_of
+from hypvision.io.errors import HypvisionError
 from hypvision.nn import (
     LorentzAttention,
     LorentzConv2d,
-    LorentzGlobalAvgPool2d,
     LorentzLayerNorm,
     LorentzLinear,
     LorentzResidual,
-    ToTangent,
 )
 
-from .base import COMMON_CFG, FeatureMaps, StagedModel, build_model, check_pool, with_zoo
-from .lorentz_resnet import LorentzClassifier
+from .lorentz_transformer import (
+    LorentzTransformer,
+    TokenBlock,
+    TokenStem,
+    create_transformer,
+    transformer_cfg,
+)
 
 for _layer in (LorentzAttention, LorentzLinear):
     register_notrace_module(_layer)
 
 
-class Block(nn.Module):
+class Block(TokenBlock):
     """Block of a transformer on maps of space parts ``(B, C, h, w)``: attention and an MLP of two
     linear layers, each with a residual connection.
 
@@ -84,7 +87,6 @@ class Block(nn.Module):
     ):
         super().__init__()
         self.normed_skip = normed_skip
-        self.grad_checkpointing = False
         self.norm1 = LorentzLayerNorm(dim, **factory)
         self.attn = LorentzAttention(
             dim,
@@ -113,23 +115,10 @@ class Block(nn.Module):
         out: Tensor = self.add2(x, self.drop_path(self.drop(self.fc2(hidden))))
         return out
 
-    def forward(self, x: Tensor) -> Tensor:
-        size = x.shape[2:]
-        tokens = x.flatten(2).transpose(1, 2)
-        tokens = (
-            checkpoint(self._tokens, tokens) if self.grad_checkpointing else self._tokens(tokens)
-        )
-        out: Tensor = tokens.transpose(1, 2).unflatten(2, size)
-        return out
 
-
-class PatchEmbed(nn.Module):
+class PatchEmbed(TokenStem):
     """Layer from the patches of images to space parts ``(B, C, h, w)``, to which positions are
     added by a residual connection; with a class token to ``(B, C, 1 + h w)``."""
-
-    conv: LorentzConv2d
-    pos_embed: nn.Parameter
-    class_token: nn.Parameter | None
 
     def __init__(
         self,
@@ -141,8 +130,7 @@ class PatchEmbed(nn.Module):
         class_token: bool,
         factory: dict[str, Any],
     ):
-        super().__init__()
-        self.manifold = manifold
+        super().__init__(manifold)
         self.conv = LorentzConv2d(in_chans, dim, patch, manifold, stride=patch, **factory)
         self.pos_embed = nn.Parameter(torch.empty(1, dim, *grid, **factory))
         self.add = LorentzResidual(manifold, "average", dim=1, **factory)
@@ -176,23 +164,7 @@ def resample_positions(space: Tensor, size: torch.Size, manifold: Lorentz) -> Te
     return manifold.expmap0(resized.movedim(1, -1))[..., 1:].movedim(-1, 1).to(space.dtype)
 
 
-class TokenPool(nn.Module):
-    """Pool space parts ``(B, C, 1 + N)`` to ``(B, C)``: to the class token, which stands first, or
-    with ``"avg"`` to the centroid of the others."""
-
-    def __init__(self, manifold: Lorentz, pool_type: str):
-        super().__init__()
-        self.pool_type = pool_type
-        self.mean = LorentzGlobalAvgPool2d(manifold)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.pool_type == "token":
-            return x[..., 0]
-        out: Tensor = self.mean(x[..., 1:].unsqueeze(-1))
-        return out
-
-
-class LorentzViT(StagedModel):
+class LorentzViT(LorentzTransformer):
     """Vision transformer on the hyperboloid.
 
     Args:
@@ -225,7 +197,15 @@ class LorentzViT(StagedModel):
     """
 
     stem: PatchEmbed
-    manifold: Lorentz
+    undecayed = (
+        "pos_embed",
+        "class_token",
+        "attn.scale",
+        "add.weight",
+        "add1.weight",
+        "add2.weight",
+        "log_c",
+    )
 
     def __init__(
         self,
@@ -251,28 +231,25 @@ class LorentzViT(StagedModel):
         device: Device = None,
         dtype: torch.dtype | None = None,
     ):
-        super().__init__()
         one_of(("normed", "prenorm"), skip=skip)
-        at_least(1, integer=True, patch_size=patch_size, depth=depth, num_heads=num_heads)
         more_than(0, residual_scale=residual_scale)
-        between(0, 1, drop_rate=drop_rate, proj_drop_rate=proj_drop_rate)
-        height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
-        if height % patch_size or width % patch_size:
-            raise ArgumentError(
-                f"img_size must be a multiple of patch_size={patch_size}, got {height} x {width}."
-            )
+        super().__init__(
+            img_size,
+            patch_size,
+            in_chans,
+            embed_dim,
+            depth,
+            num_heads,
+            Lorentz(curvature, learn_curvature, bounds).to(device),
+            drop_rate,
+            proj_drop_rate,
+        )
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.in_chans = in_chans
-        self.drop_rate = drop_rate
-        self.num_features = self.head_hidden_size = embed_dim
-        self.manifold = Lorentz(curvature, learn_curvature, bounds).to(device)
-        grid = (height // patch_size, width // patch_size)
-        self.patch_size = patch_size
         self.stem = PatchEmbed(
-            in_chans, embed_dim, patch_size, grid, self.manifold, class_token, factory
+            in_chans, embed_dim, patch_size, self.grid, self.manifold, class_token, factory
         )
         rates: list[Any] = list(calculate_drop_path_rates(drop_path_rate, depth))
-        self.stages = nn.ModuleList(
+        blocks = (
             Block(
                 embed_dim,
                 num_heads,
@@ -287,39 +264,9 @@ class LorentzViT(StagedModel):
             )
             for rate in rates
         )
-        self.feature_info = [
-            dict(num_chs=embed_dim, reduction=patch_size, module=f"stages.{i}")
-            for i in range(depth)
-        ]
-        self.norm = nn.Identity()  # as published, no norm after the last block
-        self.to_tangent = ToTangent(self.manifold)
-        self._set_pool(global_pool, num_classes)
-        self._set_head(num_classes)
+        # As published, no norm follows the last block.
+        self._finish(blocks, nn.Identity(), global_pool, num_classes)
         self.init_weights()
-
-    def _set_pool(self, pool_type: str, num_classes: int) -> None:
-        has_token = self.stem.class_token is not None
-        known = ("avg", "token", "") if has_token else ("avg", "")
-        check_pool(pool_type, num_classes, known)
-        self.global_pool = nn.Identity()
-        if pool_type and has_token:
-            self.global_pool = TokenPool(self.manifold, pool_type)
-        elif pool_type:
-            self.global_pool = LorentzGlobalAvgPool2d(self.manifold)
-
-    def _set_head(self, num_classes: int) -> None:
-        at_least(0, integer=True, num_classes=num_classes)
-        weight = self.stem.conv.weight
-        self.num_classes = num_classes
-        self.head = nn.Identity()
-        if num_classes:
-            self.head = LorentzClassifier(
-                self.num_features,
-                num_classes,
-                self.manifold,
-                device=weight.device,
-                dtype=weight.dtype,
-            )
 
     @torch.no_grad()
     def init_weights(self) -> None:
@@ -330,50 +277,6 @@ class LorentzViT(StagedModel):
                 directions = F.normalize(torch.randn_like(space.movedim(1, -1)), dim=-1)
                 points = self.manifold.expmap0(directions.float())
                 space.copy_(points[..., 1:].movedim(-1, 1))
-
-    # Methods of timm's interface
-
-    def no_weight_decay(self) -> set[str]:
-        """Return the names of the parameters without weight decay: positions and the class token,
-        temperatures, weights of connections and the curvature."""
-        kept = (
-            "pos_embed",
-            "class_token",
-            "attn.scale",
-            "add.weight",
-            "add1.weight",
-            "add2.weight",
-            "log_c",
-        )
-        return {name for name, _ in self.named_parameters() if name.endswith(kept)}
-
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """Return timm's patterns of parameter groups, from the stem to the head, for layer-wise
-        learning rates."""
-        return dict(stem=r"^stem|^manifold", blocks=r"^stages\.(\d+)")
-
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replace the head by a new one for ``num_classes`` (0: none), and the pooling if it is
-        given."""
-        if global_pool is not None:
-            self._set_pool(global_pool, num_classes)
-        self._set_head(num_classes)
-        for part in (self.global_pool, self.head):
-            part.train(self.training)
-
-    def _stage_map(self, stage: int, x: Tensor, norm: bool) -> Tensor:
-        """Return the map in Euclidean form: tangent vectors at the origin."""
-        out: Tensor = self.to_tangent(x)
-        return out
-
-    def _without_token(self, x: Tensor, size: Sequence[int]) -> Tensor:
-        if self.stem.class_token is None:
-            return x
-        out: Tensor = x[..., 1:].unflatten(2, [side // self.patch_size for side in size])
-        return out
-
-    def _prune(self, taken: list[int], last: int, prune_norm: bool) -> None:
-        """Do nothing, because no other module belongs to the stages that are dropped."""
 
 
 # Checkpoints of HyperCore
@@ -489,23 +392,14 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Tensor], model: LorentzViT) ->
 # Registration in timm
 
 
-def _cfg(**kwargs: Any) -> dict[str, Any]:
-    return {
-        **COMMON_CFG,
-        "input_size": (3, 224, 224),
-        "min_input_size": (3, 32, 32),
-        "pool_size": (14, 14),
-        "crop_pct": 0.9,
-        "mean": (0.5, 0.5, 0.5),
-        "std": (0.5, 0.5, 0.5),
-        "first_conv": "stem.conv",
-        "license": "mit",
-        "paper_name": "HyperCore: The Core Framework for Building Hyperbolic Foundation Models",
-        "paper_ids": "arXiv:2504.08912",
-        "origin_url": "https://github.com/Graph-and-Geometric-Learning/HyperCore",
-        **kwargs,
-    }
-
+_cfg = partial(
+    transformer_cfg,
+    mean=(0.5, 0.5, 0.5),
+    std=(0.5, 0.5, 0.5),
+    paper_name="HyperCore: The Core Framework for Building Hyperbolic Foundation Models",
+    paper_ids="arXiv:2504.08912",
+    origin_url="https://github.com/Graph-and-Geometric-Learning/HyperCore",
+)
 
 default_cfgs = generate_default_cfgs(
     {
@@ -517,16 +411,8 @@ default_cfgs = generate_default_cfgs(
 )
 
 
-def _create(variant: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    _, kwargs = with_zoo(variant, pretrained, {}, kwargs)
-    return build_model(
-        LorentzViT,
-        variant,
-        pretrained,
-        pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg=dict(out_indices=min(4, kwargs.get("depth", 12)), feature_cls=FeatureMaps),
-        **kwargs,
-    )
+def _create(variant: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+    return create_transformer(LorentzViT, checkpoint_filter_fn, variant, pretrained, kwargs)
 
 
 @register_model

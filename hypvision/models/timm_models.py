@@ -8,6 +8,7 @@ would read files by ``torch.load``, and download with a client that has no deadl
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,9 @@ def create_model(
     if checkpoint_path is not None and Path(checkpoint_path).suffix in (".npz", ".npy"):
         arguments["checkpoint_path"] = checkpoint_path  # timm reads the file, without running code
         checkpoint_path = None
-    with hub_switch():
+    # Without weights, and without a config on the hub, timm does not use the network.
+    remote = pretrained or ":" in name
+    with hub_switch() if remote else nullcontext():
         model = timm.create_model(
             name, pretrained, pretrained_cfg_overlay=overlay or None, **arguments
         )

@@ -26,6 +26,7 @@ from hypvision.geometry.numerics import (
     plain,
     uses_triton,
 )
+from hypvision.geometry.numerics import precise as precise  # layers take it from here
 
 T = TypeVar("T")
 # By dtype, the squared length below which quotients of functions of the length take their value at
@@ -89,11 +90,6 @@ class _AddScaled(Function):
         if ctx.needs_input_grad[2]:
             of_scale = (of_branch * branch).sum_to_size(scale.shape)
         return grad.to(ctx.dtype), of_branch * scale, of_scale
-
-
-def precise(x: Tensor) -> Tensor:
-    """Return ``x`` in float32 if it has half precision, else unchanged."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def space_square(space: Tensor, dim: int = -1) -> Tensor:

@@ -25,25 +25,21 @@ import torchvision  # defines torch.ops.torchvision
 from torch import Tensor
 
 from hypvision.engine.checks import walk
+from hypvision.geometry.numerics import precise
 
 NAME = "mmcv._ext"
 INSTALL = "pip uninstall mmcv-lite && pip install openmim && mim install 'mmcv>=2.1.0,<2.2'"
-
-
-def _full(x: Tensor) -> Tensor:
-    """Return ``x`` in float32 if it has a reduced precision, else as it is."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
     """Return the numbers of the boxes that greedy non-maximum suppression keeps, by falling score.
     Boxes are ``(N, 4)``: x1, y1, x2, y2 in pixels. A width is ``x2 - x1 + offset``; the offset is 1
     for coordinates that name the last pixel of a box, else 0."""
-    boxes = _full(boxes)
+    boxes = precise(boxes)
     if offset:
         # Adding the offset to x2 and y2 adds it to the widths of boxes and of intersections.
         boxes = boxes + boxes.new_tensor([0.0, 0.0, offset, offset])
-    return torch.ops.torchvision.nms(boxes, _full(scores), iou_threshold)
+    return torch.ops.torchvision.nms(boxes, precise(scores), iou_threshold)
 
 
 def softnms(
@@ -99,7 +95,7 @@ def roi_align_forward(
     C, aligned_height, aligned_width)``. Only averages (``pool_mode`` 1) are available;
     ``sampling_ratio`` 0 means a sample for each pixel of the map."""
     _check_pool_mode(pool_mode)
-    maps = _full(input)
+    maps = precise(input)
     pooled = torch.ops.torchvision.roi_align(
         maps, rois.to(maps.dtype), spatial_scale, aligned_height, aligned_width, sampling_ratio,
         aligned,
@@ -115,7 +111,7 @@ def roi_align_backward(
     """Write the gradient of :func:`roi_align_forward` with respect to its maps into ``grad_input``
     ``(B, C, H, W)``."""
     _check_pool_mode(pool_mode)
-    grad = _full(grad_output)
+    grad = precise(grad_output)
     grad_input.copy_(
         torch.ops.torchvision._roi_align_backward(
             grad, rois.to(grad.dtype), spatial_scale, aligned_height, aligned_width,
@@ -130,9 +126,9 @@ def roi_pool_forward(
 ) -> None:  # fmt: skip
     """Compute RoIPool (Girshick, ICCV 2015), the maxima over bins, and write it and the positions
     of the maxima into ``output`` and ``argmax`` ``(K, C, h, w)``."""
-    rois = rois.to(_full(input).dtype)
+    rois = rois.to(precise(input).dtype)
     pooled, places = torch.ops.torchvision.roi_pool(
-        _full(input), rois, spatial_scale, pooled_height, pooled_width
+        precise(input), rois, spatial_scale, pooled_height, pooled_width
     )
     output.copy_(pooled)
     argmax.copy_(places)
@@ -144,7 +140,7 @@ def roi_pool_backward(
 ) -> None:  # fmt: skip
     """Write the gradient of :func:`roi_pool_forward` with respect to its maps into ``grad_input``
     ``(B, C, H, W)``."""
-    grad = _full(grad_output)
+    grad = precise(grad_output)
     grad_input.copy_(
         torch.ops.torchvision._roi_pool_backward(
             grad,
@@ -170,7 +166,7 @@ def ms_deform_attn_forward(
 ) -> Tensor:  # fmt: skip
     """Return multi-scale deformable attention (Zhu et al., ICLR 2021) of ``value`` ``(B, sum of H_l
     W_l, heads, D)``, as ``(B, Q, heads D)``, by the PyTorch function that mmcv has for CPUs."""
-    floats = map(_full, (value, sampling_locations, attention_weights))
+    floats = map(precise, (value, sampling_locations, attention_weights))
     return _attend(value_spatial_shapes, *floats).to(value.dtype)
 
 
@@ -183,11 +179,11 @@ def ms_deform_attn_backward(
     again."""
     with torch.enable_grad():
         inputs = [
-            _full(part).detach().requires_grad_()
+            precise(part).detach().requires_grad_()
             for part in (value, sampling_locations, attention_weights)
         ]
         out = _attend(value_spatial_shapes, *inputs)
-    found = torch.autograd.grad(out, inputs, _full(grad_output))
+    found = torch.autograd.grad(out, inputs, precise(grad_output))
     for out, grad in zip((grad_value, grad_sampling_loc, grad_attn_weight), found):
         out.copy_(grad)
 
@@ -201,18 +197,18 @@ def _deform_conv(
     differ for the two kinds of convolution."""
     names = _MODULATED if "stride_h" in geometry else _PLAIN
     sizes = [geometry[name] for name in (*names, "group", "deformable_group")]
-    input = _full(input)
-    weight = _full(weight)
-    offset = _full(offset)
+    input = precise(input)
+    weight = precise(weight)
+    offset = precise(offset)
     use_mask = mask is not None
-    mask = input.new_zeros((len(input), 1)) if mask is None else _full(mask)
-    bias = _full(bias) if bias is not None else input.new_zeros(len(weight))
+    mask = input.new_zeros((len(input), 1)) if mask is None else precise(mask)
+    bias = precise(bias) if bias is not None else input.new_zeros(len(weight))
     if grad is None:
         return torch.ops.torchvision.deform_conv2d(
             input, weight, offset, mask, bias, *sizes, use_mask
         )
     return torch.ops.torchvision._deform_conv2d_backward(
-        _full(grad), input, weight, offset, mask, bias, *sizes, use_mask
+        precise(grad), input, weight, offset, mask, bias, *sizes, use_mask
     )
 
 
@@ -291,7 +287,7 @@ def sigmoid_focal_loss_forward(
     """Write the focal loss of sigmoids (Lin et al., ICCV 2017, eq. 5) of logits ``(N, C)``, for
     each sample and class, into ``output``. A ``target`` of C means the background; ``weight`` has a
     factor for each class, or is empty."""
-    output.copy_(_focal_loss(_full(input), target, weight, gamma, alpha))
+    output.copy_(_focal_loss(precise(input), target, weight, gamma, alpha))
 
 
 def sigmoid_focal_loss_backward(
@@ -300,7 +296,7 @@ def sigmoid_focal_loss_backward(
     """Write the derivative of :func:`sigmoid_focal_loss_forward` with respect to the logits into
     ``grad_input`` ``(N, C)``."""
     with torch.enable_grad():
-        logits = _full(input).detach().requires_grad_()
+        logits = precise(input).detach().requires_grad_()
         (grad,) = torch.autograd.grad(
             _focal_loss(logits, target, weight, gamma, alpha).sum(), logits
         )

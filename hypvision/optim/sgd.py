@@ -134,8 +134,7 @@ class RiemannianSGD(RiemannianOptimizer):
             parameter.copy_(manifold.retr(parameter, -group["lr"] * direction))
             return
         buffer = state["momentum_buffer"]
-        buffer.mul_(momentum).add_(direction, alpha=1 - group["dampening"])
-        direction = direction + momentum * buffer if group["nesterov"] else buffer
+        direction = _with_momentum(buffer, direction, group)
         moved, transported = manifold.retr_transp(parameter, -group["lr"] * direction, buffer)
         parameter.copy_(moved)
         buffer.copy_(transported)
@@ -156,6 +155,13 @@ class RiemannianSGD(RiemannianOptimizer):
         direction, where = job.kernel.gradient(x, job.grad, c, decay)
         shorten_(direction)
         if buffer is not None:
-            buffer.mul_(momentum).add_(direction, alpha=1 - group["dampening"])
-            direction = direction + momentum * buffer if group["nesterov"] else buffer
+            direction = _with_momentum(buffer, direction, group)
         job.kernel.step_(x, direction, rate, buffer, where, c)
+
+
+def _with_momentum(buffer: Tensor, direction: Tensor, group: Group) -> Tensor:
+    """Add a gradient to the momentum in ``buffer``, in place, and return the direction of the
+    step."""
+    momentum = group["momentum"]
+    buffer.mul_(momentum).add_(direction, alpha=1 - group["dampening"])
+    return direction + momentum * buffer if group["nesterov"] else buffer

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from hypvision.checkpoints.match import Comparison, check_tuning, check_unknown, compare
 from hypvision.checkpoints.read import network_weights
 from hypvision.checkpoints.wrappers import without_prefix
-from hypvision.data.image_folder import build_transform
+from hypvision.data.image_folder import build_transform, unrecorded
 from hypvision.engine.config import Run
 from hypvision.engine.extensions import PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
 from hypvision.engine.hooks import ClassWeights, classes_in
@@ -46,7 +46,7 @@ from hypvision.losses import PrototypeHead
 from hypvision.models.base import head_names
 from hypvision.models.timm_models import create_model
 from hypvision.nn.busemann import BusemannHead
-from hypvision.tasks.publishing import image_input, input_size, unrecorded
+from hypvision.tasks.publishing import image_input, input_size
 from hypvision.viz.sheet import save_image
 from hypvision.zoo.backbones import network_arguments
 
@@ -615,7 +615,8 @@ class ImageInputHook(Hook):
         return "transform" in runner.cfg.dataset("test") and "backbone" in runner.cfg.model
 
     def before_train(self, runner: Runner) -> None:
-        lost = unrecorded(runner.cfg) if self._sees_images(runner) else ""
+        transform = runner.cfg.dataset("test").get("transform")
+        lost = unrecorded(transform) if self._sees_images(runner) else ""
         if lost:
             runner.logger.warning(
                 f"The transform of the test data has {lost}, which checkpoints cannot record: from "

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hypvision.data.image_folder import unrecorded
 from hypvision.engine.config import import_extensions, load_config
 from hypvision.engine.predicting import trained_model
 from hypvision.io.errors import HypvisionError
-from hypvision.tasks.publishing import image_input, input_size, unrecorded
+from hypvision.tasks.publishing import image_input, input_size
 from hypvision.zoo.export import ExportReport, export_network, part_of
 
 _logger = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ def export_trained(
     shape = input_size(loaded, size)
     known = scope in ("mmseg", "mmdet") or loaded.get("test_dataloader") is not None
     about: dict[str, Any] = image_input(loaded, size) if known else {}
-    lost = unrecorded(loaded)
+    lost = unrecorded(loaded.dataset("test").get("transform"))
     if lost:
         about = {}
         _logger.warning(

@@ -328,14 +328,20 @@ def compared(rows: Sequence[Row]) -> list[str]:
     known = set()
     for row, base in itertools.product(methods, baselines):
         pairs = _pairs(row, base)
-        known |= {row.dataset for _ in pairs}
-        below = [f"{name} {own:.2f} < {other:.2f}" for name, own, other in pairs if own < other]
-        if below:
-            lower.append(f"- {row.method} on {row.dataset}: {', '.join(below)}, {base.method}.")
-    found = ["Below a baseline:", *lower] if lower else []
-    if known and not lower:
-        found = ["No method is below its baselines."]
+        if pairs:
+            known.add(row.dataset)
+        lower += _below(row, base, pairs)
+    found = []
+    if known:
+        found = ["Below a baseline:", *lower] if lower else ["No method is below its baselines."]
     return found + _without_baseline({row.dataset for row in methods} - known)
+
+
+def _below(row: Row, base: Row, pairs: Sequence[tuple[str, float, float]]) -> list[str]:
+    """Return a line with the columns in which a row is below a baseline, if there are any."""
+    lower = [f"{name} {own:.2f} < {other:.2f}" for name, own, other in pairs if own < other]
+    where = f"- {row.method} on {row.dataset}"
+    return [f"{where}: {', '.join(lower)}, {base.method}."] if lower else []
 
 
 def _without_baseline(datasets: set[str]) -> list[str]:

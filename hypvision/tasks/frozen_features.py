@@ -13,7 +13,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from hypvision.engine.extensions import RUN_HOOKS
+from hypvision.engine.extensions import MODEL_HOOKS
 from hypvision.engine.hooks import network_of
 from hypvision.engine.reports import BASELINE
 from hypvision.inference.progress import say
@@ -96,4 +96,4 @@ class FrozenFeaturesHook(Hook):
         )
 
 
-RUN_HOOKS.append("FrozenFeaturesHook")
+MODEL_HOOKS["metric_loss"] = "FrozenFeaturesHook"

@@ -29,7 +29,7 @@ from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.param_groups import ParamGroups
 from hypvision.engine.published import build_published
 from hypvision.geometry import CurvatureParameter, Euclidean, Lorentz, Manifold, PoincareBall
-from hypvision.geometry.numerics import exact
+from hypvision.geometry.numerics import exact, precise
 from hypvision.inference.predictors import Predictor, Request
 from hypvision.inference.results import Embedding
 from hypvision.io.checks import one_of
@@ -109,7 +109,7 @@ class EmbeddingNeck(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.linear(self.norm(x))
         with exact(x.device):
-            x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+            x = precise(x)
             if isinstance(self.manifold, PoincareBall):
                 return clip_to_ball(x, self.manifold, self.clip_radius, self.riemannian)
             if isinstance(self.manifold, Lorentz):

@@ -53,7 +53,7 @@ from hypvision.clip.models import (
 )
 from hypvision.clip.open_vocabulary import checked_templates
 from hypvision.data.classes import load_classes
-from hypvision.data.image_folder import imagenet_classes
+from hypvision.data.image_folder import imagenet_classes, unrecorded
 from hypvision.engine.config import Run, load_config, parse_options
 from hypvision.engine.hooks import take_templates
 from hypvision.io.checks import ensure, refuse
@@ -144,7 +144,7 @@ def describe_config(config: Run) -> dict[str, Any]:
 
 def _check_recordable(config: Run) -> None:
     """Raise an error for a model or data that a record of the zoo cannot describe."""
-    lost = unrecorded(config)
+    lost = unrecorded(config.dataset("test").get("transform"))
     refuse(
         (
             config.model.get("multi_label"),
@@ -188,25 +188,6 @@ def image_input(config: Run, side: int | None = None) -> dict[str, Any]:
         crop_pct=transform.get("crop_pct") or 0.875,
         interpolation=transform.get("interpolation", "bilinear"),
         **({} if mode == "center" else {"crop_mode": mode}),
-    )
-
-
-def unrecorded(config: Run) -> str:
-    """Return what the transform of the test data does to images beyond :func:`image_input`, e.g.
-    ``"normalize = False"``; an empty text if nothing."""
-    transform = config.dataset("test").get("transform") or {}
-    plain = dict(
-        crop_border_pixels=0,
-        normalize=True,
-        is_training=False,
-        naflex=False,
-        patchify=False,
-        use_prefetcher=False,
-    )
-    return ", ".join(
-        f"{k} = {transform[k]}"
-        for k, usual in plain.items()
-        if (transform.get(k, usual) or 0) != usual
     )
 
 

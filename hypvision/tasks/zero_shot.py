@@ -2,12 +2,14 @@
 and the choice between two captions. The command is ``hypvision clip evaluate``.
 
 Each data set has a result file in the form of CLIP_benchmark; its entry ``hypvision`` says what
-else the numbers depend on. A data set whose file exists, for the same weights, prompts and data, is
-not measured again.
+else the numbers depend on. A data set whose file exists, for the same weights, prompts, class names
+and data, is not measured again.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -65,8 +67,8 @@ _TASKS = {
 
 class Result(NamedTuple):
     """A result file in the form of CLIP_benchmark, with shares from 0 to 1. ``hypvision`` holds how
-    images are resized, a hash of the weights, the place of the data, the prompts, the number of
-    images (or of choices) and a note."""
+    images are resized, a hash of the weights, the place of the data, the prompts, a hash of the
+    class names in the prompts, the number of images (or of choices) and a note."""
 
     dataset: str
     model: str
@@ -104,19 +106,23 @@ class Evaluator:
             for images in (True, False)
         ]
         self.weights = "-".join(tower[:16] for tower in towers)
+        self._read: dict[Any, Labelled] = {}
         self._last: dict[Any, tuple[Labelled, Tensor]] = {}
 
     def __call__(self, benchmark: Benchmark) -> tuple[Result, bool]:
         """Return the result of a data set, and whether its file existed already."""
         templates: list[str] = []
+        names: list[str] = []
         note = ""
         if benchmark.task in ("classification", "tree"):
             templates, note = benchmark.sentences(self.suite, self.root)
+            names = self.labelled(benchmark).names
         about: dict[str, Any] = dict(
             resize=self.resize if benchmark.task in ("retrieval", "pairs") else "model",
             weights=self.weights,
             data=str((self.root / benchmark.place).absolute()),
             prompts=templates,
+            classes=hashlib.sha256(json.dumps([names, templates]).encode()).hexdigest()[:16],
         )
         task = _TASKS[benchmark.task]
         parts = [benchmark.benchmark, Path(self.pretrained).name, self.model, "en", task]
@@ -133,12 +139,19 @@ class Evaluator:
         write_json(path, found._asdict())
         return found, False
 
+    def labelled(self, benchmark: Benchmark) -> Labelled:
+        """Return labelled images and class names; the last ones are kept."""
+        key = (benchmark.reader, benchmark.also or benchmark.place)
+        if key not in self._read:
+            self._read = {key: benchmark.read(self.root)}
+        return self._read[key]
+
     def classified(self, benchmark: Benchmark, templates: Sequence[str]) -> tuple[Labelled, Tensor]:
         """Return labelled images, and their similarities to all classes ``(N, C)``; the last result
         is kept, because the tree of the same classes uses it again."""
         key = (benchmark.reader, benchmark.also or benchmark.place, tuple(templates))
         if key not in self._last:
-            data = benchmark.read(self.root)
+            data = self.labelled(benchmark)
             images = self.embed([item.path for item in data.items])
             points = _class_points(self.clip, data.names, templates)
             self._last = {key: (data, self.clip.similarity(images, points).cpu())}

@@ -33,7 +33,6 @@ from hypvision.checkpoints.match import check_compatible, compare
 from hypvision.engine.checkpoint import (
     AtomicLocalBackend,
     find_resume_checkpoint,
-    format_once,
     load_checkpoint_file,
     resume_problem,
 )
@@ -590,17 +589,6 @@ def test_devices_and_pipes_are_not_read(tmp_path):
     for name in ("pipe", "zero"):
         with pytest.raises(HypvisionError, match=f"{name}' is not a file"):
             get(str(tmp_path / name))
-
-
-def test_a_config_is_formatted_once_for_all_checkpoints():
-    from yapf.yapflib.yapf_api import FormatCode
-
-    text, style = (
-        "model=dict(a = 1)\n",
-        dict(based_on_style="pep8", blank_line_before_nested_class_or_def=True),
-    )
-    assert format_once(text, style_config=style) == FormatCode(text, style_config=style)
-    assert format_once(text, style_config=style) is format_once(text, style_config=dict(style))
 
 
 def test_a_sharded_model_is_compared_by_its_whole_shapes():

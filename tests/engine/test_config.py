@@ -21,6 +21,7 @@ from hypvision.cli import main
 from hypvision.engine.config import (
     RUN_KEYS,
     Run,
+    format_once,
     leave_out_pretrained,
     load_config,
     parse_options,
@@ -296,3 +297,14 @@ def test_a_config_moves_the_data_of_its_bases(root, tmp_path):
     config = load_config(tmp_path / "mine.py")
     places = [config.dataset(part).root for part in ("train", "val", "test")]
     assert places == [f"{root}/{name}" for name in ("train", "val", "mine")]
+
+
+def test_a_config_is_formatted_once_for_all_checkpoints():
+    from yapf.yapflib.yapf_api import FormatCode
+
+    text, style = (
+        "model=dict(a = 1)\n",
+        dict(based_on_style="pep8", blank_line_before_nested_class_or_def=True),
+    )
+    assert format_once(text, style_config=style) == FormatCode(text, style_config=style)
+    assert format_once(text, style_config=style) is format_once(text, style_config=dict(style))

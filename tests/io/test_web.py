@@ -244,6 +244,16 @@ def test_what_is_no_address(url, tmp_path):
     ("https://me:p\"w@s@h/a", "https://h/a"),
     ("('https://h:80', 'a@b')", "('https://h:80', 'a@b')"),
     ("https://me:'pw'@h/a and https://me:12'3@h/b", "https://h/a and https://h/b"),
+    ("https://me:p@w x@h/a", "https://h/a"),
+    ("https://me:p@w x@h", "https://h"),
+    ("https://me:p w@x y@h?sig=1", "https://h"),
+    ("https://me:p@w, x@h/a and https://me:p@ w@k/b", "https://h/a and https://k/b"),
+    ("https://token@x y@h/a", "https://h/a"),
+    ("https://me:p@w'x y@h/a", "https://h/a"),
+    ("s3://me:p @ @h/a b@c", "s3://h/a b@c"),
+    ("https://me:pw@h/a, not x@k/a", "https://h/a, not x@k/a"),
+    ("http://me:pw@proxy:3128: answer from a@b", "http://proxy:3128: answer from a@b"),
+    ("'https://me:pw@h', 'a@b'", "'https://h', 'a@b'"),
     ("http://proxy:3128: answer from a@b", "http://proxy:3128: answer from a@b"),
 ])  # fmt: skip
 def test_secrets_of_addresses_are_not_shown(given, shown):

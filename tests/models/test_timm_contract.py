@@ -174,3 +174,13 @@ def test_weights_of_three_channels_start_other_networks_as_timm_adapts_them(fami
     else:
         torch.testing.assert_close(grey(x), colours(x.expand(-1, 3, -1, -1)), rtol=1e-3, atol=1e-4)
     assert make(family, in_chans=4, **source)(torch.randn(2, 4, 32, 32)).isfinite().all()
+
+
+@torch.no_grad()
+@families
+def test_intermediate_maps_come_with_the_final_features(family):
+    model = make(family)
+    x = torch.randn(2, 3, 32, 32)
+    final, maps = model.forward_intermediates(x)
+    torch.testing.assert_close(final, model.forward_features(x))
+    assert len(maps) == len(model.feature_info)

@@ -29,6 +29,7 @@ from hypvision.checkpoints.storage import expand_tokens, read_header, write_weig
 from hypvision.cli import main
 from hypvision.cli.explain import _of_config
 from hypvision.clip.models import ARCHITECTURES, MEAN
+from hypvision.data.image_folder import unrecorded
 from hypvision.engine.config import Run, load_config
 from hypvision.engine.run import train
 from hypvision.io.errors import HypvisionError
@@ -44,7 +45,6 @@ from hypvision.tasks.publishing import (
     publish,
     read_about,
     stripped,
-    unrecorded,
 )
 from hypvision.zoo.cards import readme
 from hypvision.zoo.export import part_of
@@ -435,7 +435,7 @@ def test_every_field_of_a_test_transform_is_recorded_or_said(tmp_path, monkeypat
             if k in cfg
         }
         if str(create_transform(**given)) != str(create_transform(**transform)):
-            said[key] = unrecorded(config)
+            said[key] = unrecorded(transform)
             with pytest.raises(HypvisionError, match=re.escape(f"has {said[key]}, which a record")):
                 describe_config(config)
             config.dump(tmp_path / "mine.py")

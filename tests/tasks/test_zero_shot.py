@@ -186,6 +186,23 @@ def test_results_are_kept_while_they_are_of_the_same_thing(evaluator, clip, root
         clip.model.visual_alpha.data -= 0.1
 
 
+@pytest.mark.parametrize("changed", ["name", "order", "template"])
+def test_other_class_names_or_templates_are_measured_again(changed, evaluator, clip, root):
+    benchmark = row("stl10")
+    first, _ = evaluator(benchmark)
+    one, two, *_ = benchmark.read(root).names
+    other = {
+        "name": dict(words=f"{one}=something else"),
+        "order": dict(words=f"{one}={two}|{two}={one}"),
+        "template": dict(prompts="a drawing of a {}."),
+    }
+    benchmark = benchmark._replace(**other[changed])
+    again = Evaluator(clip, OPTIONS, "phyclip", root, evaluator.out)
+    found, kept = again(benchmark)
+    assert not kept and found.hypvision["classes"] != first.hypvision["classes"]
+    assert again(benchmark) == (found, True)
+
+
 CONES = ("cone_auc", "cone_ap", "angle_auc", "angle_ap")
 #: What each task of CLIP_benchmark writes as its metrics, and what we add: ``macro``, the trees,
 #: more recalls than its recall@5, and, for a CLIP with cones, how they tell true from false pairs.

@@ -91,6 +91,7 @@ class Adapter(ABC):
     def __init__(self, model: nn.Module, config: Any):
         self.model = model
         self.config = config
+        self.handles: list[Any] = []  # of the hooks that attach() registers
 
     @abstractmethod
     def attach(self) -> None:
@@ -99,7 +100,11 @@ class Adapter(ABC):
 
     @abstractmethod
     def detach(self) -> None:
-        """Undo :meth:`attach`, which restores the base model bit for bit."""
+        """Undo :meth:`attach`, which restores the base model bit for bit; the base class removes
+        the hooks in :attr:`handles`."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []
 
     @abstractmethod
     def describe(self) -> str:

@@ -242,12 +242,8 @@ def _set_aside(runner: Runner, folder: Path) -> None:
     """Move the checkpoints of an earlier training out of the way of a new one, so that none is
     replaced, deleted with the new ones or taken for one of them. The weights that the new training
     begins with stay."""
-    start = Path(runner._load_from or "").absolute()
-    files = [
-        path
-        for path in folder.glob("*.pth")
-        if path.name.startswith(("epoch_", "iter_", "best_", "probe.")) and path.absolute() != start
-    ]
+    files = _own_weights(folder)
+    files.discard(Path(runner._load_from or "").absolute())
     if not files:
         return
     place = folder / f"earlier_{runner.timestamp}"
@@ -255,15 +251,21 @@ def _set_aside(runner: Runner, folder: Path) -> None:
     notes = [Path(runner.work_dir, name) for name in ("last_checkpoint", "last_validation")]
     for path in (*filter(Path.is_file, notes), *files):
         os.replace(path, place / path.name)
-    # mmengine's copies of the config, each in the folder of a training that its time names
-    copies = sorted(Path(runner.work_dir).glob("*/vis_data/config.py"))
-    before = [path for path in copies if path.parts[-3] != runner.timestamp]
-    if before:
-        write_text(place / "config.py", before[-1].read_text())
+    # mmengine copies the config into a folder that the time of the training names.
+    copies = set(Path(runner.work_dir).glob("*/vis_data/config.py"))
+    copies.discard(Path(runner.work_dir, runner.timestamp, "vis_data/config.py"))
+    if copies:
+        write_text(place / "config.py", max(copies).read_text())
     told = f"The folder has checkpoints of an earlier training. They are in '{place}' now"
     if any(NUMBERED.fullmatch(path.name) for path in files):
         told += "; to go on from them, stop this training and give --resume with one of them"
     MMLogger.get_current_instance().warning(f"{told}.")
+
+
+def _own_weights(folder: Path) -> set[Path]:
+    """Return the absolute paths of the checkpoints that a training has written into a folder."""
+    names = ("epoch_*.pth", "iter_*.pth", "best_*.pth", "probe.pth")
+    return {path for name in names for path in folder.absolute().glob(name)}
 
 
 def steps_done(runner: Runner) -> int:

@@ -51,7 +51,6 @@ class Bottleneck(Adapter):
                 f"{type(model).__name__} has no transformer tower that a bottleneck could adapt "
                 f"with text={config.text}, vision={config.vision}. Use a model such as ViT-B-16."
             )
-        self.handles: list[Any] = []
 
     def attach(self) -> None:
         for tower in self.towers:
@@ -64,9 +63,7 @@ class Bottleneck(Adapter):
                 self.handles.append(mlp.register_forward_hook(own.change_output))
 
     def detach(self) -> None:
-        for handle in self.handles:
-            handle.remove()
-        self.handles = []
+        super().detach()
         for tower in self.towers:
             for block in tower.blocks:
                 delattr(block, self.name)

@@ -65,7 +65,6 @@ class PackedAdapter(Adapter):
                 f"adapt with text={config.text}, vision={config.vision}. Use an open_clip model "
                 "with a ViT image tower or a transformer text tower."
             )
-        self.handles: list[Any] = []
 
     @abstractmethod
     def layers(self, tower: Tower) -> Sequence[int]:
@@ -101,9 +100,7 @@ class PackedAdapter(Adapter):
         _remove_parametrization(site.owner, site.tower.packed_name)
 
     def detach(self) -> None:
-        for handle in self.handles:
-            handle.remove()
-        self.handles = []
+        super().detach()
         for site in self.sites:
             self.disconnect(site)
             delattr(site.block, self.name)

@@ -59,7 +59,6 @@ class VPT(Adapter):
                 "VPT needs a ViT of open_clip that pools its class token, such as ViT-B-16."
             )
         self.tower: Tower = tower
-        self.handles: list[Any] = []
 
     def attach(self) -> None:
         visual: Any = self.model.visual
@@ -78,9 +77,7 @@ class VPT(Adapter):
             )
 
     def detach(self) -> None:
-        for handle in self.handles:
-            handle.remove()
-        self.handles = []
+        super().detach()
         delattr(self.model.visual, self.name)
 
     def acts_on(self) -> list[tuple[Tower, Sequence[int]]]:
