@@ -7,8 +7,7 @@ values' logarithms at the origin; norms take their mean and spread over the toke
 Tokens are space parts of points ``(B, n, 1 + h w)``, the class token first, as in
 :mod:`hypvision.models.lorentz_vit`. Three things are ours: other curvatures than 1, for which the
 published linear layer leaves the hyperboloid; GELU in the MLP; and the last norm, whose mean the
-released code takes over the class tokens of a batch, so that an image's logits depend on the other
-images.
+released code takes over the class tokens of a batch (:class:`BatchTokenNorm`).
 """
 
 from __future__ import annotations
@@ -148,6 +147,29 @@ class TokenNorm(nn.Module):
             return (out / root).to(x.dtype)
 
 
+class BatchTokenNorm(TokenNorm):
+    """The last norm of the released code, for comparison: the centroid of each token is that over
+    the images of a batch, and every point gets the distance ``gamma`` from it.
+
+    Logits of an image depend on the other images, and those of a batch of one image are the same
+    for all images.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        with exact(x.device):
+            space = self.manifold
+            points = space.from_space(precise(x))
+            mean = space.centroid(points.transpose(0, 1))
+            v = space.transp0back(mean, space.logmap(mean, points))
+            size = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+            beta = space.from_space(precise(self.beta))
+            there = space.transp0(beta, v * (self.gamma / (size + 1e-5)))
+            return space.expmap(beta, there)[..., 1:].to(x.dtype)
+
+
+NORMS = {"tokens": TokenNorm, "official": BatchTokenNorm}
+
+
 def moved(space: Tensor, time: Tensor, to: Tensor, to_time: Tensor) -> Tensor:
     """Return the space parts of points, given with their times, after the boost that takes the
     origin to the point with the space part ``to``; the curvature is 1."""
@@ -193,7 +215,7 @@ def along(x: Tensor, function: Callable[[Tensor], Tensor], c: float | Tensor) ->
     return out
 
 
-for _layer in (Attention, TimedLinear, TokenNorm):
+for _layer in (Attention, TimedLinear, TokenNorm, BatchTokenNorm):
     register_notrace_module(_layer)
 
 
@@ -310,6 +332,8 @@ class HexFormer(StagedModel):
             other tokens; ``""`` for none.
         classifier: ``"lorentz"``, distances from hyperplanes; ``"hybrid"``, a linear layer of the
             logarithm at the origin.
+        final_norm: ``"tokens"``, a norm over the tokens of an image; ``"official"``, one over the
+            images of a batch, see :class:`BatchTokenNorm`.
         embed_dim: space dimension of the tokens.
         depth: number of blocks.
         num_heads: number of heads; it must divide ``embed_dim``.
@@ -333,6 +357,7 @@ class HexFormer(StagedModel):
         num_classes: int = 1000,
         global_pool: str = "token",
         classifier: str = "lorentz",
+        final_norm: str = "tokens",
         embed_dim: int = 192,
         depth: int = 9,
         num_heads: int = 12,
@@ -346,6 +371,7 @@ class HexFormer(StagedModel):
     ):
         super().__init__()
         one_of(HEADS, classifier=classifier)
+        one_of(NORMS, final_norm=final_norm)
         at_least(1, integer=True, patch_size=patch_size, depth=depth, num_heads=num_heads)
         between(0, 1, drop_rate=drop_rate, proj_drop_rate=proj_drop_rate)
         height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
@@ -371,7 +397,7 @@ class HexFormer(StagedModel):
             dict(num_chs=embed_dim, reduction=patch_size, module=f"stages.{i}")
             for i in range(depth)
         ]
-        self.norm = TokenNorm(embed_dim, self.manifold, factory)
+        self.norm = NORMS[final_norm](embed_dim, self.manifold, factory)
         self.to_tangent = ToTangent(self.manifold)
         self._set_pool(global_pool, num_classes)
         self._set_head(num_classes)

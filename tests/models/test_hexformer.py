@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 import hypvision  # noqa: F401 - registers
 from hypvision.io.errors import HypvisionError
+from hypvision.models.hexformer import BatchTokenNorm
 
 ARGUMENTS = dict(
     img_size=12, patch_size=4, embed_dim=6, depth=2, num_heads=3, hidden_dim=10, num_classes=5
@@ -82,6 +83,17 @@ def norm(layer, x, k):
     return exponential(beta, v, k)
 
 
+def batch_norm(layer, x, k):
+    """The released last norm of class tokens ``(B, n + 1)``: the mean is that of the batch, and
+    each vector is divided by its own length."""
+    mean = centroid(x, k).expand_as(x)
+    start = origin(x, k)
+    v = moved(mean, start, logarithm(mean, x, k), k)
+    beta = point(layer.beta, k).expand_as(x)
+    size = inner(v, v).clamp(min=0).sqrt()
+    return exponential(beta, moved(start, beta, v * layer.gamma / (size + 1e-5), k), k)
+
+
 def attention(layer, x, k):
     q, key, v = (part.transpose(1, 2) for part in linear(layer.qkv, x, k))
     products = inner(q.unsqueeze(-2), key.unsqueeze(-3)).squeeze(-1)
@@ -108,7 +120,11 @@ def logits(model, images, k):
         space = space + attention(block.attn, norm(block.norm1, point(space, k), k), k)
         hidden = linear(block.fc1, norm(block.norm2, point(space, k), k), k)[0][:, :, 0]
         space = space + linear(block.fc2, hidden, k)[0][:, :, 0, 1:]
-    last = norm(model.norm, point(space, k), k)[:, 0]
+    points = point(space, k)
+    official = isinstance(model.norm, BatchTokenNorm)
+    last = (
+        batch_norm(model.norm, points[:, 0], k) if official else norm(model.norm, points, k)[:, 0]
+    )
     root = math.sqrt(k)
     normals = model.head.weight
     side = torch.cosh(model.head.bias / root) * (last[:, 1:] @ F.normalize(normals, dim=1).T)
@@ -116,9 +132,9 @@ def logits(model, images, k):
     return root * torch.asinh(side / root) * normals.norm(dim=1)
 
 
-@pytest.mark.parametrize("k", [1.0, 2.5])
-def test_logits_are_those_of_whole_points(k):
-    model = make(curvature=1 / k, dtype=torch.float64)
+@pytest.mark.parametrize(("k", "final_norm"), [(1.0, "tokens"), (2.5, "tokens"), (2.5, "official")])
+def test_logits_are_those_of_whole_points(k, final_norm):
+    model = make(curvature=1 / k, final_norm=final_norm, dtype=torch.float64)
     images = 2 * torch.randn(3, 3, 12, 12, dtype=torch.float64)
     found = model(images)
     wanted = logits(model, images, k)
@@ -129,7 +145,7 @@ def test_logits_are_those_of_whole_points(k):
     truth = torch.autograd.grad((wanted * weight).sum(), inputs)
     for one, other in zip(gradients, truth):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
-    single = make(curvature=1 / k)
+    single = make(curvature=1 / k, final_norm=final_norm)
     single.load_state_dict(model.state_dict())
     torch.testing.assert_close(single(images.float()).double(), wanted, rtol=1e-3, atol=1e-4)
 
@@ -149,6 +165,20 @@ def test_an_image_does_not_depend_on_its_batch():
     model = make()
     images = torch.randn(4, 3, 12, 12)
     torch.testing.assert_close(model(images)[:1], model(images[:1]))
+
+
+@torch.no_grad()
+def test_by_the_released_last_norm_it_does():
+    """And one image alone is at the mean, so that its logits are those of any other."""
+    model = make(final_norm="official", dtype=torch.float64)
+    images = torch.randn(4, 3, 12, 12, dtype=torch.float64)
+    whole = model(images)
+    assert (whole[:2] - model(images[:2])).abs().max() > 1e-3
+    assert (whole[0] - whole[1]).abs().max() > 1e-3
+    torch.testing.assert_close(model(images[:1]), model(images[1:2]), rtol=0, atol=1e-4)
+    make(dtype=torch.float64).load_state_dict(model.state_dict())
+    with pytest.raises(HypvisionError, match="final_norm"):
+        make(final_norm="batch")
 
 
 @torch.no_grad()
