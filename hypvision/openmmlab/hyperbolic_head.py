@@ -285,16 +285,20 @@ class HyperbolicHead(BaseDecodeHead):
                 f"got {'none' if classes is None else len(classes)}."
             )
         nodes = ClassTree(classes or [str(label) for label in range(number)], tree)
-        count = len(nodes.names)
-        if geometry == "euclidean":
-            logits: nn.Module = FlatLogits(dim, count)
-        elif geometry == "lorentz":
-            logits = LorentzPixelLogits(dim, count, Lorentz(c, learnable=learn_c))
-        else:
-            logits = PixelLogits(dim, count, PoincareBall(c, learnable=learn_c), clamp)
+        logits = self._node_logits(geometry, dim, len(nodes.names), c, learn_c, clamp)
         self.conv_seg = PixelClassifier(self.channels, logits, dim, nodes)
         self.class_names = None if classes is None else tuple(classes)
         self.loss_at = loss_at
+
+    @staticmethod
+    def _node_logits(
+        geometry: str, dim: int, count: int, c: float, learn_c: bool, clamp: str | None
+    ) -> nn.Module:
+        if geometry == "euclidean":
+            return FlatLogits(dim, count)
+        if geometry == "lorentz":
+            return LorentzPixelLogits(dim, count, Lorentz(c, learnable=learn_c))
+        return PixelLogits(dim, count, PoincareBall(c, learnable=learn_c), clamp)
 
     def loss_by_feat(self, seg_logits: Tensor, batch_data_samples: list[SegDataSample]) -> dict:
         """Return mmseg's losses, at the size of the labels or of the maps (``loss_at``)."""
