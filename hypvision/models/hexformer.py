@@ -24,10 +24,11 @@ from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
 from torch.types import Device
 
+from hypvision.checkpoints.match import unknown_name
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import exact
 from hypvision.io.checks import at_least, between, one_of
-from hypvision.io.errors import ArgumentError
+from hypvision.io.errors import ArgumentError, HypvisionError, explaining
 from hypvision.nn import LorentzConv2d, ToTangent
 from hypvision.nn.functional import (
     divided,
@@ -206,6 +207,23 @@ class Attention(nn.Module):
         return out.flatten(2)
 
 
+class CentroidAttention(Attention):
+    """The same with centroids of the values, the paper's other aggregation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        c = self.manifold.c
+        parts = self.qkv(x).permute(2, 0, 3, 1, 4)
+        query, key, value = with_time(parts, c, negative=True).to(x.dtype).unbind()
+        query = divided(query, self.temperature.to(query.dtype))
+        mean = F.scaled_dot_product_attention(query, key, value, scale=2 * self.scale)
+        points = to_centroids(precise(mean), c)[..., 1:].to(x.dtype)
+        out: Tensor = self.o(points.transpose(1, 2).flatten(2))
+        return out.flatten(2)
+
+
+AGGREGATIONS = {"exp": Attention, "centroid": CentroidAttention}
+
+
 def along(x: Tensor, function: Callable[[Tensor], Tensor], c: float | Tensor) -> Tensor:
     """Return the vectors ``(..., n)`` with the lengths ``function(sqrt(c) |x|) / sqrt(c)``, at
     least float32."""
@@ -215,7 +233,7 @@ def along(x: Tensor, function: Callable[[Tensor], Tensor], c: float | Tensor) ->
     return out
 
 
-for _layer in (Attention, TimedLinear, TokenNorm, BatchTokenNorm):
+for _layer in (Attention, CentroidAttention, TimedLinear, TokenNorm, BatchTokenNorm):
     register_notrace_module(_layer)
 
 
@@ -230,12 +248,13 @@ class Block(nn.Module):
         manifold: Lorentz,
         drop: float,
         drop_path: float,
+        aggregation: str,
         factory: dict[str, Any],
     ):
         super().__init__()
         self.grad_checkpointing = False
         self.norm1 = TokenNorm(dim, manifold, factory)
-        self.attn = Attention(dim, heads, manifold, drop, factory)
+        self.attn = AGGREGATIONS[aggregation](dim, heads, manifold, drop, factory)
         self.norm2 = TokenNorm(dim, manifold, factory)
         inner = nn.Sequential(nn.GELU(), nn.Dropout(drop))
         self.fc1 = TimedLinear(dim, hidden, manifold, activation=inner, **factory)
@@ -332,6 +351,8 @@ class HexFormer(StagedModel):
             other tokens; ``""`` for none.
         classifier: ``"lorentz"``, distances from hyperplanes; ``"hybrid"``, a linear layer of the
             logarithm at the origin.
+        aggregation: of the values in attention: ``"exp"``, the mean of their logarithms at the
+            origin, as published; ``"centroid"``, their centroid.
         final_norm: ``"tokens"``, a norm over the tokens of an image; ``"official"``, one over the
             images of a batch, see :class:`BatchTokenNorm`.
         embed_dim: space dimension of the tokens.
@@ -357,6 +378,7 @@ class HexFormer(StagedModel):
         num_classes: int = 1000,
         global_pool: str = "token",
         classifier: str = "lorentz",
+        aggregation: str = "exp",
         final_norm: str = "tokens",
         embed_dim: int = 192,
         depth: int = 9,
@@ -372,6 +394,7 @@ class HexFormer(StagedModel):
         super().__init__()
         one_of(HEADS, classifier=classifier)
         one_of(NORMS, final_norm=final_norm)
+        one_of(AGGREGATIONS, aggregation=aggregation)
         at_least(1, integer=True, patch_size=patch_size, depth=depth, num_heads=num_heads)
         between(0, 1, drop_rate=drop_rate, proj_drop_rate=proj_drop_rate)
         height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
@@ -390,7 +413,16 @@ class HexFormer(StagedModel):
         self.stem = PatchEmbed(in_chans, embed_dim, patch_size, grid, self.manifold, factory)
         rates: list[Any] = list(calculate_drop_path_rates(drop_path_rate, depth))
         self.stages = nn.ModuleList(
-            Block(embed_dim, num_heads, hidden_dim, self.manifold, proj_drop_rate, rate, factory)
+            Block(
+                embed_dim,
+                num_heads,
+                hidden_dim,
+                self.manifold,
+                proj_drop_rate,
+                rate,
+                aggregation,
+                factory,
+            )
             for rate in rates
         )
         self.feature_info = [
@@ -484,10 +516,80 @@ class HexFormer(StagedModel):
             self.norm = nn.Identity()
 
 
+# Checkpoints of the released code
+
+
+def is_official(state_dict: Mapping[str, Tensor]) -> bool:
+    """Return whether the names of a state dict are those of the released HexFormer."""
+    return "encoder.embed.cls_token" in state_dict
+
+
+def from_official(state_dict: Mapping[str, Tensor], model: HexFormer) -> dict[str, Tensor]:
+    """Return the state dict of a :class:`HexFormer` for that of the released code. Points lose
+    their time, and linear layers keep its column by itself.
+
+    Raises:
+        HypvisionError: a weight is unknown or missing, or a curvature is not that of the model.
+    """
+    left = dict(state_dict)
+    for name in state_dict:
+        if name.endswith((".k", ".c")):
+            _check_curvature(name, 1 / float(left.pop(name)), model)
+        elif name.endswith(".scale"):
+            del left[name]  # a constant
+    out: dict[str, Tensor] = {}
+
+    def linear(place: str, *names: str) -> None:
+        whole = torch.cat([left.pop(f"{name}.weight.weight") for name in names])
+        out[f"{place}.weight"] = whole[:, 1:].contiguous()
+        out[f"{place}.time_weight"] = whole[:, 0].contiguous()
+
+    def norm(place: str, name: str) -> None:
+        out[f"{place}.beta"] = left.pop(f"{name}.beta").reshape(-1)[1:].contiguous()
+        out[f"{place}.gamma"] = left.pop(f"{name}.gamma").reshape(1)
+
+    with explaining(
+        lambda error: f"The checkpoint of HexFormer lacks the weight {error}. Take an intact file.",
+        KeyError,
+    ):
+        for number in range(len(model.stages)):
+            place = f"stages.{number}"
+            name = f"encoder.encoder.{number}"
+            linear(f"{place}.attn.qkv", *(f"{name}.mha.{part}" for part in "qkv"))
+            linear(f"{place}.attn.o", f"{name}.mha.o")
+            linear(f"{place}.fc1", f"{name}.mlp.0")
+            linear(f"{place}.fc2", f"{name}.mlp.1")
+            norm(f"{place}.norm1", f"{name}.ln1")
+            norm(f"{place}.norm2", f"{name}.ln2")
+            temperature = left.pop(f"{name}.mha.temperature")
+            out[f"{place}.attn.temperature"] = temperature.reshape(1)
+        linear("stem.conv", "encoder.embed.patch_embed")
+        norm("norm", "encoder.final_ln")
+        out["stem.class_token"] = left.pop("encoder.embed.cls_token").reshape(1, 1, -1)[..., 1:]
+        out["stem.pos_embed"] = left.pop("encoder.embed.pos_embed")
+        out["head.bias"] = left.pop("decoder.a")
+        out["head.weight"] = left.pop("decoder.z")
+    if left:
+        raise HypvisionError(unknown_name(next(iter(left)), "HexFormer"))
+    # The official matrix orders its columns by position, then by channel.
+    kernel = out["stem.conv.weight"].unflatten(1, (*model.stem.conv.kernel_size, -1))
+    out["stem.conv.weight"] = kernel.movedim(-1, 1).contiguous()
+    return out
+
+
+def _check_curvature(name: str, c: float, model: HexFormer) -> None:
+    own = model.manifold._value()
+    if not math.isclose(c, own, rel_tol=1e-5):
+        raise HypvisionError(
+            f"The checkpoint has the curvature {c:g} in '{name}', the model {own:g}. Build the "
+            f"model with curvature={c:g}."
+        )
+
+
 def checkpoint_filter_fn(state_dict: Mapping[str, Tensor], model: HexFormer) -> dict[str, Tensor]:
-    """Return the weights in a checkpoint by the model's names; positions of another square grid are
-    resampled. No official checkpoints are published."""
-    weights = dict(state_dict)
+    """Return the weights in a checkpoint, ours or the released code's, by the model's names;
+    positions of another square grid are resampled."""
+    weights = from_official(state_dict, model) if is_official(state_dict) else dict(state_dict)
     positions = weights.get("stem.pos_embed")
     if positions is not None and positions.shape != model.stem.pos_embed.shape:
         side = int((positions.shape[1] - 1) ** 0.5)
