@@ -43,6 +43,7 @@ from hypvision.nn.functional import precise, radial_map, space_square, space_tim
 # radius.
 LONGEST = math.atanh(0.999)
 SINH = math.sinh(2 * LONGEST)
+_LOW = -1e4  # of classes that are not to be predicted; finite, because windows are averaged
 
 
 class PixelLogits(nn.Module):
@@ -255,6 +256,8 @@ class HyperbolicHead(BaseDecodeHead):
         clamp: see :class:`PixelLogits`; of the ball alone.
         loss_at: ``"label"``: the maps are enlarged to the size of the labels, as in mmseg;
             ``"feature"``: the labels are shrunk to the size of the maps, as in the paper.
+        unseen: names of classes that are ignored in training, and the only ones that predictions
+            choose from, for zero-label segmentation; needs ``classes``.
     """
 
     def __init__(
@@ -268,6 +271,7 @@ class HyperbolicHead(BaseDecodeHead):
         geometry: str = "poincare",
         clamp: str | None = None,
         loss_at: str = "label",
+        unseen: Sequence[str] = (),
         init_cfg: Any = None,
         **kwargs: Any,
     ):
@@ -278,17 +282,15 @@ class HyperbolicHead(BaseDecodeHead):
         )
         one_of(("label", "feature"), loss_at=loss_at)
         super().__init__(*args, init_cfg=init_cfg, **kwargs)
-        number = self.num_classes
-        if (tree is not None and classes is None) or len(classes or range(number)) != number:
-            raise HypvisionError(
-                f"A class tree needs 'classes', the {number} names in the order of the labels; "
-                f"got {'none' if classes is None else len(classes)}."
-            )
-        nodes = ClassTree(classes or [str(label) for label in range(number)], tree)
+        names = _class_names(classes, self.num_classes, tree is not None)
+        nodes = ClassTree(names, tree)
         logits = self._node_logits(geometry, dim, len(nodes.names), c, learn_c, clamp)
         self.conv_seg = PixelClassifier(self.channels, logits, dim, nodes)
         self.class_names = None if classes is None else tuple(classes)
         self.loss_at = loss_at
+        for name in unseen:
+            one_of(names, unseen=name)
+        self.unseen = [names.index(name) for name in unseen]
 
     @staticmethod
     def _node_logits(
@@ -306,6 +308,32 @@ class HyperbolicHead(BaseDecodeHead):
         if self.loss_at == "feature":
             samples = [_shrunk(sample, seg_logits.shape[2:]) for sample in samples]
         return super().loss_by_feat(seg_logits, samples)
+
+    def _stack_batch_gt(self, batch_data_samples: list[SegDataSample]) -> Tensor:
+        labels: Tensor = super()._stack_batch_gt(batch_data_samples)
+        for number in self.unseen:
+            labels = labels.masked_fill(labels == number, self.ignore_index)
+        return labels
+
+    def predict_by_feat(self, seg_logits: Tensor, batch_img_metas: list[dict]) -> Tensor:
+        """Return log-probabilities of the size of the images; those of all other classes are far
+        below those of the unseen, if there are any."""
+        out: Tensor = super().predict_by_feat(seg_logits, batch_img_metas)
+        if self.unseen:
+            low = torch.full_like(out, _LOW)
+            low[:, self.unseen] = out[:, self.unseen]
+            out = low
+        return out
+
+
+def _class_names(given: Sequence[str] | None, number: int, needed: bool) -> list[str]:
+    """Return the names of the classes: those that are given, or else their numbers."""
+    ensure(
+        len(given or range(number)) == number and (given is not None or not needed),
+        f"A class tree needs 'classes', the {number} names in the order of the labels; got "
+        f"{'none' if given is None else len(given)}.",
+    )
+    return list(given or map(str, range(number)))
 
 
 def _shrunk(sample: SegDataSample, size: Sequence[int]) -> SegDataSample:

@@ -234,6 +234,27 @@ def test_the_loss_at_the_features_takes_the_nearest_labels():
     torch.testing.assert_close(model.loss_by_feat(out, samples())["loss_ce"], expected)
 
 
+def test_unseen_classes_are_not_trained_and_alone_predicted():
+    model = head(dim=3, tree=TOY, classes=NAMES, unseen=["dog", "train"])
+    plain = head(dim=3, tree=TOY, classes=NAMES)
+    plain.load_state_dict(model.state_dict())
+    out = model(MAPS[:1])
+    without = samples()
+    for sample in without:
+        labels = sample.gt_sem_seg.data
+        sample.gt_sem_seg.data = torch.where((labels == 1) | (labels == 4), 255, labels)
+    found = model.loss_by_feat(out, samples())["loss_ce"]
+    torch.testing.assert_close(found, plain.loss_by_feat(out, without)["loss_ce"])
+    assert found.item() != pytest.approx(plain.loss_by_feat(out, samples())["loss_ce"].item())
+    about = [dict(img_shape=(16, 16), pad_shape=(16, 16))] * 2
+    chosen = model.predict_by_feat(out, about)
+    every = plain.predict_by_feat(out, about)
+    expected = torch.tensor([1, 4])[every[:, [1, 4]].argmax(1)]
+    assert chosen.argmax(1).equal(expected) and not every.argmax(1).equal(expected)
+    with pytest.raises(HypvisionError, match="unseen.*bird"):
+        head(dim=3, tree=TOY, classes=NAMES, unseen=["bird"])
+
+
 def test_the_euclidean_counterpart_and_autocast():
     for geometry in ("euclidean", "poincare", "lorentz"):
         model = head(dim=2, geometry=geometry, tree=TOY, classes=NAMES)
