@@ -166,6 +166,7 @@ CLIPS = {
     "HyCoCLIP": "hycoclip-emoji",
     "UNCHA": "uncha-emoji",
     "PHyCLIP": "phyclip-emoji",
+    "ATMG": "atmg-emoji",
 }
 MODULES = {"a third of the rate": 0.3, "the rate": 1.0, "three times the rate": 3.0}
 
@@ -204,6 +205,16 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "HCNN": ("hcnn-resnet18", {}),
     "HECNN+": ("hecnn-resnet18", {}),
 }
+
+TRANSFORMER = "lvit/{}-slim_3e_cifar10.py"
+TOKEN = {"model.backbone.class_token": True, "model.backbone.global_pool": "token"}
+TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "ViT": ("vit", {}),
+    "LViT": ("lvit", {}),
+    "LViT, class token": ("lvit", TOKEN),
+    "HexFormer": ("hexformer", {}),
+}
+LAST = {"train_cfg.val_interval": 3}  # after the last epoch alone
 
 PHOTOS = "hcformer/hcformer-nano-clusters_60e_grocery.py"
 SMALL = length(15) | {
@@ -261,6 +272,10 @@ STUDIES: dict[str, dict[str, Run]] = {
         "Euclidean ResNet-18, equal time": Run(
             LORENTZ.format("resnet18"), "Euclidean ResNet-18", length(28) | FAST
         ),
+    },
+    "vit": {
+        name: Run(TRANSFORMER.format(key), name, more | LAST)
+        for name, (key, more) in TRANSFORMERS.items()
     },
     "distillation": {
         f"{name}{how}": Run(PHOTOS, "", SMALL | SCALED | network | teacher)
@@ -342,6 +357,14 @@ CHOICES: dict[str, dict[str, Choice]] = {
         name: Choice(LORENTZ.format(key), rates(0.03, 0.1, 0.3), tenth() | more)
         for name, (key, more) in NETWORKS.items()
     },
+    "vit": {
+        name: Choice(
+            TRANSFORMER.format(key),
+            rates(3e-4, 1e-3, 3e-3),
+            tenth() | length(1) | {"train_cfg.val_interval": 1} | more,
+        )
+        for name, (key, more) in TRANSFORMERS.items()
+    },
     "clip": {
         name: Choice(
             SCENES.format(key),
@@ -401,6 +424,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "auroc_logit_emoji": "emoji, by logit",
         "auroc_norm_emoji": "emoji, by radius",
     },
+    "vit": {"top1": "top-1", "top5": "top-5"},
     "clip": {
         "top1": "top-1 (86)",
         "macro": "mean of classes",

@@ -3,6 +3,7 @@ section 3.2)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ class ClassTree(nn.Module):
         tree: the tree as nested dicts and lists of names, ``{"thing": {"animal": ["cat", "dog"],
             "car": []}, "sky": []}``, or a JSON file with it; None: all classes are children of the
             root.
+        official: compute as the official code: with one maximum for all nodes and floors under the
+            sums of families, and in evaluation under each conditional probability, by which a
+            family far below the maximum loses its mass. For comparison.
 
     Attributes:
         names: names of the nodes.
@@ -43,8 +47,14 @@ class ClassTree(nn.Module):
         HypvisionError: the leaves are not the classes, or two nodes have the same name.
     """
 
-    def __init__(self, classes: Sequence[str], tree: Mapping[str, Any] | str | Path | None = None):
+    def __init__(
+        self,
+        classes: Sequence[str],
+        tree: Mapping[str, Any] | str | Path | None = None,
+        official: bool = False,
+    ):
         super().__init__()
+        self.official = official
         nodes = read_json(tree) if isinstance(tree, (str, Path)) else tree
         above = _parents(dict.fromkeys(classes) if nodes is None else nodes)
         inner = [name for name in above if name in set(above.values())]
@@ -74,6 +84,8 @@ class ClassTree(nn.Module):
         return paths
 
     def forward(self, logits: Tensor) -> Tensor:
+        if self.official:
+            return self._with_floors(logits)
         if len(self.parents) == self.paths.shape[1]:
             return F.log_softmax(logits, -1)
         families = self.families
@@ -84,6 +96,17 @@ class ClassTree(nn.Module):
         shifted = logits - highest.index_select(-1, families)
         sums = logits.new_zeros(shape).index_add(-1, families, shifted.exp())
         conditional = shifted - sums.log().index_select(-1, families)
+        return conditional @ self.paths.to(logits.dtype)
+
+    def _with_floors(self, logits: Tensor) -> Tensor:
+        """Return what the official code computes: the path's sum for its loss, and in evaluation
+        the logarithm of its products of probabilities."""
+        shifted = logits - logits.detach().amax(-1, keepdim=True)
+        shape = (*logits.shape[:-1], len(set(self.parents)))
+        sums = logits.new_zeros(shape).index_add(-1, self.families, shifted.exp())
+        conditional = shifted - sums.clamp(min=1e-15).log().index_select(-1, self.families)
+        if not self.training:
+            conditional = conditional.clamp(min=math.log(1e-4))
         return conditional @ self.paths.to(logits.dtype)
 
 

@@ -7,8 +7,7 @@ values' logarithms at the origin; norms take their mean and spread over the toke
 Tokens are space parts of points ``(B, n, 1 + h w)``, the class token first, as in
 :mod:`hypvision.models.lorentz_vit`. Three things are ours: other curvatures than 1, for which the
 published linear layer leaves the hyperboloid; GELU in the MLP; and the last norm, whose mean the
-released code takes over the class tokens of a batch, so that an image's logits depend on the other
-images.
+released code takes over the class tokens of a batch (:class:`BatchTokenNorm`).
 """
 
 from __future__ import annotations
@@ -25,9 +24,11 @@ from timm.models import generate_default_cfgs, register_model, register_notrace_
 from torch import Tensor, nn
 from torch.types import Device
 
+from hypvision.checkpoints.match import unknown_name
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import exact
 from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError, explaining
 from hypvision.nn import LorentzConv2d, ToTangent
 from hypvision.nn.functional import (
     divided,
@@ -152,6 +153,29 @@ class TokenNorm(nn.Module):
             return (out / root).to(x.dtype)
 
 
+class BatchTokenNorm(TokenNorm):
+    """The last norm of the released code, for comparison: the centroid of each token is that over
+    the images of a batch, and every point gets the distance ``gamma`` from it.
+
+    Logits of an image depend on the other images, and those of a batch of one image are the same
+    for all images.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        with exact(x.device):
+            space = self.manifold
+            points = space.from_space(precise(x))
+            mean = space.centroid(points.transpose(0, 1))
+            v = space.transp0back(mean, space.logmap(mean, points))
+            size = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+            beta = space.from_space(precise(self.beta))
+            there = space.transp0(beta, v * (self.gamma / (size + 1e-5)))
+            return space.expmap(beta, there)[..., 1:].to(x.dtype)
+
+
+NORMS = {"tokens": TokenNorm, "official": BatchTokenNorm}
+
+
 def moved(space: Tensor, time: Tensor, to: Tensor, to_time: Tensor) -> Tensor:
     """Return the space parts of points, given with their times, after the boost that takes the
     origin to the point with the space part ``to``; the curvature is 1."""
@@ -188,6 +212,23 @@ class Attention(nn.Module):
         return out.flatten(2)
 
 
+class CentroidAttention(Attention):
+    """The same with centroids of the values, the paper's other aggregation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        c = self.manifold.c
+        parts = self.qkv(x).permute(2, 0, 3, 1, 4)
+        query, key, value = with_time(parts, c, negative=True).to(x.dtype).unbind()
+        query = divided(query, self.temperature.to(query.dtype))
+        mean = F.scaled_dot_product_attention(query, key, value, scale=2 * self.scale)
+        points = to_centroids(precise(mean), c)[..., 1:].to(x.dtype)
+        out: Tensor = self.o(points.transpose(1, 2).flatten(2))
+        return out.flatten(2)
+
+
+AGGREGATIONS = {"exp": Attention, "centroid": CentroidAttention}
+
+
 def along(x: Tensor, function: Callable[[Tensor], Tensor], c: float | Tensor) -> Tensor:
     """Return the vectors ``(..., n)`` with the lengths ``function(sqrt(c) |x|) / sqrt(c)``, at
     least float32."""
@@ -197,7 +238,7 @@ def along(x: Tensor, function: Callable[[Tensor], Tensor], c: float | Tensor) ->
     return out
 
 
-for _layer in (Attention, TimedLinear, TokenNorm):
+for _layer in (Attention, CentroidAttention, TimedLinear, TokenNorm, BatchTokenNorm):
     register_notrace_module(_layer)
 
 
@@ -212,11 +253,12 @@ class Block(TokenBlock):
         manifold: Lorentz,
         drop: float,
         drop_path: float,
+        aggregation: str,
         factory: dict[str, Any],
     ):
         super().__init__()
         self.norm1 = TokenNorm(dim, manifold, factory)
-        self.attn = Attention(dim, heads, manifold, drop, factory)
+        self.attn = AGGREGATIONS[aggregation](dim, heads, manifold, drop, factory)
         self.norm2 = TokenNorm(dim, manifold, factory)
         inner = nn.Sequential(nn.GELU(), nn.Dropout(drop))
         self.fc1 = TimedLinear(dim, hidden, manifold, activation=inner, **factory)
@@ -307,6 +349,10 @@ class HexFormer(LorentzTransformer):
             other tokens; ``""`` for none.
         classifier: ``"lorentz"``, distances from hyperplanes; ``"hybrid"``, a linear layer of the
             logarithm at the origin.
+        aggregation: of the values in attention: ``"exp"``, the mean of their logarithms at the
+            origin, as published; ``"centroid"``, their centroid.
+        final_norm: ``"tokens"``, a norm over the tokens of an image; ``"official"``, one over the
+            images of a batch, see :class:`BatchTokenNorm`.
         embed_dim: space dimension of the tokens.
         depth: number of blocks.
         num_heads: number of heads; it must divide ``embed_dim``.
@@ -331,6 +377,8 @@ class HexFormer(LorentzTransformer):
         num_classes: int = 1000,
         global_pool: str = "token",
         classifier: str = "lorentz",
+        aggregation: str = "exp",
+        final_norm: str = "tokens",
         embed_dim: int = 192,
         depth: int = 9,
         num_heads: int = 12,
@@ -343,6 +391,8 @@ class HexFormer(LorentzTransformer):
         dtype: torch.dtype | None = None,
     ):
         one_of(HEADS, classifier=classifier)
+        one_of(NORMS, final_norm=final_norm)
+        one_of(AGGREGATIONS, aggregation=aggregation)
         super().__init__(
             img_size,
             patch_size,
@@ -359,10 +409,20 @@ class HexFormer(LorentzTransformer):
         self.stem = PatchEmbed(in_chans, embed_dim, patch_size, self.grid, self.manifold, factory)
         rates: list[Any] = list(calculate_drop_path_rates(drop_path_rate, depth))
         blocks = (
-            Block(embed_dim, num_heads, hidden_dim, self.manifold, proj_drop_rate, rate, factory)
+            Block(
+                embed_dim,
+                num_heads,
+                hidden_dim,
+                self.manifold,
+                proj_drop_rate,
+                rate,
+                aggregation,
+                factory,
+            )
             for rate in rates
         )
-        self._finish(blocks, TokenNorm(embed_dim, self.manifold, factory), global_pool, num_classes)
+        norm = NORMS[final_norm](embed_dim, self.manifold, factory)
+        self._finish(blocks, norm, global_pool, num_classes)
         self.init_weights()
 
     @torch.no_grad()
@@ -384,10 +444,80 @@ class HexFormer(LorentzTransformer):
         return out
 
 
+# Checkpoints of the released code
+
+
+def is_official(state_dict: Mapping[str, Tensor]) -> bool:
+    """Return whether the names of a state dict are those of the released HexFormer."""
+    return "encoder.embed.cls_token" in state_dict
+
+
+def from_official(state_dict: Mapping[str, Tensor], model: HexFormer) -> dict[str, Tensor]:
+    """Return the state dict of a :class:`HexFormer` for that of the released code. Points lose
+    their time, and linear layers keep its column by itself.
+
+    Raises:
+        HypvisionError: a weight is unknown or missing, or a curvature is not that of the model.
+    """
+    left = dict(state_dict)
+    for name in state_dict:
+        if name.endswith((".k", ".c")):
+            _check_curvature(name, 1 / float(left.pop(name)), model)
+        elif name.endswith(".scale"):
+            del left[name]  # a constant
+    out: dict[str, Tensor] = {}
+
+    def linear(place: str, *names: str) -> None:
+        whole = torch.cat([left.pop(f"{name}.weight.weight") for name in names])
+        out[f"{place}.weight"] = whole[:, 1:].contiguous()
+        out[f"{place}.time_weight"] = whole[:, 0].contiguous()
+
+    def norm(place: str, name: str) -> None:
+        out[f"{place}.beta"] = left.pop(f"{name}.beta").reshape(-1)[1:].contiguous()
+        out[f"{place}.gamma"] = left.pop(f"{name}.gamma").reshape(1)
+
+    with explaining(
+        lambda error: f"The checkpoint of HexFormer lacks the weight {error}. Take an intact file.",
+        KeyError,
+    ):
+        for number in range(len(model.stages)):
+            place = f"stages.{number}"
+            name = f"encoder.encoder.{number}"
+            linear(f"{place}.attn.qkv", *(f"{name}.mha.{part}" for part in "qkv"))
+            linear(f"{place}.attn.o", f"{name}.mha.o")
+            linear(f"{place}.fc1", f"{name}.mlp.0")
+            linear(f"{place}.fc2", f"{name}.mlp.1")
+            norm(f"{place}.norm1", f"{name}.ln1")
+            norm(f"{place}.norm2", f"{name}.ln2")
+            temperature = left.pop(f"{name}.mha.temperature")
+            out[f"{place}.attn.temperature"] = temperature.reshape(1)
+        linear("stem.conv", "encoder.embed.patch_embed")
+        norm("norm", "encoder.final_ln")
+        out["stem.class_token"] = left.pop("encoder.embed.cls_token").reshape(1, 1, -1)[..., 1:]
+        out["stem.pos_embed"] = left.pop("encoder.embed.pos_embed")
+        out["head.bias"] = left.pop("decoder.a")
+        out["head.weight"] = left.pop("decoder.z")
+    if left:
+        raise HypvisionError(unknown_name(next(iter(left)), "HexFormer"))
+    # The official matrix orders its columns by position, then by channel.
+    kernel = out["stem.conv.weight"].unflatten(1, (*model.stem.conv.kernel_size, -1))
+    out["stem.conv.weight"] = kernel.movedim(-1, 1).contiguous()
+    return out
+
+
+def _check_curvature(name: str, c: float, model: HexFormer) -> None:
+    own = model.manifold._value()
+    if not math.isclose(c, own, rel_tol=1e-5):
+        raise HypvisionError(
+            f"The checkpoint has the curvature {c:g} in '{name}', the model {own:g}. Build the "
+            f"model with curvature={c:g}."
+        )
+
+
 def checkpoint_filter_fn(state_dict: Mapping[str, Tensor], model: HexFormer) -> dict[str, Tensor]:
-    """Return the weights in a checkpoint by the model's names; positions of another square grid are
-    resampled. No official checkpoints are published."""
-    weights = dict(state_dict)
+    """Return the weights in a checkpoint, ours or the released code's, by the model's names;
+    positions of another square grid are resampled."""
+    weights = from_official(state_dict, model) if is_official(state_dict) else dict(state_dict)
     positions = weights.get("stem.pos_embed")
     if positions is not None and positions.shape != model.stem.pos_embed.shape:
         side = int((positions.shape[1] - 1) ** 0.5)

@@ -3,7 +3,9 @@
 Paper: "HyperCore: The Core Framework for Building Hyperbolic Foundation Models with Comprehensive
 Modules", He, Yang, Ying (arXiv 2504.08912). With the default ``skip`` and ``residual_scale`` the
 network computes what the module of that library does, whose checkpoints load
-(:func:`checkpoint_filter_fn`); it has one curvature for all blocks, as published.
+(:func:`checkpoint_filter_fn`). It has one curvature for all blocks, as published, and on request
+others for the stem and for what follows the blocks; space parts pass unchanged from one to the
+next.
 
 Feature maps are the space parts of points, one point per patch: ``(B, C, h, w)``. The time is
 computed where a formula needs it. An image enters as space parts. With a class token, which the
@@ -20,7 +22,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -34,7 +36,7 @@ from torch.types import Device
 from hypvision.checkpoints.match import unknown_name
 from hypvision.geometry import Lorentz
 from hypvision.io.checks import more_than, one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import ArgumentError, HypvisionError
 from hypvision.nn import (
     LorentzAttention,
     LorentzConv2d,
@@ -185,8 +187,9 @@ class LorentzViT(LorentzTransformer):
             published; ``"prenorm"``, the tokens before the norm.
         residual_scale: factor of the space parts after each connection of a block; 27.5 as
             published.
-        curvature: initial ``c`` of all points.
-        learn_curvature: whether the curvature is learned.
+        curvature: initial ``c`` of all points; or three, of the stem, of the blocks and of the
+            pooled point and the classifier.
+        learn_curvature: whether the curvature is learned, or all three are.
         bounds: a learned curvature stays between these multiples of its initial value.
         drop_rate: rate of dropout before the head.
         proj_drop_rate: rate of dropout of the space parts after the linear layers of blocks.
@@ -222,7 +225,7 @@ class LorentzViT(LorentzTransformer):
         hidden_dim: int | None = None,
         skip: str = "normed",
         residual_scale: float = 27.5,
-        curvature: float = 1.0,
+        curvature: float | Sequence[float] = 1.0,
         learn_curvature: bool = False,
         bounds: tuple[float, float] = (0.1, 20.0),
         drop_rate: float = 0.0,
@@ -233,6 +236,7 @@ class LorentzViT(LorentzTransformer):
     ):
         one_of(("normed", "prenorm"), skip=skip)
         more_than(0, residual_scale=residual_scale)
+        outside, inside, last = _spaces(curvature, learn_curvature, bounds, device)
         super().__init__(
             img_size,
             patch_size,
@@ -240,13 +244,13 @@ class LorentzViT(LorentzTransformer):
             embed_dim,
             depth,
             num_heads,
-            Lorentz(curvature, learn_curvature, bounds).to(device),
+            last,
             drop_rate,
             proj_drop_rate,
         )
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.stem = PatchEmbed(
-            in_chans, embed_dim, patch_size, self.grid, self.manifold, class_token, factory
+            in_chans, embed_dim, patch_size, self.grid, outside, class_token, factory
         )
         rates: list[Any] = list(calculate_drop_path_rates(drop_path_rate, depth))
         blocks = (
@@ -255,7 +259,7 @@ class LorentzViT(LorentzTransformer):
                 num_heads,
                 head_dim or embed_dim // num_heads,
                 hidden_dim or 4 * embed_dim,
-                self.manifold,
+                inside,
                 skip == "normed",
                 residual_scale,
                 proj_drop_rate,
@@ -268,6 +272,12 @@ class LorentzViT(LorentzTransformer):
         self._finish(blocks, nn.Identity(), global_pool, num_classes)
         self.init_weights()
 
+    @property
+    def block_space(self) -> Lorentz:
+        """The hyperboloid of the points inside the blocks."""
+        space: Lorentz = self.stages[0].attn.manifold
+        return space
+
     @torch.no_grad()
     def init_weights(self) -> None:
         """Initialise positions, and the class token, at the distance 1 from the origin, as
@@ -275,8 +285,23 @@ class LorentzViT(LorentzTransformer):
         for space in (self.stem.pos_embed, self.stem.class_token):
             if space is not None:
                 directions = F.normalize(torch.randn_like(space.movedim(1, -1)), dim=-1)
-                points = self.manifold.expmap0(directions.float())
+                points = self.stem.manifold.expmap0(directions.float())
                 space.copy_(points[..., 1:].movedim(-1, 1))
+
+
+def _spaces(
+    curvature: float | Sequence[float], learn: bool, bounds: tuple[float, float], device: Device
+) -> list[Lorentz]:
+    """Return the hyperboloids of the stem, of the blocks and of the head: one and the same for one
+    curvature."""
+    several = [curvature] if isinstance(curvature, (int, float)) else list(curvature)
+    if len(several) not in (1, 3):
+        raise ArgumentError(
+            "curvature must be one number, or three: of the stem, the blocks and the head; got "
+            f"{curvature}."
+        )
+    made = [Lorentz(c, learn, bounds).to(device) for c in several]
+    return made * (3 // len(made))
 
 
 # Checkpoints of HyperCore
@@ -367,14 +392,20 @@ def _outer_weight(name: str, value: Tensor, model: LorentzViT) -> dict[str, Tens
 
 
 def _check_curvatures(state_dict: Mapping[str, Tensor], model: LorentzViT) -> None:
-    c = model.manifold._value()
+    """Every module of HyperCore repeats the curvatures that it reads or writes: those of the stem
+    and of the classifier have one, a block may name all."""
+    own = [space._value() for space in (model.stem.manifold, model.block_space, model.manifold)]
+    places = {"patch_embedding": own[:1], "add_pos": own[:1], "classifier": own[2:]}
     for name, value in state_dict.items():
-        # HyperCore's k and c both are 1 / c in our terms.
-        if name.endswith((".k", ".c")) and not math.isclose(1 / float(value), c, rel_tol=1e-5):
+        if not name.endswith((".k", ".c")):
+            continue
+        c = 1 / float(value)  # HyperCore's k and c both are 1 / c in our terms
+        known = places.get(name.partition(".")[0], own)
+        if not any(math.isclose(c, other, rel_tol=1e-5) for other in known):
             raise HypvisionError(
-                f"The checkpoint has the curvature {1 / float(value):g} in '{name}', the model "
-                f"{c:g}. One curvature holds for all points here. Build the model with "
-                f"curvature={1 / float(value):g}; files with several curvatures are not converted."
+                f"The checkpoint has the curvature {c:g} in '{name}', the model "
+                f"{', '.join(f'{other:g}' for other in dict.fromkeys(own))}. Build the model with "
+                f"curvature={c:g}, or with three curvatures: of the stem, the blocks and the head."
             )
 
 
@@ -385,7 +416,8 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Tensor], model: LorentzViT) ->
     positions = weights.get("stem.pos_embed")
     own = model.stem.pos_embed
     if positions is not None and positions.shape[1] == own.shape[1]:
-        weights["stem.pos_embed"] = resample_positions(positions, own.shape[2:], model.manifold)
+        space = model.stem.manifold
+        weights["stem.pos_embed"] = resample_positions(positions, own.shape[2:], space)
     return weights
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from mmengine.structures import PixelData
@@ -30,17 +31,19 @@ from mmseg.registry import MODELS
 from mmseg.structures import SegDataSample
 from torch import Tensor, nn
 
-from hypvision.geometry import ManifoldParameter, PoincareBall, lorentz
+from hypvision.geometry import Lorentz, ManifoldParameter, PoincareBall, lorentz
 from hypvision.geometry.numerics import exact, length, sinhc_sqrt, square_root, tiny
-from hypvision.io.checks import one_of
+from hypvision.io.checks import ensure, one_of
 from hypvision.io.errors import HypvisionError
 from hypvision.losses.class_tree import ClassTree
+from hypvision.nn import LorentzMLR
 from hypvision.nn.functional import precise, radial_map, space_square, space_time
 
 # sqrt(c) |u| of the longest tangent vectors: as in the paper, points have at most 0.999 of the
 # radius.
 LONGEST = math.atanh(0.999)
 SINH = math.sinh(2 * LONGEST)
+_LOW = -1e4  # of classes that are not to be predicted; finite, because windows are averaged
 
 
 class PixelLogits(nn.Module):
@@ -103,6 +106,100 @@ class PixelLogits(nn.Module):
         """Return the distance of each pixel from the origin, ``(B, 1, h, w)``."""
         return 2 * space_square(u, 1).sqrt()
 
+    def published(self) -> dict[str, np.ndarray]:
+        """Return the arrays of the official code: ``offsets`` ``(M, d)`` in the ball, ``normals``
+        ``(M, d)`` and the ``curvature`` without dimensions."""
+        return {
+            "offsets": self.offsets.detach().cpu().numpy(),
+            "normals": self.normals.detach().cpu().numpy(),
+            "curvature": np.float32(self.manifold._value()),
+        }
+
+    @torch.no_grad()
+    def load_published(
+        self, arrays: Mapping[str, np.ndarray], rows: Sequence[int] | None = None
+    ) -> None:
+        """Take over the arrays of the official code, see :meth:`published`; its nodes have the
+        order of :class:`~hypvision.losses.class_tree.ClassTree`.
+
+        Args:
+            arrays: the arrays by their names, e.g. of :func:`numpy.load`.
+            rows: the row of each node in the arrays, where some rows belong to no node: of the
+                182 labels of COCO-Stuff 171 are in use. None: all, in their order.
+
+        Raises:
+            HypvisionError: an array is missing or of another shape, an offset is not in the ball,
+                or the curvature is not that of this layer, or outside of its bounds.
+        """
+        found = {}
+        for name in ("offsets", "normals"):
+            value = torch.as_tensor(_array(arrays, name))
+            value = value if rows is None else value[list(rows)]
+            if value.shape != self.normals.shape:
+                raise HypvisionError(
+                    f"The array {name!r} has the shape {tuple(value.shape)}; this head needs "
+                    f"{tuple(self.normals.shape)}: nodes of its class tree, and its 'dim'. Give "
+                    "'rows' where the array has rows of labels that no image has."
+                )
+            found[name] = value
+        c = float(_array(arrays, "curvature"))
+        self._take_curvature(c)
+        ensure(
+            bool((found["offsets"].square().sum(-1) * c < 1).all()),
+            f"An offset lies outside of the ball of curvature {c:g}. Take the arrays of one file.",
+        )
+        self.offsets.copy_(found["offsets"])
+        self.normals.copy_(found["normals"])
+
+    def _take_curvature(self, c: float) -> None:
+        """Set a learned curvature to ``c``; one that is fixed must be ``c``."""
+        low, high = (math.exp(bound) for bound in self.manifold.log_bounds)
+        if not self.manifold.learnable:
+            low = high = self.manifold.initial_c
+        ensure(
+            0.9999 * low <= c <= 1.0001 * high,
+            f"The curvature of the arrays is {c:g}, that of this head from {low:g} to {high:g}. "
+            f"Set c={c:g} in 'decode_head'.",
+        )
+        if self.manifold.learnable:
+            self.manifold.log_c.fill_(math.log(c))
+
+
+def _array(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    ensure(
+        name in arrays,
+        f"The array {name!r} is missing. Expected: 'offsets', 'normals' and 'curvature'.",
+    )
+    return np.asarray(arrays[name], np.float32)
+
+
+class LorentzPixelLogits(nn.Module):
+    """The counterpart of :class:`PixelLogits` on the hyperboloid: pixels are the points that the
+    exponential map at the origin gives, at most as far as in the ball, and the hyperplanes are
+    those of :class:`~hypvision.nn.LorentzMLR`.
+
+    Shapes:
+        From maps ``(B, dim, h, w)`` to logits ``(B, h, w, M)``, in float32 also under autocast.
+    """
+
+    def __init__(self, dim: int, count: int, manifold: Lorentz):
+        super().__init__()
+        self.planes = LorentzMLR(dim, count, manifold)
+
+    @property
+    def manifold(self) -> Lorentz:
+        """The hyperboloid."""
+        return self.planes.manifold
+
+    def forward(self, u: Tensor) -> Tensor:
+        space = radial_map(u / 2, _to_space, self.manifold.c, dim=1)
+        out: Tensor = self.planes(space.movedim(1, -1))
+        return out
+
+    def radius(self, u: Tensor) -> Tensor:
+        """Return the distance of each pixel from the origin, ``(B, 1, h, w)``."""
+        return space_square(u, 1).sqrt()
+
 
 def _to_space(square: Tensor, c: float | Tensor) -> Tensor:
     """Return the factor from a tangent vector at the ball's origin to the space part of its point
@@ -154,11 +251,13 @@ class HyperbolicHead(BaseDecodeHead):
         tree: the class tree, see :class:`~hypvision.losses.class_tree.ClassTree`; needs
             ``classes``.
         classes: names of the classes, in the order of the labels.
-        geometry: ``"poincare"``, or ``"euclidean"`` for the Euclidean counterpart of the same
-            dimension.
-        clamp: see :class:`PixelLogits`.
+        geometry: ``"poincare"``; ``"lorentz"``, see :class:`LorentzPixelLogits`; ``"euclidean"``
+            for the Euclidean counterpart of the same dimension.
+        clamp: see :class:`PixelLogits`; of the ball alone.
         loss_at: ``"label"``: the maps are enlarged to the size of the labels, as in mmseg;
             ``"feature"``: the labels are shrunk to the size of the maps, as in the paper.
+        unseen: names of classes that are ignored in training, and the only ones that predictions
+            choose from, for zero-label segmentation; needs ``classes``.
     """
 
     def __init__(
@@ -172,27 +271,36 @@ class HyperbolicHead(BaseDecodeHead):
         geometry: str = "poincare",
         clamp: str | None = None,
         loss_at: str = "label",
+        unseen: Sequence[str] = (),
         init_cfg: Any = None,
         **kwargs: Any,
     ):
-        one_of(("poincare", "euclidean"), geometry=geometry)
+        one_of(("poincare", "lorentz", "euclidean"), geometry=geometry)
+        ensure(
+            clamp is None or geometry == "poincare",
+            "clamp='official' is a cut in the ball: set geometry='poincare', or leave it out.",
+        )
         one_of(("label", "feature"), loss_at=loss_at)
         super().__init__(*args, init_cfg=init_cfg, **kwargs)
-        number = self.num_classes
-        if (tree is not None and classes is None) or len(classes or range(number)) != number:
-            raise HypvisionError(
-                f"A class tree needs 'classes', the {number} names in the order of the labels; "
-                f"got {'none' if classes is None else len(classes)}."
-            )
-        nodes = ClassTree(classes or [str(label) for label in range(number)], tree)
-        if geometry == "euclidean":
-            logits: nn.Module = FlatLogits(dim, len(nodes.names))
-        else:
-            ball = PoincareBall(c, learnable=learn_c)
-            logits = PixelLogits(dim, len(nodes.names), ball, clamp)
+        names = _class_names(classes, self.num_classes, tree is not None)
+        nodes = ClassTree(names, tree)
+        logits = self._node_logits(geometry, dim, len(nodes.names), c, learn_c, clamp)
         self.conv_seg = PixelClassifier(self.channels, logits, dim, nodes)
         self.class_names = None if classes is None else tuple(classes)
         self.loss_at = loss_at
+        for name in unseen:
+            one_of(names, unseen=name)
+        self.unseen = [names.index(name) for name in unseen]
+
+    @staticmethod
+    def _node_logits(
+        geometry: str, dim: int, count: int, c: float, learn_c: bool, clamp: str | None
+    ) -> nn.Module:
+        if geometry == "euclidean":
+            return FlatLogits(dim, count)
+        if geometry == "lorentz":
+            return LorentzPixelLogits(dim, count, Lorentz(c, learnable=learn_c))
+        return PixelLogits(dim, count, PoincareBall(c, learnable=learn_c), clamp)
 
     def loss_by_feat(self, seg_logits: Tensor, batch_data_samples: list[SegDataSample]) -> dict:
         """Return mmseg's losses, at the size of the labels or of the maps (``loss_at``)."""
@@ -200,6 +308,32 @@ class HyperbolicHead(BaseDecodeHead):
         if self.loss_at == "feature":
             samples = [_shrunk(sample, seg_logits.shape[2:]) for sample in samples]
         return super().loss_by_feat(seg_logits, samples)
+
+    def _stack_batch_gt(self, batch_data_samples: list[SegDataSample]) -> Tensor:
+        labels: Tensor = super()._stack_batch_gt(batch_data_samples)
+        for number in self.unseen:
+            labels = labels.masked_fill(labels == number, self.ignore_index)
+        return labels
+
+    def predict_by_feat(self, seg_logits: Tensor, batch_img_metas: list[dict]) -> Tensor:
+        """Return log-probabilities of the size of the images; those of all other classes are far
+        below those of the unseen, if there are any."""
+        out: Tensor = super().predict_by_feat(seg_logits, batch_img_metas)
+        if self.unseen:
+            low = torch.full_like(out, _LOW)
+            low[:, self.unseen] = out[:, self.unseen]
+            out = low
+        return out
+
+
+def _class_names(given: Sequence[str] | None, number: int, needed: bool) -> list[str]:
+    """Return the names of the classes: those that are given, or else their numbers."""
+    ensure(
+        len(given or range(number)) == number and (given is not None or not needed),
+        f"A class tree needs 'classes', the {number} names in the order of the labels; got "
+        f"{'none' if given is None else len(given)}.",
+    )
+    return list(given or map(str, range(number)))
 
 
 def _shrunk(sample: SegDataSample, size: Sequence[int]) -> SegDataSample:
@@ -238,7 +372,8 @@ class HyperbolicSegmentor(EncoderDecoder):
     """mmseg's ``EncoderDecoder`` for a head with hyperbolic pixels.
 
     Its predictions have two more maps: ``radius``, the distance of each pixel from the origin, and
-    ``uncertainty``, ``1 - sqrt(c) |z|`` for its point ``z`` of the ball. The distance is enlarged,
+    ``uncertainty``, ``1 - sqrt(c) |z|`` for its point ``z`` of the ball (of a pixel on the
+    hyperboloid that at the same distance). The distance is enlarged,
     not the point, and averaged over sliding windows; with test-time augmentation the maps are those
     of the first view.
     """
@@ -247,10 +382,11 @@ class HyperbolicSegmentor(EncoderDecoder):
 
     def _init_decode_head(self, decode_head: Any) -> None:
         super()._init_decode_head(decode_head)
-        if not isinstance(getattr(self.decode_head.conv_seg, "logits", None), PixelLogits):
+        logits = getattr(self.decode_head.conv_seg, "logits", None)
+        if not isinstance(logits, (PixelLogits, LorentzPixelLogits)):
             raise HypvisionError(
                 "HyperbolicSegmentor needs a decode head such as HyperbolicFCNHead with the "
-                "geometry 'poincare'. Take EncoderDecoder for other heads."
+                "geometry 'poincare' or 'lorentz'. Take EncoderDecoder for other heads."
             )
         self.out_channels += 1  # the last channel carries the distance from the origin
 

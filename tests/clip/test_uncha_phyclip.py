@@ -481,10 +481,14 @@ def test_names_tags_and_sizes():
     assert pretrained_tags("uncha-vit-b-16") == ["grit"] and not pretrained_tags("phyclip-vit-b-16")
     assert PUBLISHED["uncha-vit-s-16"]["grit"] == "hf-hub:hayeonkim/uncha#uncha_vit_s.pth"
     numbers = {}
+    trained = {}
     with torch.device("meta"):
         for name in ("uncha-vit-s-16", "uncha-vit-b-16", "phyclip-vit-s-16", "phyclip-vit-b-16"):
             model = HyperbolicCLIP(**ARCHITECTURES[name])
             numbers[name] = sum(p.numel() for p in model.parameters())
+            positions = model.visual.trunk.pos_embed
+            assert not positions.requires_grad
+            trained[name] = numbers[name] - positions.numel()
             entries = to_official(model.state_dict())
             assert len(entries) == (312 if "uncha" in name else 499)
             if "phyclip" in name:
@@ -492,6 +496,11 @@ def test_names_tags_and_sizes():
     assert numbers == {
         "uncha-vit-s-16": 85_290_888, "uncha-vit-b-16": 149_620_488,
         "phyclip-vit-s-16": 85_290_564, "phyclip-vit-b-16": 149_620_164,
+    }  # fmt: skip
+    # with those that are in the files and unused, which the official code trains, too
+    assert trained == {
+        "uncha-vit-s-16": 85_215_240, "uncha-vit-b-16": 149_469_192,
+        "phyclip-vit-s-16": 85_214_916, "phyclip-vit-b-16": 149_468_868,
     }  # fmt: skip
     start = tiny(**KINDS["uncha"])
     assert start.global_local_logit_scale.exp().item() == pytest.approx(1 / 0.06)

@@ -197,6 +197,7 @@ WAITS = {
     "openmmlab/open_vocabulary/panoptic.py: OpenVocabPanopticMetric.process": "a metric",
     "openmmlab/label_maps.py: LabelMapIoUMetric.process": "a metric",
     "openmmlab/tree_metric.py: TreeIoUMetric.process": "a metric",
+    "openmmlab/hyperbolic_head.py: PixelLogits.published": "of a file",
     "nn/residual.py: LorentzResidual._load_from_state_dict": "when weights are loaded",
     "openmmlab/open_vocabulary/segmentation.py: OpenVocabIoUMetric.compute_metrics": "a metric",
     "openmmlab/ops.py: _attend": "the sizes of the maps, twice a layer with deformable attention: "

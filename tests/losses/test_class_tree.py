@@ -43,6 +43,32 @@ def test_no_family_loses_its_mass(tree, spread):
     torch.testing.assert_close(logits.grad.double(), wide.grad, rtol=1e-4, atol=1e-5)
 
 
+def test_the_floors_of_the_official_code():
+    """The sheet's pixel: three families of 2, 2 and 4 nodes below a node that lies 60 below its
+    sibling; its loss is 62.8 and becomes 136.4, and the families pass no gradient."""
+    below = {"a": {"b": ["k", "l", "m", "n"], "o": []}, "p": []}
+    names = ("k", "l", "m", "n", "o", "p", "big")
+    made, official = (
+        ClassTree(names, {"big": [], "down": below}, which) for which in (False, True)
+    )
+    logits = torch.full((1, len(made.names)), -60.0)
+    logits[0, names.index("big")] = 0.0
+    logits.requires_grad_()
+    assert -made(logits)[0, 0].item() == pytest.approx(62.8, abs=0.05)
+    loss = -official.train()(logits)[0, 0]
+    assert loss.item() == pytest.approx(136.4, abs=0.05)
+    loss.backward()
+    assert logits.grad[0, [1, 2, 3, 4, 5]].eq(0).all()
+    # in evaluation each conditional probability is at least 1e-4
+    joints = official.eval()(logits).exp()
+    torch.testing.assert_close(joints[0, 0], torch.tensor(1e-16), rtol=1e-3, atol=0)
+    torch.testing.assert_close(joints[0, 5], torch.tensor(1e-8), rtol=1e-3, atol=0)
+    near = torch.randn(20, len(made.names))
+    torch.testing.assert_close(official(near), made(near), rtol=1e-5, atol=1e-5)
+    flat = ClassTree("ab", official=True).eval()(torch.tensor([0.0, -20.0])).exp()
+    torch.testing.assert_close(flat, torch.tensor([1.0, 1e-4]))
+
+
 @pytest.mark.parametrize(
     ("classes", "tree", "message"),
     [

@@ -244,6 +244,30 @@ def test_supcon_on_distances_by_its_formula(views):
     torch.testing.assert_close(loss(x[order], labels[order]), expected)
 
 
+def test_hyp_vit_on_the_sphere_by_its_formula():
+    """The recipes with the options of their page: cosines in place of distances, in 128
+    dimensions, summed over the pairs of three views."""
+    from hypvision.engine.config import load_config
+
+    options = {
+        "model.neck.geometry": "euclidean",
+        "model.metric_loss.distance": "angular",
+        "model.metric_loss.temperature": 0.1,
+    }
+    model = load_config("hypvit_vit-small_1xb900-50i_cub200", options).model
+    assert (model.neck.geometry, model.neck.dim, model.neck.last_norm) == ("euclidean", 128, False)
+    loss = MetricLoss(**model.metric_loss, manifold=Euclidean())
+    torch.manual_seed(0)
+    x = (3 * torch.randn(12, 5, dtype=torch.float64)).requires_grad_()
+    labels = torch.arange(4).repeat_interleave(3)
+    unit = x / x.square().sum(1, keepdim=True).sqrt()
+    expected = 9 * reference_supcon(-(unit @ unit.T), 3, temperature=0.1)
+    found = loss(x, labels)
+    torch.testing.assert_close(found, expected)
+    gradients = [torch.autograd.grad(value, x)[0] for value in (found, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-8)
+
+
 def test_supcon_needs_views_of_every_class():
     with pytest.raises(ValueError, match=r"same number of samples.*\[1, 2\]"):
         SupConLoss()(torch.randn(3, 4), torch.tensor([0, 0, 1]))

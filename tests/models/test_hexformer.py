@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 import hypvision  # noqa: F401 - registers
 from hypvision.io.errors import HypvisionError
+from hypvision.models.hexformer import BatchTokenNorm, CentroidAttention, from_official
 
 ARGUMENTS = dict(
     img_size=12, patch_size=4, embed_dim=6, depth=2, num_heads=3, hidden_dim=10, num_classes=5
@@ -82,12 +83,27 @@ def norm(layer, x, k):
     return exponential(beta, v, k)
 
 
+def batch_norm(layer, x, k):
+    """The released last norm of class tokens ``(B, n + 1)``: the mean is that of the batch, and
+    each vector is divided by its own length."""
+    mean = centroid(x, k).expand_as(x)
+    start = origin(x, k)
+    v = moved(mean, start, logarithm(mean, x, k), k)
+    beta = point(layer.beta, k).expand_as(x)
+    size = inner(v, v).clamp(min=0).sqrt()
+    return exponential(beta, moved(start, beta, v * layer.gamma / (size + 1e-5), k), k)
+
+
 def attention(layer, x, k):
     q, key, v = (part.transpose(1, 2) for part in linear(layer.qkv, x, k))
     products = inner(q.unsqueeze(-2), key.unsqueeze(-3)).squeeze(-1)
     scores = -(-2 * k - 2 * products) * (v.shape[-1] - 1) ** -0.5 / layer.temperature
     start = origin(v, k)
-    mean = exponential(start, scores.softmax(-1) @ logarithm(start, v, k), k)
+    shares = scores.softmax(-1)
+    mean = exponential(start, shares @ logarithm(start, v, k), k)
+    if isinstance(layer, CentroidAttention):
+        mean = shares @ v
+        mean = math.sqrt(k) * mean / (-inner(mean, mean)).sqrt()
     joined = mean.transpose(1, 2)
     time = (joined[..., 0].square().sum(-1) - (v.shape[1] - 1) * k).sqrt()
     joined = torch.cat([time[..., None], joined[..., 1:].flatten(2)], -1)
@@ -108,7 +124,11 @@ def logits(model, images, k):
         space = space + attention(block.attn, norm(block.norm1, point(space, k), k), k)
         hidden = linear(block.fc1, norm(block.norm2, point(space, k), k), k)[0][:, :, 0]
         space = space + linear(block.fc2, hidden, k)[0][:, :, 0, 1:]
-    last = norm(model.norm, point(space, k), k)[:, 0]
+    points = point(space, k)
+    official = isinstance(model.norm, BatchTokenNorm)
+    last = (
+        batch_norm(model.norm, points[:, 0], k) if official else norm(model.norm, points, k)[:, 0]
+    )
     root = math.sqrt(k)
     normals = model.head.weight
     side = torch.cosh(model.head.bias / root) * (last[:, 1:] @ F.normalize(normals, dim=1).T)
@@ -116,9 +136,17 @@ def logits(model, images, k):
     return root * torch.asinh(side / root) * normals.norm(dim=1)
 
 
-@pytest.mark.parametrize("k", [1.0, 2.5])
-def test_logits_are_those_of_whole_points(k):
-    model = make(curvature=1 / k, dtype=torch.float64)
+@pytest.mark.parametrize(
+    ("k", "options"),
+    [
+        (1.0, {}),
+        (2.5, {}),
+        (2.5, dict(final_norm="official")),
+        (2.5, dict(aggregation="centroid")),
+    ],
+)
+def test_logits_are_those_of_whole_points(k, options):
+    model = make(curvature=1 / k, dtype=torch.float64, **options)
     images = 2 * torch.randn(3, 3, 12, 12, dtype=torch.float64)
     found = model(images)
     wanted = logits(model, images, k)
@@ -129,7 +157,7 @@ def test_logits_are_those_of_whole_points(k):
     truth = torch.autograd.grad((wanted * weight).sum(), inputs)
     for one, other in zip(gradients, truth):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
-    single = make(curvature=1 / k)
+    single = make(curvature=1 / k, **options)
     single.load_state_dict(model.state_dict())
     torch.testing.assert_close(single(images.float()).double(), wanted, rtol=1e-3, atol=1e-4)
 
@@ -144,11 +172,85 @@ def test_the_published_size():
     assert count == 2_723_579 - 20
 
 
+def official(model, k):
+    """The model's weights under the names of the released code, points with their times."""
+    kept = model.state_dict()
+
+    def linear(weight, time):
+        return torch.cat([time[:, None], weight.flatten(1)], 1)
+
+    stem = kept["stem.conv.weight"].movedim(1, -1)  # by position, then by channel
+    out = {
+        "encoder.embed.patch_embed.weight.weight": linear(stem, kept["stem.conv.time_weight"]),
+        "encoder.embed.patch_embed.scale": torch.tensor(2.3),
+        "encoder.embed.cls_token": point(kept["stem.class_token"], k),
+        "encoder.embed.pos_embed": kept["stem.pos_embed"],
+        "decoder.a": kept["head.bias"],
+        "decoder.z": kept["head.weight"],
+        "decoder.manifold.k": torch.tensor([k]),
+    }
+    norms = {"encoder.final_ln": "norm"}
+    for i in range(len(model.stages)):
+        block = f"encoder.encoder.{i}"
+        norms |= {f"{block}.ln{n}": f"stages.{i}.norm{n}" for n in (1, 2)}
+        qkv = linear(*(kept[f"stages.{i}.attn.qkv.{part}"] for part in ("weight", "time_weight")))
+        for name, part in zip("qkv", qkv.chunk(3)):
+            out[f"{block}.mha.{name}.weight.weight"] = part
+        for name, own in (("mha.o", "attn.o"), ("mlp.0", "fc1"), ("mlp.1", "fc2")):
+            parts = (kept[f"stages.{i}.{own}.{part}"] for part in ("weight", "time_weight"))
+            out[f"{block}.{name}.weight.weight"] = linear(*parts)
+        out[f"{block}.mha.temperature"] = kept[f"stages.{i}.attn.temperature"]
+        out[f"{block}.mha.scale"] = torch.ones(1)
+    for name, own in norms.items():
+        out[f"{name}.beta"] = point(kept[f"{own}.beta"], k)
+        out[f"{name}.gamma"] = kept[f"{own}.gamma"]
+    return out
+
+
+@torch.no_grad()
+def test_weights_of_the_released_code_load():
+    model = make(curvature=0.5, dtype=torch.float64)
+    weights = official(model, 2.0)
+    # the published numbers, times included
+    own = sum(value.numel() for value in model.parameters() if value.requires_grad)
+    constants = ("scale", ".k")
+    told = sum(value.numel() for name, value in weights.items() if not name.endswith(constants))
+    assert told == own + 1 + 2 * 2 + 1
+    again = timm.create_model("hexformer_tiny", **ARGUMENTS, curvature=0.5, dtype=torch.float64)
+    again.load_state_dict(weights)
+    images = torch.randn(2, 3, 12, 12, dtype=torch.float64)
+    torch.testing.assert_close(again.eval()(images), model(images), rtol=0, atol=0)
+    for changed, message in (
+        ({"decoder.manifold.k": torch.ones(1)}, "curvature 1 .* 0.5"),
+        ({"encoder.adapter": torch.ones(1)}, "encoder.adapter"),
+        ({"encoder.encoder.1.mha.k.weight.weight": None}, "lacks .*1.mha.k"),
+    ):
+        wrong = {name: value for name, value in (weights | changed).items() if value is not None}
+        with pytest.raises(HypvisionError, match=message):
+            from_official(wrong, model)
+
+
 @torch.no_grad()
 def test_an_image_does_not_depend_on_its_batch():
     model = make()
     images = torch.randn(4, 3, 12, 12)
     torch.testing.assert_close(model(images)[:1], model(images[:1]))
+
+
+@torch.no_grad()
+def test_by_the_released_last_norm_it_does():
+    """And one image alone is at the mean, so that its logits are those of any other."""
+    model = make(final_norm="official", dtype=torch.float64)
+    images = torch.randn(4, 3, 12, 12, dtype=torch.float64)
+    whole = model(images)
+    assert (whole[:2] - model(images[:2])).abs().max() > 1e-3
+    assert (whole[0] - whole[1]).abs().max() > 1e-3
+    torch.testing.assert_close(model(images[:1]), model(images[1:2]), rtol=0, atol=1e-4)
+    make(dtype=torch.float64).load_state_dict(model.state_dict())
+    with pytest.raises(HypvisionError, match="final_norm"):
+        make(final_norm="batch")
+    with pytest.raises(HypvisionError, match="aggregation"):
+        make(aggregation="midpoint")
 
 
 @torch.no_grad()

@@ -24,17 +24,20 @@ def make(**changes):
     return timm.create_model("lvit_tiny", **{**ARGUMENTS, **changes}).eval()
 
 
-@pytest.mark.parametrize("k", [1.0, 0.5, 3.0])
+@pytest.mark.parametrize("k", [1.0, 0.5, (3.0, 3.0, 3.0), (0.5, 1.0, 3.0), (2.0, 3.0, 0.7)])
 @pytest.mark.parametrize("far", [1.0, 50.0])
 def test_official_weights_give_the_logits_of_whole_points(k, far):
+    """With one curvature, and with one for the stem, the blocks and the head each."""
+    curvature = [1 / one for one in k] if isinstance(k, tuple) else 1 / k
+    k = k if isinstance(k, tuple) else (k, k, k)
     weights = lvit.random_weights(**SIZES, k=k)
     images = far * torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(1)).double()
     wanted = lvit.logits(images, weights, 3, 2, 4, 27.5, k)
-    model = make(curvature=1 / k, dtype=torch.float64)
+    model = make(curvature=curvature, dtype=torch.float64)
     model.load_state_dict(weights)
     torch.testing.assert_close(model(images), wanted, rtol=1e-9, atol=1e-9)
     # and in float32, where space parts of about 30 enter every score
-    single = make(curvature=1 / k)
+    single = make(curvature=curvature)
     single.load_state_dict({name: value.float() for name, value in weights.items()})
     torch.testing.assert_close(single(images.float()).double(), wanted, rtol=1e-3, atol=1e-3)
 
@@ -47,9 +50,14 @@ def test_the_published_size_differs_by_what_is_not_kept():
 
 
 def test_another_curvature_or_an_unknown_weight_is_refused():
-    weights = lvit.random_weights(**SIZES, k=2.0)
+    weights = lvit.random_weights(**SIZES, k=(2.0, 2.0, 2.0))
     with pytest.raises(HypvisionError, match=r"curvature=0\.5"):
         from_official(weights, make())
+    for curvature, place in (((1.0, 0.5, 0.5), "add_pos"), ((0.5, 0.5, 2.0), "classifier")):
+        with pytest.raises(HypvisionError, match=f"'{place}.* the stem, the blocks and the head"):
+            from_official(weights, make(curvature=curvature))
+    with pytest.raises(HypvisionError, match="one number, or three"):
+        make(curvature=(1.0, 2.0))
     with pytest.raises(HypvisionError, match="encoder.blocks.0.adapter"):
         from_official({**weights, "encoder.blocks.0.adapter": weights["pe"]}, make(curvature=0.5))
     with pytest.raises(HypvisionError, match="img_size"):
@@ -130,6 +138,11 @@ def test_every_weight_gets_a_gradient_and_learned_curvature_follows():
     model(torch.randn(2, 3, 12, 12)).square().sum().backward()
     missing = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
     assert missing == []
+    several = make(learn_curvature=True, curvature=(0.5, 1.0, 2.0)).train()
+    several(torch.randn(2, 3, 12, 12)).square().sum().backward()
+    curvatures = [name for name, p in several.named_parameters() if name.endswith("log_c")]
+    assert len(curvatures) == 3
+    assert all(several.get_parameter(name).grad.any() for name in curvatures)
     spared = model.no_weight_decay()
     assert {"stem.pos_embed", "manifold.log_c", "stages.0.attn.scale", "stem.add.weight"} <= spared
 

@@ -26,8 +26,20 @@ FAMILIES = {
     "lvit_tiny token": dict(
         img_size=32, patch_size=8, embed_dim=12, depth=4, num_heads=2, class_token=True
     ),
+    "lvit_tiny curvatures": dict(
+        img_size=32, patch_size=8, embed_dim=12, depth=4, num_heads=2, curvature=(0.5, 1.0, 2.0)
+    ),
     "hexformer_tiny": dict(
         img_size=32, patch_size=8, embed_dim=12, depth=4, num_heads=2, hidden_dim=16
+    ),
+    "hexformer_tiny centroid": dict(
+        img_size=32,
+        patch_size=8,
+        embed_dim=12,
+        depth=4,
+        num_heads=2,
+        hidden_dim=16,
+        aggregation="centroid",
     ),
     "himapper resnet": dict(backbone="resnet10t", channels=(8, 8, 16, 16), **TREE),
     "himapper deit": dict(

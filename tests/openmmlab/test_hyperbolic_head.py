@@ -19,10 +19,10 @@ from mmseg.registry import MODELS
 from mmseg.structures import SegDataSample
 
 from hypvision.engine.run import train
-from hypvision.geometry import PoincareBall, named_manifold_parameters
+from hypvision.geometry import Lorentz, PoincareBall, named_manifold_parameters
 from hypvision.io.errors import HypvisionError
 from hypvision.losses.class_tree import ClassTree
-from hypvision.openmmlab.hyperbolic_head import LONGEST, PixelLogits
+from hypvision.openmmlab.hyperbolic_head import LONGEST, LorentzPixelLogits, PixelLogits
 from hypvision.openmmlab.sample_checks import CheckSamplesHook
 
 NAMES = ("cat", "dog", "fish", "car", "train")
@@ -96,6 +96,63 @@ def test_the_official_clamp_cuts_the_moved_point(c, length, offset):
         for one, other in zip((u, layer.offsets, layer.normals), wide):
             limit = 1e-3 * float(other.grad.abs().max()) + 1e-6
             torch.testing.assert_close(one.grad.double(), other.grad, rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("c", [0.1, 1.0, 2.0])
+@pytest.mark.parametrize("length", [1e-6, 0.6, 4.0, 6.0, 1e10])
+def test_logits_on_the_hyperboloid_are_those_of_the_ball(c, length):
+    """The ball's hyperplane through the point at the distance a along the normal z, of half the
+    normal, for half the tangent vector."""
+    torch.manual_seed(0)
+    layer = LorentzPixelLogits(5, 9, Lorentz(c))
+    layer.planes.a.data = torch.linspace(-2, 2, 9) / c**0.5
+    u = torch.randn(4, 5, 3, 3)
+    u = (length / c**0.5 * u / u.norm(dim=1, keepdim=True)).requires_grad_()
+    found = layer(u).reshape(-1, 9).double()
+    wide = [x.detach().double().requires_grad_() for x in (u, layer.planes.a, layer.planes.z)]
+    normals = wide[2] / wide[2].norm(dim=-1, keepdim=True)
+    offsets = normals * ((c**0.5 / 2 * wide[1]).tanh() / c**0.5)[:, None]
+    rows = wide[0].movedim(1, -1).reshape(-1, 5) / 2
+    expected = reference.logits(rows, offsets, wide[2] / 2, c)
+    torch.testing.assert_close(found, expected, rtol=2e-4, atol=1e-5)
+    found.square().sum().backward()
+    expected.square().sum().backward()
+    for one, other in zip((u, layer.planes.a, layer.planes.z), wide):
+        limit = 1e-3 * float(other.grad.abs().max()) + 1e-6
+        torch.testing.assert_close(one.grad.double(), other.grad, rtol=0, atol=limit)
+    at = layer.manifold.expmap0(u[..., 0, 0].detach() / max(length, 1))
+    distance = layer.manifold.dist0(at)
+    torch.testing.assert_close(layer.radius(u)[:, 0, 0, 0] / max(length, 1), distance)
+
+
+def test_official_arrays_go_in_and_out():
+    numbers = {
+        "offsets": 0.2 * published("offsets", 12, 5).numpy(),
+        "normals": published("normals", 12, 5).numpy(),
+        "curvature": np.float32(0.7),
+    }
+    rows = [0, 1, 3, 4, 5, 8, 9, 10, 11]  # the labels 2, 6 and 7 are those of no image
+    layer = planes(learn=True)
+    layer.load_published(numbers, rows)
+    u = published("pixels", 4, 5, 1, 1)
+    wide = (torch.from_numpy(numbers[name][rows]).double() for name in ("offsets", "normals"))
+    expected = reference.logits(u[..., 0, 0].double(), *wide, 0.7)
+    torch.testing.assert_close(layer(u)[:, 0, 0].double(), expected, rtol=2e-4, atol=1e-5)
+    again = planes(0.7)
+    again.load_published(layer.published())
+    for name, value in layer.published().items():
+        np.testing.assert_allclose(again.published()[name], value, rtol=1e-6)
+    for changed, message in (
+        ({}, r"offsets.*\(12, 5\).*needs \(9, 5\).*'rows'"),
+        ({"normals": None}, "'normals' is missing"),
+        ({"curvature": 30.0}, "curvature of the arrays is 30, .* from 0.1 to 10"),
+        ({"offsets": 9 * numbers["offsets"]}, "outside of the ball"),
+    ):
+        wrong = {key: value for key, value in (numbers | changed).items() if value is not None}
+        with pytest.raises(HypvisionError, match=message):
+            planes(learn=True).load_published(wrong, rows if changed else None)
+    with pytest.raises(HypvisionError, match="Set c=0.7"):
+        planes(1.0).load_published(numbers, rows)
 
 
 def test_gradients_are_those_of_the_ball():
@@ -177,11 +234,37 @@ def test_the_loss_at_the_features_takes_the_nearest_labels():
     torch.testing.assert_close(model.loss_by_feat(out, samples())["loss_ce"], expected)
 
 
+def test_unseen_classes_are_not_trained_and_alone_predicted():
+    model = head(dim=3, tree=TOY, classes=NAMES, unseen=["dog", "train"])
+    plain = head(dim=3, tree=TOY, classes=NAMES)
+    plain.load_state_dict(model.state_dict())
+    out = model(MAPS[:1])
+    without = samples()
+    for sample in without:
+        labels = sample.gt_sem_seg.data
+        sample.gt_sem_seg.data = torch.where((labels == 1) | (labels == 4), 255, labels)
+    found = model.loss_by_feat(out, samples())["loss_ce"]
+    torch.testing.assert_close(found, plain.loss_by_feat(out, without)["loss_ce"])
+    assert found.item() != pytest.approx(plain.loss_by_feat(out, samples())["loss_ce"].item())
+    about = [dict(img_shape=(16, 16), pad_shape=(16, 16))] * 2
+    chosen = model.predict_by_feat(out, about)
+    every = plain.predict_by_feat(out, about)
+    expected = torch.tensor([1, 4])[every[:, [1, 4]].argmax(1)]
+    assert chosen.argmax(1).equal(expected) and not every.argmax(1).equal(expected)
+    with pytest.raises(HypvisionError, match="unseen.*bird"):
+        head(dim=3, tree=TOY, classes=NAMES, unseen=["bird"])
+
+
 def test_the_euclidean_counterpart_and_autocast():
-    for geometry in ("euclidean", "poincare"):
+    for geometry in ("euclidean", "poincare", "lorentz"):
         model = head(dim=2, geometry=geometry, tree=TOY, classes=NAMES)
         with torch.autocast("cpu", torch.bfloat16):
-            assert model(MAPS[:1]).dtype == torch.float32
+            out = model(MAPS[:1])
+        assert out.dtype == torch.float32
+        model.loss_by_feat(out, samples())["loss_ce"].backward()
+        assert all(value.grad is not None for value in model.conv_seg.logits.parameters())
+    with pytest.raises(HypvisionError, match="clamp='official'"):
+        head(geometry="lorentz", clamp="official")
     assert not list(named_manifold_parameters(head(geometry="euclidean")))
 
 
@@ -212,10 +295,12 @@ def segmentor(mode="whole", **options):
     return MODELS.build(ConfigDict(config)).eval()
 
 
-@pytest.mark.parametrize("mode", ["whole", "slide"])
-def test_predictions_have_radius_and_uncertainty(mode):
+@pytest.mark.parametrize(
+    ("mode", "geometry"), [("whole", "poincare"), ("slide", "poincare"), ("whole", "lorentz")]
+)
+def test_predictions_have_radius_and_uncertainty(mode, geometry):
     torch.manual_seed(0)
-    model = segmentor(mode)
+    model = segmentor(mode, geometry=geometry)
     images = torch.randn(1, 3, 64, 48)
     about = dict(ori_shape=(70, 50), img_shape=(64, 48), pad_shape=(64, 48))
     with torch.no_grad():
@@ -229,7 +314,9 @@ def test_predictions_have_radius_and_uncertainty(mode):
     norm = reference.exp0(radius.movedim(0, -1) / 2, 0.5).norm(dim=-1) * 0.5**0.5
     torch.testing.assert_close(found.uncertainty.data[0], 1 - norm)
     if mode == "whole":
-        torch.testing.assert_close(radius.mean(), 2 * u.norm(dim=1).mean(), rtol=0.02, atol=0)
+        factor = 2 if geometry == "poincare" else 1
+        wanted = factor * u.norm(dim=1).mean()
+        torch.testing.assert_close(radius.mean(), wanted, rtol=0.02, atol=0)
     assert model(images, mode="tensor").shape[1] == 5
 
 

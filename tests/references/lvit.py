@@ -68,17 +68,18 @@ def mlr(x, a, z, k):
 
 
 def logits(images, weights, depth, heads, patch, scale, k):
-    """Logits (B, K) of images (B, 3, H, W)."""
+    """Logits (B, K) of images (B, 3, H, W); k of the stem, of the blocks and of the head."""
+    first, k, last = k
     b, channels, height, width = images.shape
     # patches by position, then channel; one time for a patch
     patches = images.unfold(2, patch, patch).unfold(3, patch, patch)
     patches = patches.permute(0, 2, 3, 4, 5, 1).reshape(b, -1, patch * patch, channels)
-    times = k + patches.square().sum(-1)
+    times = first + patches.square().sum(-1)
     # the time of a concatenation: sqrt(sum of squares - (n - 1) k)
-    time = (times.sum(-1, keepdim=True) - (patch * patch - 1) * k).sqrt()
+    time = (times.sum(-1, keepdim=True) - (patch * patch - 1) * first).sqrt()
     kernel = "patch_embedding.projection.linearized_kernel.linear"
-    x = linear(torch.cat([time, patches.flatten(2)], -1), weights, kernel, k)
-    x = residual(x, weights["pe"], weights["add_pos.w_y"], 1.0, k)
+    x = linear(torch.cat([time, patches.flatten(2)], -1), weights, kernel, first)
+    x = residual(x, weights["pe"], weights["add_pos.w_y"], 1.0, first)
     for i in range(depth):
         block = f"encoder.blocks.{i}"
         x = layer_norm(x, weights, f"{block}.layernorm_1", k)
@@ -89,26 +90,30 @@ def logits(images, weights, depth, heads, patch, scale, k):
         y = with_time(F.gelu(y[..., 1:]), k)
         y = linear(y, weights, f"{block}.mlp.dense_2.linear", k)
         x = residual(x, y, weights[f"{block}.residual_2.w_y"], scale, k)
-    pooled = normalised(x.mean(1, keepdim=True), k, 1e-8)[:, 0]
-    return mlr(pooled, weights["classifier.a"], weights["classifier.z"], k)
+    x = with_time(x[..., 1:], last)
+    pooled = normalised(x.mean(1, keepdim=True), last, 1e-8)[:, 0]
+    return mlr(pooled, weights["classifier.a"], weights["classifier.z"], last)
 
 
 def random_weights(width, heads, head_dim, hidden, depth, patch, grid, classes, k, seed=0):
-    """Weights under HyperCore's names; widths of space."""
+    """Weights under HyperCore's names; widths of space; k of the stem, the blocks and the head."""
+    first, inside, last = k
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape, std=0.1):
         return std * torch.randn(shape, generator=generator, dtype=torch.float64)
 
     kernel = "patch_embedding.projection.linearized_kernel.linear"
-    pe = with_time(draw(1, grid * grid, width, std=0.5), k)
+    pe = with_time(draw(1, grid * grid, width, std=0.5), first)
     weights = {
         f"{kernel}.weight": draw(width, 3 * patch * patch + 1),
         f"{kernel}.bias": draw(width),
         "pe": pe,
         "add_pos.w_y": 1 + draw(1),
-        "add_pos.manifold.k": torch.tensor([k], dtype=torch.float64),
-        "add_pos.c": torch.tensor([k], dtype=torch.float64),
+        "add_pos.manifold.k": torch.tensor([first], dtype=torch.float64),
+        "add_pos.c": torch.tensor([first], dtype=torch.float64),
+        "encoder.blocks.0.mlp.manifold.k": torch.tensor([inside], dtype=torch.float64),
+        "classifier.manifold.k": torch.tensor([last], dtype=torch.float64),
         "classifier.a": draw(classes),
         "classifier.z": draw(classes, width, std=1.0),
     }

@@ -47,6 +47,55 @@ def test_both_geometries_of_pixels_have_one_recipe(tool):
         assert (trial.model.decode_head.tree is not None) == has_tree
 
 
+def test_four_transformers_of_equal_size_have_one_recipe(tool):
+    """Blocks, heads, dimensions and parameters, and the training but for the chosen rate."""
+    import timm
+
+    from hypvision.engine.config import load_config
+
+    counts = []
+    trials = []
+    for name, run in tool["STUDIES"]["vit"].items():
+        config = load_config(tool["CONFIGS"] / run.config, run.changes)
+        backbone = dict(config.model.backbone)
+        assert (backbone["embed_dim"], backbone["depth"], backbone["num_heads"]) == (64, 4, 2)
+        network = timm.create_model(backbone.pop("model_name"), **backbone)
+        counts.append(sum(p.numel() for p in network.parameters()))
+        assert (network.global_pool == "avg") == (name == "ViT")
+        first = load_config(tool["CONFIGS"] / "lvit/lvit-slim_3e_cifar10.py", run.changes)
+        for key in ("train_dataloader", "optim_wrapper", "param_scheduler", "train_cfg"):
+            assert config[key] == first[key]
+        choice = tool["CHOICES"]["vit"][run.choice]
+        trial = load_config(tool["CONFIGS"] / choice.config, choice.trial)
+        assert trial.train_cfg.max_epochs == trial.param_scheduler[1].end == 1
+        assert trial.val_dataloader.dataset.root == "train"
+        seen = set(trial.train_dataloader.dataset.indices)
+        assert not seen & set(trial.val_dataloader.dataset.indices)
+        for key in ("class_token", "global_pool"):
+            assert trial.model.backbone.get(key) == config.model.backbone.get(key)
+        trials.append(choice.candidates)
+    assert max(counts) < 1.02 * min(counts)
+    assert trials == trials[:1] * 4
+
+
+def test_each_clip_is_tried_alike(tool):
+    """All of one schedule and as many trials; the space is what differs."""
+    from hypvision.engine.config import load_config
+
+    choices = tool["CHOICES"]["clip"]
+    assert list(choices) == ["CLIP", "MERU", "HyCoCLIP", "UNCHA", "PHyCLIP", "ATMG"]
+    assert set(choices) <= set(tool["STUDIES"]["clip"])
+    configs = [
+        load_config(tool["CONFIGS"] / about.config, about.trial) for about in choices.values()
+    ]
+    for config, about in zip(configs, choices.values()):
+        assert about.candidates == choices["CLIP"].candidates
+        assert config.train_cfg == configs[0].train_cfg
+        assert config.param_scheduler == configs[0].param_scheduler
+        assert config.train_dataloader.batch_size == configs[0].train_dataloader.batch_size
+    assert len({str(config.model) for config in configs}) == 6
+
+
 def test_the_best_trial_gives_the_settings(tool):
     def trial(*validations):
         return {"curve": dict(enumerate(validations, 1))}
