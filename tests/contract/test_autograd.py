@@ -116,6 +116,7 @@ CASES = {
     ),
     numerics._SquareNorm: lambda: of(lorentz.sqdist, point(3, 4), point(3, 4), curvature()),
     numerics._Hypotenuse: lambda: of(lorentz.projx, point(3, 4), curvature()),
+    numerics._Heading: lambda: of(lambda x: torch.cat(numerics.heading(x), -1), leaf(3, 4)),
     hyperclip._MapRows: lambda: of(
         lambda packed, s: hyperclip.map_several([packed], [s], 0.01)[0],
         torch.randn(12, 4),

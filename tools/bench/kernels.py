@@ -327,7 +327,7 @@ NETWORKS: dict[str, tuple[int, str, int | None]] = {
     "hecnn_resnet18": (32, "resnet18", 1408),
     "hcformer_nano": (224, "swin_tiny_patch4_window7_224", 1390),
     "lvit_tiny": (224, "vit_tiny_patch16_224", 1654),
-    "hexformer_tiny": (224, "vit_tiny_patch16_224", 5120),
+    "hexformer_tiny": (224, "vit_tiny_patch16_224", 3938),
 }
 
 
