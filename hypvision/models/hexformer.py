@@ -26,14 +26,13 @@ from torch.types import Device
 
 from hypvision.checkpoints.match import unknown_name
 from hypvision.geometry import Lorentz
-from hypvision.geometry.numerics import exact
+from hypvision.geometry.numerics import exact, heading
 from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError, explaining
 from hypvision.nn import LorentzConv2d, ToTangent
 from hypvision.nn.functional import (
     divided,
     precise,
-    space_square,
     timed,
     to_centroids,
     with_time,
@@ -102,7 +101,7 @@ class TimedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         c = self.manifold.c
         space, time = timed(x, c)
-        out = timed_linear(space.to(x.dtype), time, self.weight, self.time_weight, None)
+        out = timed_linear(space, time, self.weight, self.time_weight, None)
         gate, direction = out.unflatten(-1, (self.parts, -1)).split([1, self.outside], -1)
         direction = self.activation(direction).unflatten(-1, (self.heads, -1))
         return at_time(direction, gate.unsqueeze(-1), c).to(x.dtype)
@@ -116,11 +115,11 @@ class TimedLinear(nn.Module):
 def at_time(direction: Tensor, gate: Tensor, c: float | Tensor) -> Tensor:
     """Return the vectors ``(..., m)``, scaled to the space parts of the points whose times
     ``sigmoid(gate) exp(SCALE) + 1/sqrt(c) + MARGIN`` are, at least float32."""
-    direction = precise(direction)
-    rise = torch.sigmoid(precise(gate)) * math.exp(SCALE) + MARGIN
+    # MARGIN + exp(SCALE) sigmoid, in one operation
+    rise = torch.rsub(torch.sigmoid(precise(gate)), MARGIN, alpha=-math.exp(SCALE))
     # The clamp is the published one.
-    square = space_square(direction).clamp(min=1e-8)
-    return direction * torch.sqrt(rise * (rise + 2 / c**0.5) / square)
+    ray, _ = heading(precise(direction), 1e-4)
+    return ray * torch.sqrt(rise * (rise + 2 / c**0.5))
 
 
 class TokenNorm(nn.Module):
@@ -140,17 +139,23 @@ class TokenNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         with exact(x.device):
             root = self.manifold.c**0.5
-            space, time = timed(precise(x) * root, 1.0)  # in units of the radius of curvature
+            space, time = timed(times(precise(x), root), 1.0)  # in units of the radius of curvature
             mean = to_centroids(torch.cat([time, space], -1).mean(1, keepdim=True), 1.0)
-            seen = moved(space, time, -mean[..., 1:], mean[..., :1])
-            size = torch.linalg.vector_norm(seen, dim=-1, keepdim=True)
+            mean_time, mean_space = mean.split([1, x.shape[-1]], -1)
+            ray, size = heading(moved(space, time, -mean_space, mean_time))
             radius = torch.asinh(size)
-            spread = radius.mean(1, keepdim=True) / root
-            radius = (radius * (self.gamma / (spread + 1e-5))).clamp(max=LONGEST)
-            there = seen * (torch.sinh(radius) / size.clamp_min(1e-30))
-            beta, beta_time = timed(precise(self.beta) * root, 1.0)
-            out = moved(there, torch.cosh(radius), beta, beta_time)
-            return (out / root).to(x.dtype)
+            spread = times(radius.mean(1, keepdim=True), 1 / root)
+            radius = F.hardtanh(radius * (self.gamma / (spread + 1e-5)), -LONGEST, LONGEST)
+            beta, beta_time = timed(times(precise(self.beta), root).view(1, 1, -1), 1.0)
+            there = (ray * torch.sinh(radius)).flatten(0, 1).unsqueeze(0)  # all images as one
+            out = moved(there, torch.cosh(radius).view(1, -1, 1), beta, beta_time)
+            return times(out.view_as(x), 1 / root).to(x.dtype)
+
+
+def times(x: Tensor, number: float | Tensor) -> Tensor:
+    """Return the product; a factor of 1 takes no operation."""
+    one = isinstance(number, float) and number == 1
+    return x if one else x * number
 
 
 class BatchTokenNorm(TokenNorm):
@@ -177,10 +182,11 @@ NORMS = {"tokens": TokenNorm, "official": BatchTokenNorm}
 
 
 def moved(space: Tensor, time: Tensor, to: Tensor, to_time: Tensor) -> Tensor:
-    """Return the space parts of points, given with their times, after the boost that takes the
-    origin to the point with the space part ``to``; the curvature is 1."""
-    along = (space * to).sum(-1, keepdim=True)
-    return space + (time + along / (1 + to_time)) * to
+    """Return the space parts of points ``(B, N, n)``, given with their times ``(B, N, 1)``, after
+    the boost that takes the origin to the point with the space part ``to`` ``(B, 1, n)``; the
+    curvature is 1."""
+    push = torch.baddbmm(time, space, (to / (1 + to_time)).mT)
+    return torch.baddbmm(space, push, to)
 
 
 class Attention(nn.Module):
@@ -202,12 +208,15 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         c = self.manifold.c
-        parts = self.qkv(x).permute(2, 0, 3, 1, 4)
-        query, key = with_time(parts[:2], c, negative=True).to(x.dtype).unbind()
+        pairs, values = self.qkv(x).permute(2, 0, 3, 1, 4).split([2, 1])
+        width = values.shape[-1]
+        # Columns of zeros are added up to a multiple of 8, which fused kernels need.
+        spare = -(width + 1) % 8
+        query, key = with_time(pairs, c, spare, negative=True).to(x.dtype).unbind()
         query = divided(query, self.temperature.to(query.dtype))
-        value = along(parts[2], torch.asinh, c).to(x.dtype)
+        value = F.pad(along(values[0], torch.asinh, c).to(x.dtype), (0, 1 + spare))
         mean = F.scaled_dot_product_attention(query, key, value, scale=2 * self.scale)
-        points = along(mean, torch.sinh, c).to(x.dtype)
+        points = along(mean[..., :width], torch.sinh, c).to(x.dtype)
         out: Tensor = self.o(points.transpose(1, 2).flatten(2))
         return out.flatten(2)
 
@@ -232,10 +241,9 @@ AGGREGATIONS = {"exp": Attention, "centroid": CentroidAttention}
 def along(x: Tensor, function: Callable[[Tensor], Tensor], c: float | Tensor) -> Tensor:
     """Return the vectors ``(..., n)`` with the lengths ``function(sqrt(c) |x|) / sqrt(c)``, at
     least float32."""
-    x = precise(x)
-    size = torch.linalg.vector_norm(x, dim=-1, keepdim=True) * c**0.5
-    out: Tensor = x * (function(size) / size.clamp_min(1e-30))
-    return out
+    ray, size = heading(precise(x))
+    root = c**0.5
+    return ray * times(function(times(size, root)), 1 / root)
 
 
 for _layer in (Attention, CentroidAttention, TimedLinear, TokenNorm, BatchTokenNorm):

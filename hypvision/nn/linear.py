@@ -47,7 +47,7 @@ def timed_linear(
 ) -> Tensor:
     """Return ``W_s s + w_t t + b`` ``(..., m)`` of space parts ``s`` ``(..., n)`` and times ``t``
     ``(..., 1)``."""
-    out = F.linear(space, weight, bias)
+    out = F.linear(space.to(weight.dtype), weight, bias)
     column = time.to(out.dtype).reshape(-1, 1)
     row = time_weight.to(out.dtype).unsqueeze(0)
     return torch.addmm(out.reshape(-1, row.shape[1]), column, row).reshape(out.shape)

@@ -18,6 +18,7 @@ from torch import Tensor
 import hypvision
 from hypvision.clip.adapters.hyperclip import layer as hyperclip
 from hypvision.geometry import Lorentz, lorentz, numerics, rows
+from hypvision.geometry.lorentz import distances
 from hypvision.helm import attention, head
 from hypvision.helm import rows as helm
 from hypvision.helm.experts import grouped_linear
@@ -116,6 +117,8 @@ CASES = {
     ),
     numerics._SquareNorm: lambda: of(lorentz.sqdist, point(3, 4), point(3, 4), curvature()),
     numerics._Hypotenuse: lambda: of(lorentz.projx, point(3, 4), curvature()),
+    distances._AsinhRoot: lambda: of(lorentz.cdist, point(3, 4), point(5, 4), curvature()),
+    numerics._Heading: lambda: of(lambda x: torch.cat(numerics.heading(x), -1), leaf(3, 4)),
     hyperclip._MapRows: lambda: of(
         lambda packed, s: hyperclip.map_several([packed], [s], 0.01)[0],
         torch.randn(12, 4),

@@ -1,5 +1,6 @@
 """What ``torch.compile`` takes as one graph for any batch size, with the values and gradients of
-eager execution: losses, adapters, CLIPs in all spaces, hyperbolic segmentation heads.
+eager execution: losses, adapters, CLIPs in all spaces, hyperbolic segmentation heads. And a part of
+every family by inductor, the compiler that users take.
 
 A member is a row here; a new one fails the first tests until it has a row, or a reason why it has
 none. Backbones are rows of ``helpers/families.py`` (test_contract.py), task models of
@@ -26,8 +27,11 @@ from helpers.task_models import clip
 import hypvision.losses as losses
 import hypvision.models
 from hypvision.clip import adapters, spaces
-from hypvision.clip.towers import encode_text
+from hypvision.clip.towers import encode_text, find_towers
+from hypvision.engine.compiling import blocks_of
 from hypvision.geometry import Lorentz, PoincareBall, lorentz, poincare
+from hypvision.helm import Helm, preset, rows
+from hypvision.helm.attention import Context
 
 
 class Row(NamedTuple):
@@ -68,6 +72,15 @@ def outputs_and_gradients(row: Row, call: Callable[..., Any], batch: list[Tensor
     return [*outputs, *found]
 
 
+def check_same(row: Row, call: Callable[..., Any], batch: list[Tensor]) -> None:
+    """``call`` gives the outputs and gradients of eager execution."""
+    expected = outputs_and_gradients(row, row.call, batch)
+    found = outputs_and_gradients(row, call, batch)
+    for ours, theirs in zip(found, expected, strict=True):
+        scale = theirs.detach().abs().max().item() if theirs.numel() else 0.0
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4 * scale + 1e-6)
+
+
 def check(row: Row) -> None:
     """Compile one graph for batches of two sizes, with the numbers of eager execution."""
     counter = CompileCounterWithBackend("aot_eager")
@@ -80,12 +93,7 @@ def check(row: Row) -> None:
         return compiled(*inputs)
 
     for size in (4, 8):
-        batch = row.batch(size)
-        expected = outputs_and_gradients(row, row.call, batch)
-        found = outputs_and_gradients(row, any_size, batch)
-        for ours, theirs in zip(found, expected, strict=True):
-            scale = theirs.detach().abs().max().item() if theirs.numel() else 0.0
-            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4 * scale + 1e-6)
+        check_same(row, any_size, row.batch(size))
     assert counter.frame_count == 1
 
 
@@ -363,3 +371,93 @@ def test_every_hyperbolic_head_has_a_row():
 @pytest.mark.parametrize("name", slowly(HEADS))
 def test_hyperbolic_heads(name):
     check(head(name))
+
+
+# By inductor
+
+
+def inside(name: str, part: Callable[[nn.Module], nn.Module], training: bool = True) -> Row:
+    """A part of a network, on what it sees there."""
+    network = FAMILIES[name].create().train(training)
+    layer = part(network)
+    seen: list[Tensor] = []
+    hook = layer.register_forward_pre_hook(lambda _, given: seen.extend(given))
+    network(FAMILIES[name].images(4))
+    hook.remove()
+    inputs = [x.detach() for x in seen]
+    return Row(layer, lambda _: inputs, layer)
+
+
+def block(number: int) -> Callable[[nn.Module], nn.Module]:
+    return lambda network: blocks_of(network)[number]
+
+
+def lhier() -> Row:
+    """LHIER, whose proxies are points of a hyperboloid with a learned curvature."""
+    space = Lorentz(0.8, learnable=True)
+    loss = losses.HIERLoss(space, 8, num_proxies=5)
+    batch = hier().batch
+
+    def call(x: Tensor, numbers: Tensor, rows: Tensor, others: Tensor, *noise: Tensor) -> Tensor:
+        return loss(space.expmap0(x), numbers, (rows, others), noise)
+
+    return Row(call, batch, loss)
+
+
+def adapted_block() -> Row:
+    """A block of CLIP whose weights HyperCLIP maps."""
+    layer = find_towers(clip(dict(type="hyperclip", **ADAPTERS["hyperclip"])))[0].blocks[0]
+    return Row(layer, lambda n: [torch.randn(n, 5, layer.attn.embed_dim)], layer)
+
+
+def adapted_logits() -> Row:
+    """LatHAdapter on the features of images and texts."""
+    model = clip(dict(type="lathadapter", **ADAPTERS["lathadapter"]))
+    adapter = adapters.adapter_of(model, "lathadapter").module
+    width = model.text_projection.shape[1]
+
+    def batch(count: int) -> list[Tensor]:
+        return [F.normalize(torch.randn(n, width), dim=-1) for n in (count, 3)]
+
+    return Row(lambda images, texts: adapter(images, texts, 10.0).logits, batch, adapter)
+
+
+def decoder_layer() -> Row:
+    """A layer of HELM-D."""
+    layer = Helm(preset("helm_d_tiny")).layers[0]
+    layout = layer.layout
+
+    def batch(count: int) -> list[Tensor]:
+        space = F.pad(torch.randn(count, 6, layout.size), (0, layout.width - layout.size))
+        return [rows.lift(space, layout.n)]
+
+    return Row(lambda x: layer(x, x, Context())[:2], batch, layer)
+
+
+INDUCTOR: dict[str, Callable[[], Row]] = {
+    "hcformer": lambda: inside("hcformer", block(0)),
+    "hcnn": lambda: inside("hcnn", block(1)),
+    "hecnn": lambda: inside("hecnn", block(1)),
+    "lvit": lambda: inside("lvit", block(0)),
+    "hexformer": lambda: inside("hexformer", block(0)),
+    "himapper": lambda: inside("himapper-cnn", lambda network: network.mapper, training=False),
+    "hyperclip": adapted_block,
+    "lathadapter": adapted_logits,
+    "radial": LOSSES["RadialLoss"],
+    "meru": LOSSES["entailment"],
+    "hycoclip": LOSSES["compositional_entailment"],
+    "lhier": lhier,
+    "helm": decoder_layer,
+    "segmentation": lambda: head("FCNHead"),
+}
+
+
+def test_every_family_has_a_part():
+    assert {family(row.model) for row in FAMILIES.values()} <= set(INDUCTOR)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", INDUCTOR)
+def test_inductor_computes_the_same(name):
+    row = INDUCTOR[name]()
+    check_same(row, torch.compile(row.call, fullgraph=True), row.batch(4))

@@ -327,6 +327,23 @@ def test_a_training_step_does_not_wait_for_the_gpu(monkeypatch, name):
             optimizer.step()
 
 
+# Half precision
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float16, 0.01), (torch.bfloat16, 0.08)])
+@every_family
+def test_whole_models_in_half_precision(name, dtype, close):
+    """``model.half()`` and ``model.bfloat16()`` compute what the model does, but for rounding."""
+    torch.manual_seed(0)
+    model = FAMILIES[name].create()
+    images = FAMILIES[name].images()
+    expected = model(images)
+    found = model.to(dtype)(images.to(dtype))
+    assert found.dtype == dtype
+    assert (found.float() - expected).norm() < close * expected.norm()
+
+
 # Compilers and other runtimes
 
 

@@ -308,3 +308,29 @@ def test_large_arguments_can_be_traced(tmp_path):
         traced.save(str(tmp_path / "dist.pt"))
         loaded = torch.jit.load(str(tmp_path / "dist.pt"))
         torch.testing.assert_close(loaded(x, y), lorentz.dist(x, y, 1.0))
+
+
+@pytest.mark.parametrize("least", [None, 0.5])
+def test_heading(least):
+    """Directions and lengths, their gradients and second ones; ``least`` in place of a smaller
+    length."""
+    x = torch.tensor([[3.0, -4.0], [0.06, 0.08]], dtype=torch.float64, requires_grad=True)
+    ray, size = numerics.heading(x, least)
+    divisors = [5.0, 0.1 if least is None else least]
+    expected = torch.tensor([[3 / 5, -4 / 5], [0.06 / divisors[1], 0.08 / divisors[1]]]).double()
+    torch.testing.assert_close(ray, expected)
+    torch.testing.assert_close(size, torch.tensor([[5.0], [0.1]]).double())
+    parts = slice(None) if least is None else slice(1)  # lengths are then for values alone
+
+    def both(x):
+        return torch.cat(numerics.heading(x, least)[parts], -1)
+
+    assert torch.autograd.gradcheck(both, x)
+    assert torch.autograd.gradgradcheck(both, x)
+
+
+def test_the_heading_of_zero_is_zero():
+    x = torch.zeros(2, 3, requires_grad=True)
+    ray, size = numerics.heading(x)
+    assert not ray.any() and not size.any()
+    assert not torch.autograd.grad(size.sum(), x)[0].any()

@@ -26,7 +26,7 @@ def test_every_optimiser_has_a_row():
     assert {type(make([nn.Parameter(torch.zeros(1))])) for make in OPTIMIZERS.values()} == kinds
 
 
-def trained(make_optimizer, make_manifold, compiled):
+def trained(make_optimizer, make_manifold, backend=None):
     """Parameters after four steps, with the same gradients each time."""
     torch._dynamo.reset()
     generator = torch.Generator().manual_seed(0)
@@ -36,11 +36,9 @@ def trained(make_optimizer, make_manifold, compiled):
     weight = nn.Parameter(torch.randn(7, 3, generator=generator))
     parameters = [points, weight, *manifold.parameters()]
     optimizer = make_optimizer(parameters)
-    step = (
-        torch.compile(optimizer.step, backend="aot_eager", fullgraph=True)
-        if compiled
-        else optimizer.step
-    )
+    step = optimizer.step
+    if backend is not None:
+        step = torch.compile(step, backend=backend, fullgraph=True)
     for number in range(4):
         for parameter in parameters:
             parameter.grad = torch.randn(parameter.shape, generator=generator)
@@ -55,9 +53,19 @@ def trained(make_optimizer, make_manifold, compiled):
 @pytest.mark.parametrize("optimizer", [*OPTIMIZERS])
 @pytest.mark.quick("adam-hyperboloid", "sgd-ball")
 def test_compiled_steps_are_one_graph_with_the_same_numbers(optimizer, manifold):
-    arguments = OPTIMIZERS[optimizer], MANIFOLDS[manifold]
-    eager = trained(*arguments, compiled=False)
-    compiled = trained(*arguments, compiled=True)
+    check_same(OPTIMIZERS[optimizer], MANIFOLDS[manifold], "aot_eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_steps_by_inductor(optimizer):
+    """By the compiler that users take."""
+    check_same(OPTIMIZERS[optimizer], MANIFOLDS["hyperboloid"], "inductor")
+
+
+def check_same(make_optimizer, make_manifold, backend):
+    eager = trained(make_optimizer, make_manifold)
+    compiled = trained(make_optimizer, make_manifold, backend)
     for found, expected in zip(compiled, eager, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     points = compiled[0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,9 +13,12 @@ from torch.nn.functional import hardtanh
 from .._typing import Curvature
 from ..border import STEEPEST, stable
 from ..numerics import (
+    Function,
     bounded,
     dot,
     inverse,
+    needs_grad,
+    plain,
     safe_sqrt,
     square_norm,
     square_root,
@@ -153,9 +158,38 @@ def from_products(
         rows = bounded(rows, dtype)
         columns = bounded(columns, dtype)
     squares = torch.matmul(rows, columns.transpose(-1, -2))
-    # Rounding may make squares negative; at the bounds the gradient is 0.
-    squares = hardtanh(squares, _LEAST, torch.finfo(dtype).max).to(dtype)
-    out = torch.asinh(torch.sqrt(squares)) * unit
+    function = _asinh_root if plain(squares) or not needs_grad(squares) else _AsinhRoot.apply
+    out: Tensor = function(squares, dtype) * unit
     if same:
         out = out * (1 - torch.eye(out.shape[-1], dtype=out.dtype, device=out.device))
     return out
+
+
+def _asinh_root(squares: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return ``asinh(sqrt(q))`` in ``dtype``, half of the angle whose chord has the square ``4 q``.
+
+    Rounding may make squares negative; at the bounds the gradient is 0.
+    """
+    return torch.asinh(torch.sqrt(hardtanh(squares, _LEAST, torch.finfo(dtype).max).to(dtype)))
+
+
+class _AsinhRoot(Function):
+    """Compute :func:`_asinh_root`. Its gradient is ``1 / sinh(2 a)`` of the result ``a``, which is
+    all that is kept; PyTorch keeps three matrices, and takes twice as many operations."""
+
+    @staticmethod
+    def forward(ctx: Any, squares: Tensor, dtype: torch.dtype) -> Tensor:
+        cut = hardtanh(squares, _LEAST, torch.finfo(dtype).max)
+        out = torch.sqrt(cut, out=torch.empty_like(cut, dtype=dtype)).asinh_()
+        ctx.save_for_backward(out)
+        ctx.dtype = squares.dtype
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (out,) = ctx.saved_tensors
+        # the results at the bounds, but for rounding
+        low = 1.001 * _LEAST**0.5
+        high = 0.999 * math.asinh(torch.finfo(out.dtype).max ** 0.5)
+        slope = grad / torch.sinh(2 * out)
+        return torch.ops.aten.hardtanh_backward(slope, out, low, high).to(ctx.dtype), None
