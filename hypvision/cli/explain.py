@@ -8,7 +8,7 @@ Hi-Mapper ``NAME_tree.png``, ``NAME_parts.png``, ``NAME_levels.png`` and ``NAME_
 the class (:mod:`hypvision.viz.class_map`); for a segmenter with hyperbolic pixels
 ``NAME_pixels.png``, where it is uncertain and where it sees borders; for a CLIP
 ``NAME_walk.png``, the way of the image to the root or another image, and ``radii.png``, the
-histogram of distances from the root (:mod:`hypvision.viz.traversal`).
+distances from the root (:mod:`hypvision.viz.traversal`).
 """
 
 from __future__ import annotations
@@ -375,7 +375,9 @@ def _explain_clip(args: Namespace) -> None:
             out = Path(args.out, f"{name}_walk.png")
             draw_traversal(open_image(path), way, passed, out, last)
             print(out)
-    draw_radii(radii, {}, Path(args.out, "radii.png"), "distance from the root")
+    named = {"images": output_names(files), "texts": words}
+    named["gallery"] = [str(picture) for picture in pictures]
+    draw_radii(radii, {}, Path(args.out, "radii.png"), "distance from the root", named)
     print(Path(args.out, "radii.png"))
     require_all(failed, len(files) + len(pictures))
 
