@@ -290,13 +290,16 @@ def _best_class(predictor: Predictor, x: Any) -> str:
     """Return the name of the class with the highest score, and the score, as text."""
     import torch
 
-    from hypvision.inference.results import Classes, Tags
+    from hypvision.inference.results import Classes, PlacedClasses, Tags, brief
 
     with torch.no_grad():
         [found] = predictor.find([x])
     assert isinstance(found, (Classes, Tags))
     best = int(found.scores.argmax())
-    return f"{predictor.known.names[best]} {found.scores[best]:.2f}"
+    names = predictor.known.names
+    foreign = isinstance(found, PlacedClasses) and found.foreign
+    unlike = ", but unlike the training's pictures" * foreign
+    return f"{brief(names[best], names)} {found.scores[best]:.2f}{unlike}"
 
 
 def _of_config(config: str) -> tuple[str, Plain, Plain]:
