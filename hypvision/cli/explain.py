@@ -13,6 +13,7 @@ distances from the root (:mod:`hypvision.viz.traversal`).
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -191,7 +192,8 @@ def _explain_groups(args: Namespace, sources: Sources, network: _Network) -> Non
     def draw(frame: Frame) -> Plain:
         image = frame.open()
         if predictor is not None:
-            print(f"{frame.file}: {_best_class(predictor, predictor.prepare(image))}")
+            x = predictor.prepare(image)
+            print(f"{frame.file}: {_best_class(predictor, x, frame.file, image.size)}")
         return explain(
             model, image, args.size or side, args.mean or None, args.std or None, **options
         )
@@ -240,14 +242,16 @@ def _explain_class(args: Namespace, sources: Sources, network: _Network) -> None
     kind = "pixels" if predictor.maps else "class"
 
     def draw(frame: Frame) -> Plain:
-        tiles = look(predictor, frame.open(predictor.channels))
+        tiles = look(predictor, frame.open(predictor.channels), frame.file)
         print(f"{frame.file}: {tiles[-1][1]}")
         return {kind: titled_sheet(tiles, columns=2)}
 
     _draw_each(args, sources, draw)
 
 
-def _class_tiles(predictor: Predictor, image: Image.Image) -> list[tuple[Image.Image, str]]:
+def _class_tiles(
+    predictor: Predictor, image: Image.Image, name: str
+) -> list[tuple[Image.Image, str]]:
     """Return two titled pictures: what the network sees, and where it sees the best class."""
     from torchvision.transforms.functional import to_pil_image
 
@@ -255,7 +259,7 @@ def _class_tiles(predictor: Predictor, image: Image.Image) -> list[tuple[Image.I
 
     assert predictor.network is not None
     x = predictor.prepare(image)
-    text = _best_class(predictor, x)
+    text = _best_class(predictor, x, name, image.size)
     low = x.amin()  # the range of values takes the place of the unknown normalisation
     high = x.amax()
     seen = to_pil_image((x - low) / (high - low).clamp(min=1e-6)).convert("RGB")
@@ -263,7 +267,9 @@ def _class_tiles(predictor: Predictor, image: Image.Image) -> list[tuple[Image.I
     return [(seen, "what the network sees"), (draw_class_map(seen, heat), text)]
 
 
-def _pixel_tiles(predictor: Predictor, image: Image.Image) -> list[tuple[Image.Image, str]]:
+def _pixel_tiles(
+    predictor: Predictor, image: Image.Image, _name: str
+) -> list[tuple[Image.Image, str]]:
     """Return four titled pictures: the image, its classes, where borders should be, and where
     pixels are uncertain."""
     import torch
@@ -286,20 +292,23 @@ def _pixel_tiles(predictor: Predictor, image: Image.Image) -> list[tuple[Image.I
     ]
 
 
-def _best_class(predictor: Predictor, x: Any) -> str:
-    """Return the name of the class with the highest score, and the score, as text."""
+def _best_class(predictor: Predictor, x: Any, name: str, size: tuple[int, int]) -> str:
+    """Return the name of the class with the highest score, and the score, as text; print the
+    reasons to doubt it for an image of this name and size (width, height)."""
     import torch
 
-    from hypvision.inference.results import Classes, PlacedClasses, Tags, brief
+    from hypvision.inference.knowledge import doubts, warnings_of
+    from hypvision.inference.results import Classes, Tags, brief
 
     with torch.no_grad():
         [found] = predictor.find([x])
     assert isinstance(found, (Classes, Tags))
+    known = predictor.known
+    for sentence in warnings_of([(name, doubts(found, size, known))], known):
+        print(f"warning: {sentence}", file=sys.stderr)
     best = int(found.scores.argmax())
-    names = predictor.known.names
-    foreign = isinstance(found, PlacedClasses) and found.foreign
-    unlike = ", but unlike the training's pictures" * foreign
-    return f"{brief(names[best], names)} {found.scores[best]:.2f}{unlike}"
+    names = known.names
+    return f"{brief(names[best], names)} {found.scores[best]:.2f}"
 
 
 def _of_config(config: str) -> tuple[str, Plain, Plain]:
