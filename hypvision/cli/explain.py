@@ -32,7 +32,7 @@ from hypvision.cli.arguments import (
     texts_of,
     whole,
 )
-from hypvision.io.checks import ensure
+from hypvision.io.checks import ensure, refuse_weights
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import below, protecting
 from hypvision.io.types import Plain
@@ -154,6 +154,8 @@ def _network(model: str) -> _Network:
     from hypvision.zoo.backbones import explained_models, model_and_weights
 
     of_training = means_config(model)
+    if not of_training:
+        refuse_weights(model)
     name, arguments, seen = _of_config(model) if of_training else (model, {}, {})
     architecture = name if of_training else model_and_weights(model)[0]
     architecture = architecture.partition(".")[0]

@@ -32,7 +32,7 @@ from hypvision.checkpoints.sources import find, is_address, resolve
 from hypvision.checkpoints.storage import read_header
 from hypvision.inference.knowledge import Known
 from hypvision.inference.results import Classes, PlacedClasses, Result, Tags
-from hypvision.io.checks import ensure
+from hypvision.io.checks import ensure, refuse_weights
 from hypvision.io.errors import HypvisionError, did_you_mean, explaining, one_line
 from hypvision.io.images import check_normalisation
 from hypvision.io.plugins import PLUGINS
@@ -135,6 +135,7 @@ def load_predictor(request: Request) -> Predictor:
             f"--cfg-options change a config, but '{name}' is the name of a model. Give --model "
             f"CONFIG --weights {name}, or arguments of the network with --model-args."
         )
+    refuse_weights(name)
     local = name.startswith("local-dir:")
     if not local and (is_address(name) or "/" in name or name in builtin_index().records):
         return _of_the_zoo(request)

@@ -22,6 +22,7 @@ from hypvision.inference.progress import progress
 from hypvision.inference.results import Embedding
 from hypvision.inference.running import results
 from hypvision.inference.sources import Frame, Sources
+from hypvision.io.checks import refuse_weights
 from hypvision.io.errors import (
     HypvisionError,
     did_you_mean,
@@ -124,6 +125,7 @@ def _of_timm(model: str, weights: str | Path | None, device: str) -> Embedder:
     weights."""
     from hypvision.tasks.classification import create_backbone
 
+    refuse_weights(model)
     if not {":", "/"} & {*model} and not timm.is_model(model.partition(".")[0]):
         raise no_model(model)
     remedy = "Give a file with --weights FILE (random weights would find nothing)."

@@ -44,6 +44,29 @@ def test_a_name_that_is_nearly_right_is_offered(tmp_path, monkeypatch, capsys, a
     assert meant in said.split("Did you mean")[1].split("?")[0]
 
 
+@pytest.mark.parametrize("name", ["probe.pth", "./probe.pth"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "predict photo.png --model NAME",
+        "explain photo.png --model NAME",
+        "metric search photo.png --gallery photo.png --model NAME",
+        "metric embed photo.png --model NAME",
+        "summary NAME",
+        "export NAME --format onnx --save net.onnx",
+    ],
+)
+def test_a_file_of_weights_is_no_name_of_a_model(tmp_path, monkeypatch, capsys, command, name):
+    """What a training says to take is given as --model first."""
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (32, 32)).save("photo.png")
+    (tmp_path / "probe.pth").write_bytes(b"weights")
+    assert main(command.replace("NAME", name).split()) == 2
+    said = capsys.readouterr().err
+    assert f"'{name}' is a file of weights, which does not tell their network. Give" in said
+    assert "config of" in said
+
+
 def test_names_of_a_model_are_told_without_synonyms():
     from hypvision.inference.results import brief
 
