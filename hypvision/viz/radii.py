@@ -54,12 +54,14 @@ def _draw_histograms(axes: Axes, flat: Mapping[str, np.ndarray]) -> None:
     bins = int(min(40, 2 * max(map(len, flat.values())) ** 0.5))
     edges = np.linspace(every.min(), max(every.max(), every.min() + 1e-6), bins + 1)
     for number, (name, values) in enumerate(flat.items()):
-        style = dict(label=name, color=f"C{number}")
+        colour = f"C{number}"
         if len(values) > _FEW:
-            axes.hist(values, bins=edges, density=True, histtype="step", **style)
+            axes.hist(
+                values, bins=edges.tolist(), density=True, histtype="step", label=name, color=colour
+            )
         else:
             lines = axes.get_xaxis_transform()
-            axes.vlines(values, 0, 1, linewidth=1, transform=lines, **style)
+            axes.vlines(values, 0, 1, linewidth=1, transform=lines, label=name, color=colour)
     axes.set_ylabel("density")
     axes.legend(fontsize=7)
 
