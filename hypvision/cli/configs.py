@@ -43,7 +43,8 @@ def run_configs(args: Namespace) -> None:
             folder = path.parent.name
             print(f"{folder}/")
         print(f"  {name}")
-    print(f"{len(found)} configs in {config_folder()}. Use: hypvision train NAME")
+    plural = "s" * (len(found) != 1)
+    print(f"{len(found)} config{plural} in {config_folder()}. Use: hypvision train NAME")
 
 
 def add_exec_arguments(parser: Parser) -> None:

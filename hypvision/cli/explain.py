@@ -8,11 +8,12 @@ Hi-Mapper ``NAME_tree.png``, ``NAME_parts.png``, ``NAME_levels.png`` and ``NAME_
 the class (:mod:`hypvision.viz.class_map`); for a segmenter with hyperbolic pixels
 ``NAME_pixels.png``, where it is uncertain and where it sees borders; for a CLIP
 ``NAME_walk.png``, the way of the image to the root or another image, and ``radii.png``, the
-histogram of distances from the root (:mod:`hypvision.viz.traversal`).
+distances from the root (:mod:`hypvision.viz.traversal`).
 """
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -31,7 +32,7 @@ from hypvision.cli.arguments import (
     texts_of,
     whole,
 )
-from hypvision.io.checks import ensure
+from hypvision.io.checks import ensure, refuse_weights
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import below, protecting
 from hypvision.io.types import Plain
@@ -153,6 +154,8 @@ def _network(model: str) -> _Network:
     from hypvision.zoo.backbones import explained_models, model_and_weights
 
     of_training = means_config(model)
+    if not of_training:
+        refuse_weights(model)
     name, arguments, seen = _of_config(model) if of_training else (model, {}, {})
     architecture = name if of_training else model_and_weights(model)[0]
     architecture = architecture.partition(".")[0]
@@ -191,7 +194,8 @@ def _explain_groups(args: Namespace, sources: Sources, network: _Network) -> Non
     def draw(frame: Frame) -> Plain:
         image = frame.open()
         if predictor is not None:
-            print(f"{frame.file}: {_best_class(predictor, predictor.prepare(image))}")
+            x = predictor.prepare(image)
+            print(f"{frame.file}: {_best_class(predictor, x, frame.file, image.size)}")
         return explain(
             model, image, args.size or side, args.mean or None, args.std or None, **options
         )
@@ -240,14 +244,16 @@ def _explain_class(args: Namespace, sources: Sources, network: _Network) -> None
     kind = "pixels" if predictor.maps else "class"
 
     def draw(frame: Frame) -> Plain:
-        tiles = look(predictor, frame.open(predictor.channels))
+        tiles = look(predictor, frame.open(predictor.channels), frame.file)
         print(f"{frame.file}: {tiles[-1][1]}")
         return {kind: titled_sheet(tiles, columns=2)}
 
     _draw_each(args, sources, draw)
 
 
-def _class_tiles(predictor: Predictor, image: Image.Image) -> list[tuple[Image.Image, str]]:
+def _class_tiles(
+    predictor: Predictor, image: Image.Image, name: str
+) -> list[tuple[Image.Image, str]]:
     """Return two titled pictures: what the network sees, and where it sees the best class."""
     from torchvision.transforms.functional import to_pil_image
 
@@ -255,7 +261,7 @@ def _class_tiles(predictor: Predictor, image: Image.Image) -> list[tuple[Image.I
 
     assert predictor.network is not None
     x = predictor.prepare(image)
-    text = _best_class(predictor, x)
+    text = _best_class(predictor, x, name, image.size)
     low = x.amin()  # the range of values takes the place of the unknown normalisation
     high = x.amax()
     seen = to_pil_image((x - low) / (high - low).clamp(min=1e-6)).convert("RGB")
@@ -263,7 +269,9 @@ def _class_tiles(predictor: Predictor, image: Image.Image) -> list[tuple[Image.I
     return [(seen, "what the network sees"), (draw_class_map(seen, heat), text)]
 
 
-def _pixel_tiles(predictor: Predictor, image: Image.Image) -> list[tuple[Image.Image, str]]:
+def _pixel_tiles(
+    predictor: Predictor, image: Image.Image, _name: str
+) -> list[tuple[Image.Image, str]]:
     """Return four titled pictures: the image, its classes, where borders should be, and where
     pixels are uncertain."""
     import torch
@@ -286,17 +294,23 @@ def _pixel_tiles(predictor: Predictor, image: Image.Image) -> list[tuple[Image.I
     ]
 
 
-def _best_class(predictor: Predictor, x: Any) -> str:
-    """Return the name of the class with the highest score, and the score, as text."""
+def _best_class(predictor: Predictor, x: Any, name: str, size: tuple[int, int]) -> str:
+    """Return the name of the class with the highest score, and the score, as text; print the
+    reasons to doubt it for an image of this name and size (width, height)."""
     import torch
 
-    from hypvision.inference.results import Classes, Tags
+    from hypvision.inference.knowledge import doubts, warnings_of
+    from hypvision.inference.results import Classes, Tags, brief
 
     with torch.no_grad():
         [found] = predictor.find([x])
     assert isinstance(found, (Classes, Tags))
+    known = predictor.known
+    for sentence in warnings_of([(name, doubts(found, size, known))], known):
+        print(f"warning: {sentence}", file=sys.stderr)
     best = int(found.scores.argmax())
-    return f"{predictor.known.names[best]} {found.scores[best]:.2f}"
+    names = known.names
+    return f"{brief(names[best], names)} {found.scores[best]:.2f}"
 
 
 def _of_config(config: str) -> tuple[str, Plain, Plain]:
@@ -376,7 +390,9 @@ def _explain_clip(args: Namespace) -> None:
             out = Path(args.out, f"{name}_walk.png")
             draw_traversal(open_image(path), way, passed, out, last)
             print(out)
-    draw_radii(radii, {}, Path(args.out, "radii.png"), "distance from the root")
+    named = {"images": output_names(files), "texts": words}
+    named["gallery"] = [str(picture) for picture in pictures]
+    draw_radii(radii, {}, Path(args.out, "radii.png"), "distance from the root", named)
     print(Path(args.out, "radii.png"))
     require_all(failed, len(files) + len(pictures))
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from hypvision.cli.arguments import Parser, add_clip_argument, add_model_args, clip_of, whole
-from hypvision.io.checks import ensure
+from hypvision.io.checks import ensure, refuse_weights
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import check_output
 
@@ -74,6 +74,11 @@ def run_export(args: Namespace) -> None:
     if args.part in TOWERS:
         raise HypvisionError(
             f"--part {args.part} is for a CLIP: name it with --clip NAME[:WEIGHTS]."
+        )
+    if args.model is None:
+        refuse_weights(
+            args.name,
+            "Give timm's name of the network, or the config of the training, as --model, too.",
         )
     name = find(args.name)[1].name if args.model is None else Path(args.name).stem
     part = args.part or "whole"

@@ -188,7 +188,8 @@ def run_metric_search(args: Namespace) -> None:
         )
         write_json(out.with_suffix(".json"), dict(info=info, queries=content))
         write_table(out.with_suffix(".csv"), rows)
-    print(f"Drawn in {path}; weights {embedder.weights}")
+    where = path if len(found) < 2 else out.with_stem(f"{out.stem}_*")
+    print(f"Drawn in {where}; weights {embedder.weights}")
     require_all(list(dict.fromkeys(failed)), len(gallery) + len(sources) - len(failed))
 
 

@@ -135,6 +135,7 @@ def _predict(args: Namespace, files: list[str], called: dict[Path, str]) -> None
     doubted: list[tuple[str, tuple[str, ...]]] = []
     told: list[str] = []
     kinds = set()
+    apart = len({file.name for file in sources.files}) == len(sources.files)
     with (
         _blaming(args.cfg_options),
         protecting(*sources.files),
@@ -145,7 +146,7 @@ def _predict(args: Namespace, files: list[str], called: dict[Path, str]) -> None
         ):
             with leaving_out(frame.file, failed):
                 writer.add(frame, image, result)
-                name = Path(frame.file).name
+                name = Path(frame.file).name if apart else frame.file
                 if isinstance(result, Classes) and len(doubted) < _TOLD:
                     told.append(f"{name}: {result}")
                 kinds.add(type(result))

@@ -122,6 +122,7 @@ def run_train(args: Namespace) -> None:
 
 def _train(args: Namespace) -> None:
     from mmengine.config import Config
+    from mmengine.dist import is_main_process
 
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import leave_processes, load_config, parse_options
@@ -138,6 +139,7 @@ def _train(args: Namespace) -> None:
         common = dict(amp=args.amp, launcher=args.launcher, verbose=args.verbose, log=args.log)
         choices = Choices(args.epochs, args.batch_size, args.lr, args.image_size)
         args.config = _recipe(config_of(args.config, choices), args)
+        of_folder = isinstance(args.config, Config)
         if args.epochs is not None and not isinstance(args.config, Config):
             args.config = load_config(args.config, options)
             for sentence in with_epochs(args.config, args.epochs, args.launcher):
@@ -149,6 +151,9 @@ def _train(args: Namespace) -> None:
             train(args.config, args.work_dir, args.resume, cfg_options=options, **common)
         else:
             _train_seeds(args, options, common)
+        if of_folder and is_main_process():
+            path = Path(args.work_dir, "config.py")
+            say(f"use     hypvision predict IMAGES --model {path} --weights FILE (as told above)")
         leave_processes()
 
 

@@ -32,6 +32,7 @@ import torch
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 from torch import Tensor, nn
 
+from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.language import Language, language_of
 from hypvision.checkpoints.lora import merged
 from hypvision.checkpoints.match import load_into
@@ -570,7 +571,8 @@ def pretrained_tags(name: str) -> list[str]:
     open_clip = require("open_clip", "clip")
     known = [*open_clip.list_models(), *ARCHITECTURES]
     if name not in known:
-        hint = did_you_mean(name, known, cutoff=0.4)
+        weights = [r.name for r in builtin_index().records.values() if r.task == "zero-shot"]
+        hint = did_you_mean(name, [*weights, *known], cutoff=0.4)
         raise HypvisionError(
             f"There is no CLIP model '{name}'.{hint} open_clip.list_models() lists all."
         )

@@ -32,14 +32,21 @@ from hypvision.checkpoints.sources import find, is_address, resolve
 from hypvision.checkpoints.storage import read_header
 from hypvision.inference.knowledge import Known
 from hypvision.inference.results import Classes, PlacedClasses, Result, Tags
-from hypvision.io.checks import ensure
+from hypvision.io.checks import ensure, refuse_weights
 from hypvision.io.errors import HypvisionError, did_you_mean, explaining, one_line
 from hypvision.io.images import check_normalisation
 from hypvision.io.plugins import PLUGINS
 from hypvision.io.shipped import is_config, shipped_configs
 from hypvision.io.types import Plain, Values
 from hypvision.zoo.familiar import Familiar, of_header
-from hypvision.zoo.loading import SEVERAL_LABELS, TimmModel, load, load_trained, timm_model
+from hypvision.zoo.loading import (
+    SEVERAL_LABELS,
+    TimmModel,
+    load,
+    load_trained,
+    no_model,
+    timm_model,
+)
 from hypvision.zoo.loading import classifier as classifier_of
 
 if TYPE_CHECKING:
@@ -128,15 +135,12 @@ def load_predictor(request: Request) -> Predictor:
             f"--cfg-options change a config, but '{name}' is the name of a model. Give --model "
             f"CONFIG --weights {name}, or arguments of the network with --model-args."
         )
+    refuse_weights(name)
     local = name.startswith("local-dir:")
     if not local and (is_address(name) or "/" in name or name in builtin_index().records):
         return _of_the_zoo(request)
     if not local and not timm.is_model(name):
-        known = [*timm.list_models(), *builtin_index().records, *shipped_configs()]
-        raise HypvisionError(
-            f"There is no model '{name}'.{did_you_mean(name, known)} Give a name of timm, of "
-            "`hypvision zoo list`, or a config, by its file or name."
-        )
+        raise no_model(name, shipped_configs(), ", or a config, by its file or name")
     _refuse_classes(request)
     return _timm_predictor(_timm_network(name, request), request)
 
@@ -179,9 +183,17 @@ def _published(name: str, arguments: Values) -> TimmModel:
         lambda error: (
             f"No weights of the model '{name}' can be loaded ({one_line(error).rstrip('.')}). Give "
             "a checkpoint with --weights FILE, or a name of `hypvision zoo list`."
+            f"{_nearly(name)}"
         )
     ):
         return timm_model(name, pretrained=True, **arguments)
+
+
+def _nearly(name: str) -> str:
+    """Return a sentence that offers weights whose name is nearly this one, which no weights
+    have."""
+    known = timm.list_models(pretrained=True)
+    return "" if name in known else did_you_mean(name, known, cutoff=0.8)
 
 
 def _refuse_classes(request: Request) -> None:

@@ -35,6 +35,17 @@ _TOP = 5
 _OPACITY = 0.5
 
 
+def brief(name: str, names: Sequence[str]) -> str:
+    """Return a class name without its synonyms, unless another of the names begins alike.
+
+    >>> brief("lemon, citrus", ["lemon, citrus", "orange"])
+    'lemon'
+    """
+    first = name.partition(", ")[0]
+    alike = sum(other.partition(", ")[0] == first for other in names)
+    return first if alike == 1 else name
+
+
 class Result(ABC):
     """The result of a model for one image. ``task`` names the task of the model in a word or two,
     and ``names`` its classes."""
@@ -87,8 +98,10 @@ class Classes(Result):
         return int(self.scores.argmax())
 
     def __str__(self) -> str:
-        """Return the most probable classes with their scores, the best first."""
-        return ", ".join(f"{item['name']} {item['score']:.2f}" for item in self.annotations())
+        """Return the most probable classes with their scores, the best first; of a name with
+        synonyms, as ImageNet has them, only the first, unless another class begins with it."""
+        found = self.annotations()
+        return ", ".join(f"{brief(item['name'], self.names)} {item['score']:.2f}" for item in found)
 
     def annotations(self) -> list[Plain]:
         """Return the most probable classes (five, unless a subclass shows others), the best

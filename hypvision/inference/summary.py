@@ -26,7 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.sources import find, is_address
 from hypvision.inference.predictors import means_config
-from hypvision.io.checks import refuse
+from hypvision.io.checks import refuse, refuse_weights
 from hypvision.io.errors import HypvisionError, explaining, one_line
 from hypvision.io.plugins import PLUGINS
 from hypvision.io.types import Plain, Values
@@ -114,6 +114,7 @@ def subject_of(name: str, arguments: Values, size: int | None = None) -> Subject
             )
         build: Callable[..., Subject] = resolve_name(PLUGINS["subject of a config"])
         return build(name, size)
+    refuse_weights(name, "Give the config of the training, or timm's name of the network.")
     if is_address(name) or name in builtin_index().records:
         return _subject_of_record(name, arguments, size)
     known_model(name)

@@ -14,9 +14,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 from hypvision.io.errors import ArgumentError, HypvisionError, did_you_mean
+
+_NAME_AND_WEIGHTS = (
+    "Give timm's name of the network, or the config of the training, as --model, and the file as "
+    "--weights."
+)
+_WEIGHTS = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".safetensors")
 
 
 def refuse(*checks: tuple[object, str]) -> None:
@@ -101,3 +108,12 @@ def whole_number(text: str) -> int | None:
     """Return the whole number that a text of digits gives; None for other texts and for more than
     18 digits (Python refuses numbers of some thousand digits)."""
     return int(text) if text.isdecimal() and len(text) < 19 else None
+
+
+def refuse_weights(name: str, advice: str = _NAME_AND_WEIGHTS) -> None:
+    """Raise an error if the name of a model is a file of weights: it does not tell its network.
+    ``advice`` is what to give instead."""
+    ensure(
+        not (name.endswith(_WEIGHTS) and Path(name).expanduser().is_file()),
+        f"'{name}' is a file of weights, which does not tell their network. {advice}",
+    )

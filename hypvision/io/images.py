@@ -14,6 +14,7 @@ import io
 import os
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -169,18 +170,24 @@ def _named(path: Path, name: StrPath, videos: Collection[str]) -> list[Path]:
 
 
 def output_names(paths: Sequence[Path]) -> list[str]:
-    """Return for each image a name for its results: the image's name without its ending, with a
-    number if the name is taken.
+    """Return for each image a name for its results: the image's name without its ending, behind
+    that of its folder where images of other folders are called the same, and with a number if the
+    name is taken.
 
     A name has at most 200 bytes, since endings are added to it.
     """
+    alike = Counter(path.stem for path in paths)
+    in_folder = Counter((path.parent.name, path.stem) for path in paths)
     names: dict[str, None] = {}
     # For each name without its ending the last number, from which the search for a free one goes
     # on.
     numbers: dict[str, int] = {}
     for path in paths:
-        raw = os.fsencode(path.stem)
-        stem = name = path.stem if len(raw) <= 200 else raw[:200].decode("utf-8", "ignore")
+        folder = path.parent.name
+        told_apart = alike[path.stem] > 1 == in_folder[folder, path.stem] and folder != ""
+        whole = f"{folder}_{path.stem}" if told_apart else path.stem
+        raw = os.fsencode(whole)
+        stem = name = whole if len(raw) <= 200 else raw[:200].decode("utf-8", "ignore")
         while name in names:
             number = numbers[stem] = numbers.get(stem, 1) + 1
             name = f"{stem}-{number}"

@@ -22,10 +22,17 @@ from hypvision.inference.progress import progress
 from hypvision.inference.results import Embedding
 from hypvision.inference.running import results
 from hypvision.inference.sources import Frame, Sources
-from hypvision.io.errors import HypvisionError, require, require_finite
+from hypvision.io.checks import refuse_weights
+from hypvision.io.errors import (
+    HypvisionError,
+    did_you_mean,
+    explaining,
+    require,
+    require_finite,
+)
 from hypvision.io.images import check_normalisation, leaving_out, require_all
 from hypvision.zoo.backbones import load_weights
-from hypvision.zoo.loading import load, trained_arguments
+from hypvision.zoo.loading import load, no_model, trained_arguments
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -118,6 +125,9 @@ def _of_timm(model: str, weights: str | Path | None, device: str) -> Embedder:
     weights."""
     from hypvision.tasks.classification import create_backbone
 
+    refuse_weights(model)
+    if not {":", "/"} & {*model} and not timm.is_model(model.partition(".")[0]):
+        raise no_model(model)
     remedy = "Give a file with --weights FILE (random weights would find nothing)."
     if weights is None:
         network = create_backbone(model, remedy, num_classes=0, pretrained=True)
@@ -181,7 +191,10 @@ def named_embedder(name: str, device: str = "cpu") -> Embedder:
     from hypvision.clip.models import create_clip
     from hypvision.clip.names import clip_options
 
-    clip = create_clip(**clip_options(name))
+    hint = did_you_mean(name, timm.list_models(), cutoff=0.8)
+    with explaining(lambda error: f"{error}{hint}", HypvisionError):
+        options = clip_options(name)
+    clip = create_clip(**options)
     clip.model.to(device)
     return clip_embedder(clip, name)
 

@@ -19,6 +19,7 @@ from hypvision.data.closures import Closure, closure_of, read_closure
 from hypvision.geometry import Lorentz
 from hypvision.inference.progress import Progress
 from hypvision.inference.sources import Sources
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, require
 from hypvision.io.files import read_lines
 from hypvision.tasks.closures import SPREAD, embed_closure
@@ -49,6 +50,12 @@ def read_words(source: str) -> Hierarchy:
     elif source.lower().endswith((".csv", ".tsv", ".gz")):
         closure = read_closure(source, transitive=True)
     else:
+        ensure(
+            Path(source).is_file(),
+            f"There is no file or folder '{source}'. Give names from general to special with > "
+            "between them, such as 'animal > mammal > tiger', a .txt file of such lines, a .csv or "
+            ".tsv file of names and parents, or a folder of photos.",
+        )
         closure = _closure_of_lines(read_lines(source, "the hierarchy"))
     return Hierarchy(closure, [plain_name(name) for name in closure.names], {})
 

@@ -62,6 +62,10 @@ def class_map(model: nn.Module, x: Tensor, label: int | None = None) -> Tensor:
 
 def _last_block(model: nn.Module) -> nn.Module | None:
     """Return the last block of a ViT; None for networks whose head reads the whole last map."""
+    if getattr(getattr(model, "stem", None), "class_token", None) is not None:
+        stages: Any = model.stages
+        last: nn.Module = stages[-1]
+        return last
     blocks = getattr(model, "blocks", None)
     tokens = hasattr(model, "num_prefix_tokens") and isinstance(blocks, nn.Sequential)
     return blocks[-1] if tokens and blocks is not None else None
@@ -69,6 +73,10 @@ def _last_block(model: nn.Module) -> nn.Module | None:
 
 def _as_map(model: nn.Module, features: Tensor, x: Tensor) -> Tensor:
     """Return the features of one image as a map ``(C, h, w)``."""
+    if features.dim() == 3 and hasattr(model, "_without_token"):  # channels first
+        network: Any = model
+        found: Tensor = network._without_token(features, x.shape[-2:])[0]
+        return found
     if features.dim() == 3:
         patches = features[0, int(getattr(model, "num_prefix_tokens", 0)) :]
         height, width = x.shape[-2:]

@@ -217,7 +217,7 @@ def draw_hierarchy(
     WordNet's endings, such as ``.n.01``, are left out. ``edges`` ``(E, 2)`` are rows of ``x``: a
     name and one of its parents, without cycles."""
     xy, shades, sizes, order = places_of_hierarchy(x, manifold, len(names), edges)
-    figure, disk = poincare_disk(9.0, grid=())
+    figure, disk = poincare_disk(6.0, grid=())
     disk.geodesics(
         xy[edges[:, 1]], xy[edges[:, 0]], colors=shades[edges[:, 0]], linewidths=0.4, alpha=0.6
     )

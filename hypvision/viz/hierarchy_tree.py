@@ -31,6 +31,7 @@ from hypvision.viz.sheet import titled_sheet
 
 GAP = 4
 MARGIN = 12
+_LETTERS = 24  # their height in the tree, which is shown at about a third of its width
 _FARTHEST = 3.0  # largest distance drawn, for curvature -1: 0.91 of the disk's radius
 _LEGEND = "below each part: in how many patches its attention is the largest of its level"
 
@@ -141,7 +142,7 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96) -> Ima
     middles = _columns(won)
     step = leaf + 3 * GAP
     line = 30
-    text = 20
+    text = 32
     # Nodes grow towards the top, but no wider than the distance of neighbours allows.
     apart = [min(np.diff([*level.values(), np.inf])) for level in middles] + [np.inf]
     widths = [int(min(leaf * 1.25**l, step * gap - 3 * GAP)) for l, gap in enumerate(apart)]
@@ -156,7 +157,7 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96) -> Ima
         len(middles[0]) * step,
         *(w / 2 + step * (max(x.values()) + 0.5) for w, x in zip(widths, places)),
     )
-    legend = font(13).getlength(_LEGEND)
+    legend = font(_LETTERS).getlength(_LEGEND)
     size = round(2 * MARGIN + max(left + right, legend)), tops[0] + heights[0] + 2 * text + MARGIN
     sheet = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(sheet)
@@ -185,8 +186,9 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96) -> Ima
                 width=3,
             )
             name = f"{letter(node)}: " if l + 1 == len(middles) else ""
-            draw.text((x, y + heights[l] + 4), f"{name}{won[l][node]}", fill="black", font_size=13)
-    draw.text((MARGIN, sheet.height - MARGIN), _LEGEND, "black", font(13), "ls")
+            said = f"{name}{won[l][node]}"
+            draw.text((x, y + heights[l] + 4), said, fill="black", font_size=_LETTERS)
+    draw.text((MARGIN, sheet.height - MARGIN), _LEGEND, "black", font(_LETTERS), "ls")
     return sheet
 
 

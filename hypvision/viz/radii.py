@@ -15,9 +15,10 @@ from hypvision.io.errors import require
 from hypvision.viz.sheet import save_figure
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_FEW = 10  # up to this number each value is drawn as a line; more values become a histogram
+_FEW = 10  # up to this number each value is drawn alone; more values become a histogram
 
 
 def draw_radii(
@@ -25,32 +26,61 @@ def draw_radii(
     sweep: Mapping[float, float],
     path: str | Path,
     label: str = "hyperbolic radius",
+    named: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Write a figure of named radii of any shape as histograms, or as lines if they are few; their
-    axis has the ``label``. If ``sweep`` is not empty, a second panel shows its mean radii, one for
-    each factor that the adapter's map S was multiplied by.
+    """Write a figure of named radii of any shape as histograms, or as dots in a row for each name
+    if they are few; their axis has the ``label``. Dots of a row that ``named`` has bear these
+    names. If ``sweep`` is not empty, a second panel shows its mean radii, one for each factor that
+    the adapter's map S was multiplied by.
     """
     figure = require("matplotlib.figure", "viz").Figure(
         (10 if sweep else 6, 4), layout="constrained"
     )
     axes = figure.subplots(1, 2 if sweep else 1, squeeze=False)
     flat = {name: value.flatten().cpu().numpy() for name, value in radii.items()}
-    every = np.concatenate(list(flat.values()))
-    bins = int(min(40, 2 * max(map(len, flat.values())) ** 0.5))
-    edges = np.linspace(every.min(), max(every.max(), every.min() + 1e-6), bins + 1)
-    for number, (name, values) in enumerate(flat.items()):
-        style = dict(label=name, color=f"C{number}")
-        if len(values) > _FEW:
-            axes[0, 0].hist(values, bins=edges, density=True, histtype="step", **style)
-        else:
-            lines = axes[0, 0].get_xaxis_transform()
-            axes[0, 0].vlines(values, 0, 1, linewidth=1, transform=lines, **style)
-    axes[0, 0].set(xlabel=label, ylabel="density")
-    axes[0, 0].legend(fontsize=7)
+    if max(map(len, flat.values())) <= _FEW:
+        _draw_rows(axes[0, 0], flat, named or {})
+    else:
+        _draw_histograms(axes[0, 0], flat)
+    axes[0, 0].set_xlabel(label)
     if sweep:
         axes[0, 1].plot(list(sweep), list(sweep.values()), marker="o")
         axes[0, 1].set(xlabel="factor of S", ylabel="mean text radius")
     save_figure(figure, path, dpi=120)
+
+
+def _draw_histograms(axes: Axes, flat: Mapping[str, np.ndarray]) -> None:
+    every = np.concatenate(list(flat.values()))
+    bins = int(min(40, 2 * max(map(len, flat.values())) ** 0.5))
+    edges = np.linspace(every.min(), max(every.max(), every.min() + 1e-6), bins + 1)
+    for number, (name, values) in enumerate(flat.items()):
+        colour = f"C{number}"
+        if len(values) > _FEW:
+            axes.hist(
+                values, bins=edges.tolist(), density=True, histtype="step", label=name, color=colour
+            )
+        else:
+            lines = axes.get_xaxis_transform()
+            axes.vlines(values, 0, 1, linewidth=1, transform=lines, label=name, color=colour)
+    axes.set_ylabel("density")
+    axes.legend(fontsize=7)
+
+
+def _draw_rows(
+    axes: Axes, flat: Mapping[str, np.ndarray], named: Mapping[str, Sequence[str]]
+) -> None:
+    """Draw each value as a dot, in a row for each name; dots of ``named`` rows bear names."""
+    for number, (name, values) in enumerate(flat.items()):
+        row = np.full(len(values), number)
+        axes.scatter(values, row, color=f"C{number}")
+        for value, text in zip(values, named.get(name, ())):
+            axes.annotate(
+                shorten(text, 30, placeholder="..."), (value, number), (0, 8),
+                textcoords="offset points", rotation=40, fontsize=8,
+            )  # fmt: skip
+    axes.set_yticks(range(len(flat)), list(flat))
+    axes.set_ylim(len(flat) - 0.5, -1)
+    axes.margins(x=0.2)
 
 
 def draw_levels(radii: Mapping[str, Tensor], path: str | Path) -> None:

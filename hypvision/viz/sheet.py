@@ -58,9 +58,9 @@ def titled_sheet(
     """
     if not tiles:
         raise ValueError("There are no images to put on the sheet.")
-    size = 12
     gap = 10
     wide, high = (max(image.size[axis] for image, _ in tiles) for axis in (0, 1))
+    size = max(12, wide // 20)  # legible also where large images are shown smaller
     titles = [_lines_of(title, wide, size) for _, title in tiles]
     below = round(1.4 * size) * max(map(len, titles)) + size // 2
     cells = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, cast
@@ -11,6 +11,7 @@ import timm
 import torch
 from torch import nn
 
+from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.match import filtered, load_into
 from hypvision.checkpoints.pretrained import record_overlay
 from hypvision.checkpoints.read import network_weights, read
@@ -25,6 +26,16 @@ from hypvision.io.shipped import is_config
 from hypvision.io.types import Plain, StrPath, Values
 from hypvision.models.timm_models import create_model
 from hypvision.zoo.familiar import familiar_of
+
+
+def no_model(name: str, others: Iterable[str] = (), advice: str = "") -> HypvisionError:
+    """Return the error for a name that neither timm nor the zoo has; ``others`` are further names
+    that may have been meant, and ``advice`` ends the sentence of what to give."""
+    known = [*timm.list_models(), *builtin_index().records, *others]
+    return HypvisionError(
+        f"There is no model '{name}'.{did_you_mean(name, known)} Give a name of timm, or of "
+        f"`hypvision zoo list`{advice}."
+    )
 
 
 class TimmModel(nn.Module):

@@ -206,6 +206,22 @@ def test_the_class_comes_first(tmp_path, monkeypatch, capsys, model, drawn):
     assert second == f"explain/scene_{drawn}.png" and (tmp_path / second).is_file()
 
 
+@pytest.mark.parametrize(
+    "model", ["tf_efficientnet_lite0.imagenet", "himapper_tf_efficientnet_lite0.grocery"]
+)
+def test_a_class_that_is_a_guess_is_doubted_as_predict_does(tmp_path, monkeypatch, capsys, model):
+    def warned():
+        said = capsys.readouterr().err.splitlines()
+        return [line for line in said if line.startswith("warning")]
+
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (64, 64), "gray").save("gray.png")
+    assert main(["explain", "gray.png", "--model", model]) == 0
+    doubts = warned()
+    assert main(["predict", "gray.png", "--model", model, "--write", "csv"]) == 0
+    assert doubts == warned() != []
+
+
 def test_hyperbolic_pixels_say_where_they_are_uncertain(tmp_path, monkeypatch, capsys):
     pytest.importorskip("mmseg")
     from mmengine.registry import MODELS, init_default_scope

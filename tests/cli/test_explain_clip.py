@@ -13,7 +13,7 @@ from hypvision.cli import main
 from hypvision.clip.models import ARCHITECTURES, create_clip
 from hypvision.clip.radial.measure import embed_images, rooted
 from hypvision.inference.pictures import caption_radii, embed_pictures, find_pictures
-from hypvision.viz import traversal
+from hypvision.viz import radii, traversal
 from hypvision.viz.radii import draw_radii
 
 TEXTS = ["a dog", "a red wall", "an animal", "two birds on a roof"]
@@ -177,6 +177,19 @@ def test_few_values_are_lines(tmp_path):
         "distance",
     )
     assert Image.open(tmp_path / "radii.png").size == (720, 480)
+
+
+@pytest.mark.parametrize("count, said", [(3, ["images", "texts"]), (100, ["density"])])
+def test_only_many_radii_have_a_density(tmp_path, monkeypatch, count, said):
+    """One image and three texts have no density: a row each, with the texts' names."""
+    figures = []
+    monkeypatch.setattr(radii, "save_figure", lambda figure, *_, **__: figures.append(figure))
+    values = {"images": torch.tensor([1.1]), "texts": torch.rand(count)}
+    draw_radii(values, {}, tmp_path / "radii.png", "distance", {"texts": ["mammal", "b", "c"]})
+    [axes] = figures[0].axes
+    rows = [label.get_text() for label in axes.get_yticklabels()]
+    assert (rows if count == 3 else [axes.get_ylabel()]) == said
+    assert [text.get_text() for text in axes.texts] == (["mammal", "b", "c"] if count == 3 else [])
 
 
 def test_the_clip_that_ships_walks_as_its_page_shows(tmp_path, capsys):

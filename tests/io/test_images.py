@@ -195,16 +195,17 @@ def test_finding(tmp_path):
         with pytest.raises(HypvisionError, match="folder"):
             images_in(wrong)
     assert output_names([tmp_path / "a.jpg", tmp_path / "deep/a.png", tmp_path / "b.PNG"]) == [
-        "a",
-        "a-2",
+        f"{tmp_path.name}_a",
+        "deep_a",
         "b",
     ]
+    assert output_names([Path("x/a.jpg"), Path("x/a.png")]) == ["a", "a-2"]
     assert set(images.SUFFIXES) == {suffix.lower() for suffix in images.SUFFIXES}
 
 
 def test_names_of_results_are_unique_short_and_found_in_linear_time():
     names = output_names(
-        [Path(f"{i}/a.png") for i in range(20_000)] + [Path("a-2.png"), Path("a-20000.jpg")]
+        [Path(f"{i}/x/a.png") for i in range(20_000)] + [Path("a-2.png"), Path("a-20000.jpg")]
     )
     assert (
         len(set(names)) == 20_002

@@ -41,13 +41,14 @@ def test_images_without_truth_stand_alone_and_have_names_of_their_own(tmp_path):
     hook = ResultPainterHook(str(tmp_path / "deep/shown"))
     hook.before_test(runner)
     hook.after_test_iter(runner, 0, outputs=samples)
-    assert sorted(path.name for path in (tmp_path / "deep/shown").iterdir()) == ["x-2.png", "x.png"]
+    shown = tmp_path / "deep/shown"
+    assert sorted(path.name for path in shown.iterdir()) == ["a_x.png", "b_x.png"]
     numbers = np.where(coded[0] == 1001, 2, 1)
     picture = np.asarray(
         Segments(numbers, np.array([0, 1]), ("grass", "cow")).draw(
             Image.new("RGB", (30, 20), "gray")
         )
     )
-    sheet = np.asarray(Image.open(tmp_path / "deep/shown/x.png"))
+    sheet = np.asarray(Image.open(shown / "a_x.png"))
     assert np.array_equal(sheet[10 : 10 + picture.shape[0], 10 : 10 + picture.shape[1]], picture)
     assert sheet.shape[1] == picture.shape[1] + 20  # alone

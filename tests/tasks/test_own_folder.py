@@ -117,8 +117,12 @@ def test_the_commands_take_a_table(images, tmp_path, monkeypatch, capsys):
     assert main(["check", str(root)]) == 0 and "no faults" in capsys.readouterr().out
     small = ["--image-size", "32", "--batch-size", "4"]
     assert main(["train", str(root), "--method", "probe", *small]) == 0
-    out = capsys.readouterr().out
-    assert "found: a table" in out and "config: work_dirs/photos/config.py" in out
+    said = capsys.readouterr()
+    assert "found: a table" in said.out and "config: work_dirs/photos/config.py" in said.out
+    assert "predict IMAGES --model work_dirs/photos/config.py --weights FILE" in said.err
+    photo = next(path for path in root.rglob("*.png"))
+    own = "--model work_dirs/photos/config.py --weights work_dirs/photos/probe.pth"
+    assert main(["predict", str(photo), *own.split()]) == 0
     again = load_config("work_dirs/photos/config.py")
     assert again.train_dataloader.dataset.transform.input_size == 32
     assert (tmp_path / "work_dirs/photos/probe.pth").is_file()

@@ -24,10 +24,26 @@ def test_of_a_mean_and_a_linear_head():
     assert torch.equal(class_map(model, x), class_map(model, x, best))
 
 
-@pytest.mark.parametrize("name", ["test_vit", "test_convnext", "hcformer_nano", "hecnn_resnet18"])
-def test_a_map_of_each_kind_of_network(name):
+TOKEN = dict(class_token=True, global_pool="token")
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("test_vit", {}),
+        ("test_convnext", {}),
+        ("hcformer_nano", {}),
+        ("hecnn_resnet18", {}),
+        ("lvit_tiny", dict(depth=2)),
+        ("lvit_tiny", dict(depth=2, **TOKEN)),
+        ("hexformer_tiny", dict(depth=2)),
+        ("hexformer_tiny", dict(depth=2, global_pool="avg")),
+        ("himapper", dict(backbone="resnet10t")),
+    ],
+)
+def test_a_map_of_each_kind_of_network(name, options):
     torch.manual_seed(0)
-    model = timm.create_model(name, num_classes=5).requires_grad_(False).train()
+    model = timm.create_model(name, num_classes=5, **options).requires_grad_(False).train()
     size = model.pretrained_cfg["input_size"][1]
     heat = class_map(model, torch.randn(1, 3, size, size))
     assert heat.dim() == 2 and heat.min() >= 0 and heat.max() == pytest.approx(1)
