@@ -38,6 +38,8 @@ _TABLES = (
     "_classes.csv",
 )  # fmt: skip
 
+_MAPS = {"masks", "labels", "annotations"}  # names of folders of label maps, beside images
+
 
 # The last line of a config that hypvision wrote begins so.
 _SIGN = b"# If you edit this file, hypvision never replaces it. Sum of what it wrote: "
@@ -176,6 +178,8 @@ def folder_config(folder: Path) -> Config:
         return _table_config(config, folder, table)
     refuse_other_boxes(folder)
     train = folder / "train"
+    for place in (folder, train):
+        _refuse_label_maps(place)
     val = next((folder / name for name in _VAL if (folder / name).is_dir()), folder / "val")
     parts = ("train", "val", "test")
     datasets = [config.dataset(part) for part in parts]
@@ -205,6 +209,18 @@ def folder_config(folder: Path) -> Config:
         )
     config.model.backbone.num_classes = len(classes)
     return config
+
+
+def _refuse_label_maps(place: Path) -> None:
+    """Raise an error for the two folders of a segmentation before they are taken for classes."""
+    names = {path.name for path in place.iterdir() if path.is_dir()} if place.is_dir() else set()
+    maps = names & _MAPS
+    if maps and names - maps == {"images"}:
+        raise HypvisionError(
+            f"'{place}' has 'images' and '{min(maps)}', so it seems to hold label maps, not classes. "
+            "They need a config of five lines that names their classes, with _base_ = "
+            "['hypvision::_base_/own_label_maps.py']: docs/own-data.md, 'Semantic segmentation'."
+        )
 
 
 def _table(folder: Path, part: str) -> Path | None:
