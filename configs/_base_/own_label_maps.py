@@ -1,11 +1,21 @@
 # Your own images with label maps, from the features of ImageNet that ship: EfficientNet-Lite0, and
-# one linear layer on its maps of four strides, resized to stride 4 (what a linear probe has). The
-# batch norms keep ImageNet's statistics. Head and rate are those of docs/studies/photos.md.
+# one linear layer on its maps of four strides, resized to stride 4. The layer begins as the
+# logistic regression on the features of the patches, and all else learns from there. The batch
+# norms keep ImageNet's statistics. Head and rate are those of docs/studies/photos.md.
 _base_ = [
     "./datasets/own_segmentation.py",
     "./schedules/own_adamw_4k.py",
     "./seg_runtime.py",
 ]
+custom_imports = dict(
+    imports=[
+        "hypvision.openmmlab",
+        "hypvision.tasks",
+        "hypvision.openmmlab.datasets.segmentation",
+        "hypvision.openmmlab.patch_probe",
+    ]
+)
+custom_hooks = [dict(type="PatchProbeHook")]
 model = dict(
     type="EncoderDecoder",
     data_preprocessor=dict(

@@ -28,6 +28,7 @@ from hypvision.tasks.own_boxes import (
     choose_boxes,
     described_boxes,
     refuse_other_boxes,
+    set_epochs,
 )
 from hypvision.tasks.probe import every_fifth
 
@@ -151,12 +152,10 @@ def _choose(config: Config, choices: Choices) -> None:
         part.batch_size = choices.batch_size or part.batch_size
     config.optim_wrapper.optimizer.lr = choices.lr or config.optim_wrapper.optimizer.lr
     if choices.epochs is not None:
-        warm_up, cosine = config.param_scheduler
-        config.train_cfg.max_epochs = choices.epochs
-        cosine.end = choices.epochs
+        set_epochs(config, choices.epochs)
         # A warm-up would take the whole training of one epoch.
         if choices.epochs == 1:
-            config.param_scheduler = [dict(cosine, begin=0)]
+            config.param_scheduler = [dict(config.param_scheduler[1], begin=0)]
 
 
 def folder_config(folder: Path) -> Config:
@@ -217,8 +216,8 @@ def _refuse_label_maps(place: Path) -> None:
     maps = names & _MAPS
     if maps and names - maps == {"images"}:
         raise HypvisionError(
-            f"'{place}' has 'images' and '{min(maps)}', so it seems to hold label maps, not classes. "
-            "They need a config of five lines that names their classes, with _base_ = "
+            f"'{place}' has 'images' and '{min(maps)}', so it seems to hold label maps, not "
+            "classes. They need a config of five lines that names their classes, with _base_ = "
             "['hypvision::_base_/own_label_maps.py']: docs/own-data.md, 'Semantic segmentation'."
         )
 
