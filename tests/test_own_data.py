@@ -285,14 +285,12 @@ def test_boxes_and_masks(tmp_path):
     assert runner.message_hub.get_scalar("val/coco/segm_mAP").current() >= 0
 
 
-def test_semantic_segmentation(tmp_path):
-    changes = small(
-        "segmenter",
-        **{"model.data_preprocessor.size": (64, 64), "default_hooks.checkpoint.interval": 1},
-    )
-    runner = run(
-        *blocks("Semantic segmentation"), make_folder(tmp_path / "data"), tmp_path, **changes
-    )
+@pytest.mark.parametrize("number", [0, 1])
+def test_semantic_segmentation(tmp_path, number):
+    changes = {"model.data_preprocessor.size": (64, 64), "default_hooks.checkpoint.interval": 1}
+    changes |= small("segmenter") if number else {}
+    block = blocks("Semantic segmentation")[number]
+    runner = run(block, make_folder(tmp_path / "data"), tmp_path, **changes)
     assert 0 <= runner.message_hub.get_scalar("val/mIoU").current() <= 100
 
 

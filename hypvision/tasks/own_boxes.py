@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -27,6 +28,12 @@ _WHOLE = (
 
 # The names of folders that show that the data have boxes, in lower case.
 _BOXES = ("annotations", "labels", "jpegimages", "obj_train_data")
+
+
+# With fewer steps the new parts of a detector are far from what they reach
+# (docs/studies/photos.md).
+_STEPS = 300
+_VALIDATIONS = 12
 
 
 class _Coco(NamedTuple):
@@ -68,6 +75,23 @@ def _base(masks: bool, folder: Path, classes: Sequence[str]) -> Config:
     return config
 
 
+def _lengthen(config: Config, images: int) -> None:
+    """Give a training on few images as many epochs as make ``_STEPS`` steps."""
+    steps = math.ceil(images / config.train_dataloader.batch_size)
+    epochs = max(config.train_cfg.max_epochs, math.ceil(_STEPS / steps))
+    set_epochs(config, epochs, max(1, epochs // _VALIDATIONS))
+
+
+def set_epochs(config: Config, epochs: int, part: int = 1) -> None:
+    """Set the length of a training on a folder; ``part`` epochs are its warm-up, and lie between
+    two validations and checkpoints."""
+    warm_up, cosine = config.param_scheduler
+    warm_up.end = cosine.begin = part
+    cosine.end = epochs
+    config.train_cfg.update(max_epochs=epochs, val_interval=part)
+    config.default_hooks.checkpoint.interval = part
+
+
 # Data in YOLO's format
 
 
@@ -89,6 +113,7 @@ def _yolo_config(yaml: Path) -> Config:
         dataset.part = _nearest(part, data.images)
         if held_out is not None:
             dataset.indices = held_out[part != "train"]
+    _lengthen(config, len(images if held_out is None else held_out[0]))
     return config
 
 
@@ -187,6 +212,7 @@ def _coco_config(folder: Path, parts: dict[str, _Coco]) -> Config:
         # The evaluator reads the areas of objects from the file.
         elif part != "train":
             config[f"{part}_evaluator"].ann_file = str(own.file)
+    _lengthen(config, len(train["images"] if held_out is None else held_out[0]))
     return config
 
 

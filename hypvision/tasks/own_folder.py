@@ -28,6 +28,7 @@ from hypvision.tasks.own_boxes import (
     choose_boxes,
     described_boxes,
     refuse_other_boxes,
+    set_epochs,
 )
 from hypvision.tasks.probe import every_fifth
 
@@ -37,6 +38,8 @@ _TABLES = (
     "train.csv", "train.tsv", "train.jsonl", "metadata.csv", "metadata.jsonl", "labels.csv",
     "_classes.csv",
 )  # fmt: skip
+
+_MAPS = {"masks", "labels", "annotations"}  # names of folders of label maps, beside images
 
 
 # The last line of a config that hypvision wrote begins so.
@@ -149,12 +152,10 @@ def _choose(config: Config, choices: Choices) -> None:
         part.batch_size = choices.batch_size or part.batch_size
     config.optim_wrapper.optimizer.lr = choices.lr or config.optim_wrapper.optimizer.lr
     if choices.epochs is not None:
-        warm_up, cosine = config.param_scheduler
-        config.train_cfg.max_epochs = choices.epochs
-        cosine.end = choices.epochs
+        set_epochs(config, choices.epochs)
         # A warm-up would take the whole training of one epoch.
         if choices.epochs == 1:
-            config.param_scheduler = [dict(cosine, begin=0)]
+            config.param_scheduler = [dict(config.param_scheduler[1], begin=0)]
 
 
 def folder_config(folder: Path) -> Config:
@@ -176,6 +177,8 @@ def folder_config(folder: Path) -> Config:
         return _table_config(config, folder, table)
     refuse_other_boxes(folder)
     train = folder / "train"
+    for place in (folder, train):
+        _refuse_label_maps(place)
     val = next((folder / name for name in _VAL if (folder / name).is_dir()), folder / "val")
     parts = ("train", "val", "test")
     datasets = [config.dataset(part) for part in parts]
@@ -205,6 +208,18 @@ def folder_config(folder: Path) -> Config:
         )
     config.model.backbone.num_classes = len(classes)
     return config
+
+
+def _refuse_label_maps(place: Path) -> None:
+    """Raise an error for the two folders of a segmentation before they are taken for classes."""
+    names = {path.name for path in place.iterdir() if path.is_dir()} if place.is_dir() else set()
+    maps = names & _MAPS
+    if maps and names - maps == {"images"}:
+        raise HypvisionError(
+            f"'{place}' has 'images' and '{min(maps)}', so it seems to hold label maps, not "
+            "classes. They need a config of five lines that names their classes, with _base_ = "
+            "['hypvision::_base_/own_label_maps.py']: docs/own-data.md, 'Semantic segmentation'."
+        )
 
 
 def _table(folder: Path, part: str) -> Path | None:

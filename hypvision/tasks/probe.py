@@ -19,13 +19,14 @@ from mmengine.config import Config
 from mmengine.dist import broadcast, is_main_process
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
-from mmengine.runner import Runner
+from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.data import DataLoader, default_collate
 
 from hypvision.engine.extensions import MODEL_HOOKS
 from hypvision.engine.hooks import network_of
+from hypvision.engine.hooks.repeat import steps_done
 from hypvision.engine.reports import BASELINE
 from hypvision.inference.progress import say
 from hypvision.io.errors import HypvisionError
@@ -159,11 +160,21 @@ def fit_probe(
         fitted = (features[~apart], labels[~apart])
         wanted = (features[apart], labels[apart])
     path = fit_path(*fitted, classes, class_weights=class_weights)
-    best = max(range(len(path)), key=lambda i: _quality(*path[i], *wanted))
-    accuracy = 100 * _quality(*path[best], *wanted)[0]
+    best = choose(path, DECAYS, wanted)
     if held_out is None:
-        path = fit_path(features, labels, classes, DECAYS[: best + 1], class_weights)
-    return Probe(*path[best], DECAYS[best], accuracy)
+        decays = DECAYS[: DECAYS.index(best.decay) + 1]
+        path = fit_path(features, labels, classes, decays, class_weights)
+        best = Probe(*path[-1], best.decay, best.accuracy)
+    return best
+
+
+def choose(
+    path: Sequence[tuple[Tensor, Tensor]], decays: Sequence[float], wanted: tuple[Tensor, Tensor]
+) -> Probe:
+    """Return the regression of a path that is best on other features ``(N, D)`` and labels
+    ``(N,)``: by accuracy, and among equal accuracies by cross-entropy."""
+    best = max(range(len(path)), key=lambda i: _quality(*path[i], *wanted))
+    return Probe(*path[best], decays[best], 100 * _quality(*path[best], *wanted)[0])
 
 
 def every_fifth(labels: Tensor) -> Tensor:
@@ -262,6 +273,8 @@ class LinearProbeHook(Hook):
 
     # The hook runs after classes have been compared; the first validation is that of the probe.
     priority = "LOWEST"
+    counted = "images"  # what the accuracy of the probe counts
+    metric: str | None = None  # the metric that is compared; None: the first of the validation
 
     def __init__(self) -> None:
         self._of_probe: dict[str, float] | None = None
@@ -271,21 +284,19 @@ class LinearProbeHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         model = network_of(runner)
-        if getattr(model, "head_init", None) != "probe":
+        if not self._wanted(model):
             return
         if runner._resume:
             known = dict(runner.message_hub.get_info(BASELINE, {}))
             self._of_probe = known if known.pop("name", "") == _NAME else None
             return
         begin = time.monotonic()
-        loader = runner.train_dataloader
-        held_out = None if runner.val_loop is None else runner.val_dataloader.dataset
-        probe = probe_of(model, loader.dataset, held_out, loader.batch_size, loader.num_workers)
+        probe = self._fit(runner, model)
         self._fill(runner, model, probe)
         seconds = time.monotonic() - begin
         if is_main_process():
             say(
-                f"probe   {probe.accuracy:.1f} % of the held-out images right by logistic "
+                f"probe   {probe.accuracy:.1f} % of the held-out {self.counted} right by logistic "
                 f"regression on the features (decay {probe.decay:g}, {seconds:.0f} s)"
             )
         if runner.val_loop is not None:
@@ -300,16 +311,26 @@ class LinearProbeHook(Hook):
             runner.work_dir, FILE, save_optimizer=False, save_param_scheduler=False, meta=about
         )
 
-    @staticmethod
-    def _fill(runner: Runner, model: Any, probe: Probe) -> None:
+    def _wanted(self, model: Any) -> bool:
+        return getattr(model, "head_init", None) == "probe"
+
+    def _fit(self, runner: Runner, model: Any) -> Probe:
+        loader = runner.train_dataloader
+        held_out = None if runner.val_loop is None else runner.val_dataloader.dataset
+        return probe_of(model, loader.dataset, held_out, loader.batch_size, loader.num_workers)
+
+    def _head(self, model: Any) -> nn.Linear | nn.Conv2d:
+        return linear_head(model.backbone)
+
+    def _fill(self, runner: Runner, model: Any, probe: Probe) -> None:
         """Put the probe of the first process into the head of the model in all processes, and into
         the head of each average of its weights."""
         averages = (getattr(hook, "ema_model", None) for hook in runner.hooks)
         models = [model, *(average.module for average in averages if average is not None)]
         for part in models:
-            head = linear_head(part.backbone)
+            head: Any = self._head(part)
             with torch.no_grad():
-                head.weight.copy_(probe.weight)
+                head.weight.copy_(probe.weight.reshape(head.weight.shape))
                 head.bias.copy_(probe.bias)
             for parameter in head.parameters():
                 broadcast(parameter.data)
@@ -318,7 +339,7 @@ class LinearProbeHook(Hook):
         if self._measuring:
             self._of_probe = dict(metrics or {})
         elif self._of_probe is not None:
-            self._of_training.append((runner.epoch, dict(metrics or {})))
+            self._of_training.append((steps_done(runner), dict(metrics or {})))
 
     def after_train(self, runner: Runner) -> None:
         """Print what the probe and the training reached, and which checkpoint to take."""
@@ -328,9 +349,10 @@ class LinearProbeHook(Hook):
             say(f"weights {Path(runner.work_dir, FILE)}")
         if not self._of_probe or not self._of_training:
             return
-        key, probe = next(iter(self._of_probe.items()))
-        epoch, best = max(
-            ((step, found[key]) for step, found in self._of_training), key=lambda pair: pair[1]
+        key = self.metric or next(iter(self._of_probe))
+        probe = self._of_probe[key]
+        step, best = max(
+            ((at, found[key]) for at, found in self._of_training), key=lambda pair: pair[1]
         )
         last = self._of_training[-1][1][key]
         # The last epoch counts, not the best one: where few images choose the best epoch, the last
@@ -342,8 +364,12 @@ class LinearProbeHook(Hook):
         )
         about = f"{_NAME} {probe:.4g}, fine-tuned {last:.4g} at the end"
         if best > last:
-            about += f" ({best:.4g} after epoch {epoch}, perhaps by chance)"
+            about += f" ({best:.4g} after {_unit(runner)} {step}, perhaps by chance)"
         say(f"result  {key}: {about}; take {better}")
+
+
+def _unit(runner: Runner) -> str:
+    return "epoch" if isinstance(runner.train_loop, EpochBasedTrainLoop) else "step"
 
 
 def only_probe(config: Config) -> Config:

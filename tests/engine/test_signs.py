@@ -102,8 +102,15 @@ def test_a_long_training_has_a_tenth_of_its_steps_to_leave_the_loss_of_guessing(
         )
         == 1
     )
-    assert run(Network(), 0.1, steps=60, interval=100, loss=math.log(CLASSES)) == []
     assert run(Network(), 0.1, loss=0.97 * math.log(CLASSES)) == []
+
+
+def test_a_short_training_is_checked_in_its_middle():
+    """Twelve epochs of 16 images, four at a time, are 48 steps: fewer than the interval of 50."""
+    (told,) = run(Network(), 0.1, steps=48, interval=50, loss=math.log(CLASSES))
+    assert "after step 24 the loss is 1.386" in told
+    assert run(Network(), 0.1, steps=48, interval=50) == []
+    assert run(Network(), 0.1, steps=9, interval=50, loss=math.log(CLASSES)) == []
 
 
 @pytest.mark.parametrize("kill", [-100.0, 100.0], ids=["below 0", "above 6"])

@@ -126,10 +126,33 @@ def test_outlines_make_a_mask_rcnn(drawn, tmp_path):
     assert len(item["data_samples"].gt_instances.masks) > 0
 
 
+@each("name", list(LAYOUTS))
+def test_few_images_train_for_more_epochs(name, drawn, tmp_path):
+    """300 steps: of 6 images, four at a time, or of the 4 that are not for validation."""
+    config = config_of(LAYOUTS[name](drawn, tmp_path / name))
+    epochs = 300 if name == "one" else 150
+    assert config.train_cfg.max_epochs == config.param_scheduler[1].end == epochs
+    warm_up, cosine = config.param_scheduler
+    assert warm_up.end == cosine.begin == config.train_cfg.val_interval == epochs // 12
+    assert config.default_hooks.checkpoint.interval == epochs // 12
+
+
+def test_many_images_keep_twelve_epochs(drawn, tmp_path):
+    root = shutil.copytree(drawn, tmp_path / "many")
+    file = root / "annotations/instances_train2017.json"
+    content = json.loads(file.read_text())
+    content["images"] *= 20
+    file.write_text(json.dumps(content))
+    config = config_of(root)
+    assert config.train_cfg.max_epochs == config.param_scheduler[1].end == 12
+    assert config.train_cfg.val_interval == config.param_scheduler[0].end == 1
+
+
 def test_choices(drawn):
     choices = Choices(epochs=3, batch_size=2, lr=0.01, image_size=96)
     config = config_of(drawn, choices)
     assert config.train_cfg.max_epochs == config.param_scheduler[1].end == 3
+    assert config.train_cfg.val_interval == config.param_scheduler[0].end == 1
     assert config.train_dataloader.batch_size == 2 and config.val_dataloader.batch_size == 1
     assert config.optim_wrapper.optimizer.lr == 0.01
     for part in ("train", "val", "test"):

@@ -39,6 +39,16 @@ def as_table(root, images, header, ending):
     return root
 
 
+@each("below", ["", "train"])
+def test_label_maps_are_no_classes(below, images, tmp_path):
+    for name in ("images", "masks"):
+        shutil.copytree(images / "train/red", tmp_path / "data" / below / name)
+    with pytest.raises(HypvisionError, match=r"'images' and 'masks'.*own_label_maps\.py"):
+        folder_config(tmp_path / "data")
+    shutil.copytree(images / "train/red", tmp_path / "data" / below / "red")  # three classes
+    assert below or folder_config(tmp_path / "data").model.backbone.num_classes == 3
+
+
 @each("name", ["val", "valid", "validation", "test"])
 def test_parts_by_their_names(name, images, tmp_path):
     shutil.copytree(images, tmp_path / name)

@@ -44,6 +44,7 @@ _IGNORED = 255  # the label of pixels that do not count
 # The first that a model has is looked at: of classifiers, segmenters and few-shot methods.
 _LOSSES = ("loss_cls", "decode.loss_ce", "loss_ce", "loss_ecls", "loss")
 _WINDOW = 20  # number of steps that the loss is averaged over
+_FEWEST = 10  # number of steps after which a training is checked at the earliest
 
 
 class TrainingInterrupted(KeyboardInterrupt):
@@ -254,7 +255,8 @@ class SignsHook(Hook):
     are checked when a tenth of the training is over, and no sooner than after ``interval`` steps.
 
     Args:
-        interval: number of steps between two checks.
+        interval: number of steps between two checks; a shorter training than two of these is
+            checked in its middle and at its end, one of under ten steps not at all.
         margin: a loss above ``margin`` times ``ln C`` counts as that of guessing.
     """
 
@@ -272,6 +274,7 @@ class SignsHook(Hook):
         self._truths: set[int] = set()
 
     def before_train(self, runner: Runner) -> None:
+        self.interval = min(self.interval, max(runner.max_iters // 2, _FEWEST))
         model = network_of(runner)
         optimizer = getattr(runner.optim_wrapper, "optimizer", None)
         if isinstance(optimizer, Optimizer):
