@@ -275,7 +275,8 @@ class LorentzViT(LorentzTransformer):
     @property
     def block_space(self) -> Lorentz:
         """The hyperboloid of the points inside the blocks."""
-        space: Lorentz = self.stages[0].attn.manifold
+        block: Any = self.stages[0]
+        space: Lorentz = block.attn.manifold
         return space
 
     @torch.no_grad()

@@ -112,7 +112,7 @@ class PixelLogits(nn.Module):
         return {
             "offsets": self.offsets.detach().cpu().numpy(),
             "normals": self.normals.detach().cpu().numpy(),
-            "curvature": np.float32(self.manifold._value()),
+            "curvature": np.array(self.manifold._value(), np.float32),
         }
 
     @torch.no_grad()
