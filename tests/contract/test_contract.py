@@ -250,6 +250,7 @@ WAITS = {
     "openmmlab/detection_report.py: curve_parts": "a report",
     "openmmlab/detection_report.py: match_boxes": "a report",
     "openmmlab/segmentation_report.py": "a report",
+    "openmmlab/patch_probe.py: patches": "of features that are fitted, before the training",
     "tasks/classification_report.py: ClassificationReport.report": "a report",
     "tasks/classification_report.py: MultiLabelReport.process": "a report",
     "tasks/classification_report.py: curve_parts": "NumPy's arrays",

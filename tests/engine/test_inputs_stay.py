@@ -173,12 +173,12 @@ def test_label_maps_are_files_of_their_own(tmp_path, kind, count):
     reduce_zero_label=i == 2)
                 for i, (path, map_) in enumerate(zip(paths, labels))]  # fmt: skip
     metric.process({}, images)
-    for name, expected in (("a", labels[0]), ("a-2", labels[1]), ("b", labels[2] + 1)):
+    for name, expected in (("x_a", labels[0]), ("y_a", labels[1]), ("b", labels[2] + 1)):
         assert (np.array(Image.open(tmp_path / f"maps/{name}.png")) == expected[0].numpy()).all()
 
     (tmp_path / "victim").write_text("old")
-    (tmp_path / "maps/a.png").unlink()
-    (tmp_path / "maps/a.png").symlink_to(tmp_path / "victim")
+    (tmp_path / "maps/x_a.png").unlink()
+    (tmp_path / "maps/x_a.png").symlink_to(tmp_path / "victim")
     with pytest.raises(HypvisionError, match="leads out of|a link"):
         metric.process({}, images)
     assert (tmp_path / "victim").read_text() == "old"
