@@ -347,7 +347,7 @@ def _of_config(config: str) -> tuple[str, Plain, Plain]:
 def _explain_clip(args: Namespace) -> None:
     """Draw the way of each image to the root of a CLIP or to another image, and what lies beside
     it."""
-    from hypvision.clip.radial.measure import embed_images, embed_readable, rooted
+    from hypvision.clip.radial.measure import embed_readable, rooted
     from hypvision.clip.radial.texts import embed_texts
     from hypvision.inference.pictures import caption_radii, embed_pictures, find_pictures
     from hypvision.inference.sources import find_files
@@ -363,12 +363,7 @@ def _explain_clip(args: Namespace) -> None:
     space = rooted(clip)
     failed: list[str] = []
     files, images = embed_readable(clip, files, failed)
-    ends = []
-    end = last = None
-    if args.to is not None:
-        ends = [args.to]
-        [end] = embed_images(clip, ends)
-        last = open_image(args.to)
+    ends, end, last = _end_of_walk(clip, args.to)
     points = {"images": images}
     if words:
         points["texts"] = embed_texts(clip.model, clip.tokenizer, words)
@@ -395,6 +390,20 @@ def _explain_clip(args: Namespace) -> None:
     draw_radii(radii, {}, Path(args.out, "radii.png"), "distance from the root", named)
     print(Path(args.out, "radii.png"))
     require_all(failed, len(files) + len(pictures))
+
+
+def _end_of_walk(
+    clip: CLIPBundle, path: str | None
+) -> tuple[list[str], Tensor | None, Image.Image | None]:
+    """Return the paths of the images to which the walk goes, none or one, its point and the
+    image."""
+    from hypvision.clip.radial.measure import embed_images
+    from hypvision.io.images import open_image
+
+    if path is None:
+        return [], None, None
+    [point] = embed_images(clip, [path])
+    return [path], point, open_image(path)
 
 
 def _own_words(clip: CLIPBundle, needed: bool) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -146,7 +146,7 @@ def _predict(args: Namespace, files: list[str], called: dict[Path, str]) -> None
         ):
             with leaving_out(frame.file, failed):
                 writer.add(frame, image, result)
-                name = Path(frame.file).name if apart else frame.file
+                name = _printed(frame.file, apart)
                 if isinstance(result, Classes) and len(doubted) < _TOLD:
                     told.append(f"{name}: {result}")
                 kinds.add(type(result))
@@ -163,11 +163,20 @@ def _predict(args: Namespace, files: list[str], called: dict[Path, str]) -> None
     sentences = warnings_of(doubted, known)
     if args.max_boxes is not None and Boxes not in kinds:
         sentences.insert(0, f"--max-boxes has no effect: {model} gives no boxes.")
-    for sentence in sentences:
-        print(f"warning: {sentence}", file=sys.stderr)
+    _warn(sentences)
     _note_no_limit(model, [args.clip, known.familiar], kinds)
     _say_written(list(writer.written), args.out)
     require_all(failed, count)
+
+
+def _printed(file: str, apart: bool) -> str:
+    """Return an image's name in the printed lines: without its folder where all names differ."""
+    return Path(file).name if apart else file
+
+
+def _warn(sentences: Iterable[str]) -> None:
+    for sentence in sentences:
+        print(f"warning: {sentence}", file=sys.stderr)
 
 
 def _note_no_limit(model: str, limits: list[Any], kinds: set[type]) -> None:

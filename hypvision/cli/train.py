@@ -122,7 +122,6 @@ def run_train(args: Namespace) -> None:
 
 def _train(args: Namespace) -> None:
     from mmengine.config import Config
-    from mmengine.dist import is_main_process
 
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import leave_processes, load_config, parse_options
@@ -140,7 +139,7 @@ def _train(args: Namespace) -> None:
         choices = Choices(args.epochs, args.batch_size, args.lr, args.image_size)
         args.config = _recipe(config_of(args.config, choices), args)
         of_folder = isinstance(args.config, Config)
-        if args.epochs is not None and not isinstance(args.config, Config):
+        if args.epochs is not None and not of_folder:
             args.config = load_config(args.config, options)
             for sentence in with_epochs(args.config, args.epochs, args.launcher):
                 say(sentence)
@@ -151,10 +150,20 @@ def _train(args: Namespace) -> None:
             train(args.config, args.work_dir, args.resume, cfg_options=options, **common)
         else:
             _train_seeds(args, options, common)
-        if of_folder and is_main_process():
-            path = Path(args.work_dir, "config.py")
-            say(f"use     hypvision predict IMAGES --model {path} --weights FILE (as told above)")
+        if of_folder:
+            _say_use(Path(args.work_dir))
         leave_processes()
+
+
+def _say_use(work_dir: Path) -> None:
+    """Print the command that uses what was trained."""
+    from mmengine.dist import is_main_process
+
+    from hypvision.inference.progress import say
+
+    if is_main_process():
+        model = work_dir / "config.py"
+        say(f"use     hypvision predict IMAGES --model {model} --weights FILE (as told above)")
 
 
 def _recipe(config: Any, args: Namespace) -> Any:
