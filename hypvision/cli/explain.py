@@ -378,7 +378,7 @@ def _explain_clip(args: Namespace) -> None:
             way = space.radius(space.way(point, args.steps, end)).tolist()
             walk = partial(_walk, point, space, args.steps, end)
             # Leave out whole images that are shown already, but not their boxes.
-            shown = {Path(each).resolve() for each in (path, *ends)}
+            shown = {Path(each).resolve() for each in (path, *map(Path, ends))}
             passed = _passed_texts(walk, words, points)
             passed += _passed_pictures(walk, pictures, points, shown)
             _say_passed(passed, args.steps)
