@@ -100,13 +100,13 @@ class ClassTree(nn.Module):
 
     def _with_floors(self, logits: Tensor) -> Tensor:
         """Return what the official code computes: the path's sum for its loss, and in evaluation
-        the logarithm of its products of probabilities."""
-        shifted = logits - logits.detach().amax(-1, keepdim=True)
+        the logarithm of its products of probabilities. As there, the largest logit has a gradient,
+        and probabilities are at least 1e-15, in evaluation 1e-4."""
+        shifted = logits - logits.amax(-1, keepdim=True)
         shape = (*logits.shape[:-1], len(set(self.parents)))
         sums = logits.new_zeros(shape).index_add(-1, self.families, shifted.exp())
         conditional = shifted - sums.clamp(min=1e-15).log().index_select(-1, self.families)
-        if not self.training:
-            conditional = conditional.clamp(min=math.log(1e-4))
+        conditional = conditional.clamp(min=math.log(1e-15 if self.training else 1e-4))
         return conditional @ self.paths.to(logits.dtype)
 
 

@@ -227,10 +227,12 @@ class CentroidAttention(Attention):
     def forward(self, x: Tensor) -> Tensor:
         c = self.manifold.c
         parts = self.qkv(x).permute(2, 0, 3, 1, 4)
-        query, key, value = with_time(parts, c, negative=True).to(x.dtype).unbind()
-        query = divided(query, self.temperature.to(query.dtype))
-        mean = F.scaled_dot_product_attention(query, key, value, scale=2 * self.scale)
-        points = to_centroids(precise(mean), c)[..., 1:].to(x.dtype)
+        # A mean of near points is rounded to no point in half precision.
+        with exact(x.device):
+            query, key, value = with_time(precise(parts), c, negative=True).unbind()
+            query = divided(query, self.temperature.to(query.dtype))
+            mean = F.scaled_dot_product_attention(query, key, value, scale=2 * self.scale)
+            points = to_centroids(mean, c)[..., 1:].to(x.dtype)
         out: Tensor = self.o(points.transpose(1, 2).flatten(2))
         return out.flatten(2)
 

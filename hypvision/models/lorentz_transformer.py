@@ -181,8 +181,12 @@ class LorentzTransformer(StagedModel):
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Return timm's patterns of parameter groups, from the stem to the head, for layer-wise
         learning rates."""
+        # One curvature of all layers belongs to the stem; one of the head alone is not named here,
+        # as the head is not.
+        shared = self.stem.manifold is self.manifold
         return dict(
-            stem=r"^stem|^manifold", blocks=[(r"^stages\.(\d+)", None), (r"^norm", (99999,))]
+            stem="^stem|^manifold" if shared else "^stem",
+            blocks=[(r"^stages\.(\d+)", None), (r"^norm", (99999,))],
         )
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:

@@ -295,7 +295,7 @@ def _spaces(
 ) -> list[Lorentz]:
     """Return the hyperboloids of the stem, of the blocks and of the head: one and the same for one
     curvature."""
-    several = [curvature] if isinstance(curvature, (int, float)) else list(curvature)
+    several = list(curvature) if isinstance(curvature, (list, tuple)) else [curvature]
     if len(several) not in (1, 3):
         raise ArgumentError(
             "curvature must be one number, or three: of the stem, the blocks and the head; got "
@@ -338,8 +338,9 @@ def from_official(state_dict: Mapping[str, Tensor], model: LorentzViT) -> dict[s
     Raises:
         HypvisionError: a weight is unknown, or a curvature is not that of the model.
     """
-    # These constants of the model are not in the official files.
-    out = {name: value for name, value in model.state_dict().items() if "log_scale" in name}
+    # These of the model are not in the official files; curvatures are checked below.
+    kept = ("log_scale", "log_c")
+    out = {key: value for key, value in model.state_dict().items() if key.endswith(kept)}
     for name, value in state_dict.items():
         if name.endswith((".k", ".c", "attention.bias")):
             continue  # copies of the curvatures, and a constant that the softmax ignores

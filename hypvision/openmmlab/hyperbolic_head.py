@@ -110,8 +110,8 @@ class PixelLogits(nn.Module):
         """Return the arrays of the official code: ``offsets`` ``(M, d)`` in the ball, ``normals``
         ``(M, d)`` and the ``curvature`` without dimensions."""
         return {
-            "offsets": self.offsets.detach().cpu().numpy(),
-            "normals": self.normals.detach().cpu().numpy(),
+            "offsets": np.array(self.offsets.detach().float().cpu()),
+            "normals": np.array(self.normals.detach().float().cpu()),
             "curvature": np.array(self.manifold._value(), np.float32),
         }
 

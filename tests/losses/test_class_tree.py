@@ -44,10 +44,12 @@ def test_no_family_loses_its_mass(tree, spread):
 
 
 def test_the_floors_of_the_official_code():
-    """The sheet's pixel: three families of 2, 2 and 4 nodes below a node that lies 60 below its
-    sibling; its loss is 62.8 and becomes 136.4, and the families pass no gradient."""
-    below = {"a": {"b": ["k", "l", "m", "n"], "o": []}, "p": []}
-    names = ("k", "l", "m", "n", "o", "p", "big")
+    """The sheet's pixel: a label below four families of two, all 60 below the largest node. Its
+    loss is 60 + 4 log 2 = 62.8 and becomes 34.5 + 4 (60 - 34.5) = 136.4: the first probability and
+    the sums of the four families are 1e-15. The four nodes get a gradient of -1, the largest, from
+    which they are counted, that of all of them."""
+    below = {"a": {"b": {"c": ["cat", "k"], "l": []}, "m": []}, "n": []}
+    names = ("cat", "k", "l", "m", "n", "big")
     made, official = (
         ClassTree(names, {"big": [], "down": below}, which) for which in (False, True)
     )
@@ -56,13 +58,16 @@ def test_the_floors_of_the_official_code():
     logits.requires_grad_()
     assert -made(logits)[0, 0].item() == pytest.approx(62.8, abs=0.05)
     loss = -official.train()(logits)[0, 0]
-    assert loss.item() == pytest.approx(136.4, abs=0.05)
+    assert loss.item() == pytest.approx(136.38, abs=0.01)
     loss.backward()
-    assert logits.grad[0, [1, 2, 3, 4, 5]].eq(0).all()
+    gradient = dict(zip(made.names, logits.grad[0].tolist()))
+    assert gradient.pop("big") == 4
+    assert [name for name, value in gradient.items() if value] == ["cat", "a", "b", "c"]
+    assert {gradient[name] for name in ("cat", "a", "b", "c")} == {-1}
     # in evaluation each conditional probability is at least 1e-4
     joints = official.eval()(logits).exp()
-    torch.testing.assert_close(joints[0, 0], torch.tensor(1e-16), rtol=1e-3, atol=0)
-    torch.testing.assert_close(joints[0, 5], torch.tensor(1e-8), rtol=1e-3, atol=0)
+    torch.testing.assert_close(joints[0, 0], torch.tensor(1e-20), rtol=1e-3, atol=0)
+    torch.testing.assert_close(joints[0, 4], torch.tensor(1e-8), rtol=1e-3, atol=0)
     near = torch.randn(20, len(made.names))
     torch.testing.assert_close(official(near), made(near), rtol=1e-5, atol=1e-5)
     flat = ClassTree("ab", official=True).eval()(torch.tensor([0.0, -20.0])).exp()

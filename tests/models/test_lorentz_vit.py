@@ -2,10 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import timm
 import torch
 from references import lvit
+from timm.models import group_parameters
 
 import hypvision  # noqa: F401 - registers
 from hypvision.io.errors import HypvisionError
@@ -36,8 +38,8 @@ def test_official_weights_give_the_logits_of_whole_points(k, far):
     model = make(curvature=curvature, dtype=torch.float64)
     model.load_state_dict(weights)
     torch.testing.assert_close(model(images), wanted, rtol=1e-9, atol=1e-9)
-    # and in float32, where space parts of about 30 enter every score
-    single = make(curvature=curvature)
+    # and in float32, where space parts of about 30 enter every score; curvatures may be learned
+    single = make(curvature=curvature, learn_curvature=True)
     single.load_state_dict({name: value.float() for name, value in weights.items()})
     torch.testing.assert_close(single(images.float()).double(), wanted, rtol=1e-3, atol=1e-3)
 
@@ -145,6 +147,21 @@ def test_every_weight_gets_a_gradient_and_learned_curvature_follows():
     assert all(several.get_parameter(name).grad.any() for name in curvatures)
     spared = model.no_weight_decay()
     assert {"stem.pos_embed", "manifold.log_c", "stages.0.attn.scale", "stem.add.weight"} <= spared
+
+
+def test_a_learned_curvature_of_the_head_belongs_to_the_head():
+    """In timm's layer-wise rates; one curvature for all layers belongs to the stem."""
+    for curvature, head in ((0.5, False), ((0.5, 1.0, 2.0), True)):
+        model = make(learn_curvature=True, curvature=curvature)
+        places = group_parameters(model, model.group_matcher(), reverse=True)
+        assert places["stem.conv.weight"] == 0 and places["head.weight"] == max(places.values())
+        assert (places["manifold.log_c"] == places["head.weight"]) == head
+        assert (places["manifold.log_c"] == 0) != head
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, torch.tensor])
+def test_a_curvature_is_any_number(kind):
+    assert make(curvature=kind(0.5)).manifold.initial_c == 0.5
 
 
 @torch.no_grad()

@@ -139,7 +139,13 @@ def test_official_arrays_go_in_and_out():
     expected = reference.logits(u[..., 0, 0].double(), *wide, 0.7)
     torch.testing.assert_close(layer(u)[:, 0, 0].double(), expected, rtol=2e-4, atol=1e-5)
     again = planes(0.7)
-    again.load_published(layer.published())
+    kept = layer.published()
+    again.load_published(kept)
+    offsets = kept["offsets"].copy()
+    again.offsets.data.zero_()
+    np.testing.assert_array_equal(kept["offsets"], offsets)  # a copy, not the parameters
+    again.load_published(kept)
+    assert planes(0.7).bfloat16().published()["normals"].dtype == np.float32
     for name, value in layer.published().items():
         np.testing.assert_allclose(again.published()[name], value, rtol=1e-6)
     for changed, message in (
