@@ -370,8 +370,11 @@ def _explain_clip(args: Namespace) -> None:
     if pictures:
         pictures, points["gallery"] = embed_pictures(clip, pictures, failed=failed)
     radii = {name: space.radius(value) for name, value in points.items()}
+    named = {"images": output_names(files), "texts": words}
+    named["gallery"] = [Path(str(picture)).name for picture in pictures]
     if args.captions is not None:
         radii = caption_radii(clip, args.captions, space)
+        named = {}  # other images and texts have no names
     with protecting(*files, *(picture.path for picture in pictures), *ends):
         for path, name, point in zip(files, output_names(files), images):
             print(path)
@@ -385,8 +388,6 @@ def _explain_clip(args: Namespace) -> None:
             out = Path(args.out, f"{name}_walk.png")
             draw_traversal(open_image(path), way, passed, out, last)
             print(out)
-    named = {"images": output_names(files), "texts": words}
-    named["gallery"] = [str(picture) for picture in pictures]
     draw_radii(radii, {}, Path(args.out, "radii.png"), "distance from the root", named)
     print(Path(args.out, "radii.png"))
     require_all(failed, len(files) + len(pictures))

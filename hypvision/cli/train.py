@@ -4,6 +4,7 @@ trainings."""
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from argparse import Namespace
 from functools import partial
@@ -56,7 +57,7 @@ def add_train_arguments(parser: Parser) -> None:
     not_probe(
         "--epochs N",
         "number of epochs; the schedule is adapted to it (default: that of the config, 12 for a "
-        "folder)",
+        "folder; with boxes at least 300 steps)",
         whole(1),
     )
     parser.add(
@@ -64,7 +65,7 @@ def add_train_arguments(parser: Parser) -> None:
         "for a folder: images in a batch (default: 16, with boxes 4)",
         whole(1),
     )
-    not_probe("--lr X", "for a folder: learning rate (default: 1e-4, with boxes 5e-4)", number)
+    not_probe("--lr X", "for a folder: learning rate (default: 1e-4, with boxes 1.5e-3)", number)
     parser.add(
         "--image-size N",
         "for a folder: side of the images in pixels (default: 160, with boxes 640)",
@@ -124,7 +125,7 @@ def _train(args: Namespace) -> None:
     from mmengine.config import Config
 
     from hypvision.engine.checks import readable_errors
-    from hypvision.engine.config import leave_processes, load_config, parse_options
+    from hypvision.engine.config import leave_processes, load_config
     from hypvision.engine.lengths import with_epochs
     from hypvision.engine.run import train
     from hypvision.inference.progress import say
@@ -132,9 +133,7 @@ def _train(args: Namespace) -> None:
     from hypvision.tasks.probe import only_probe
 
     with readable_errors():
-        options = parse_options(args.cfg_options)
-        if args.compile and not any(key.partition(".")[0] == "compile" for key in options):
-            options["compile"] = True
+        options = _options(args)
         common = dict(amp=args.amp, launcher=args.launcher, verbose=args.verbose, log=args.log)
         choices = Choices(args.epochs, args.batch_size, args.lr, args.image_size)
         args.config = _recipe(config_of(args.config, choices), args)
@@ -151,18 +150,29 @@ def _train(args: Namespace) -> None:
         else:
             _train_seeds(args, options, common)
         if of_folder:
-            _say_use(Path(args.work_dir))
+            _say_use(args, bool(options))
         leave_processes()
 
 
-def _say_use(work_dir: Path) -> None:
-    """Print the command that uses what was trained."""
+def _options(args: Namespace) -> Plain:
+    from hypvision.engine.config import parse_options
+
+    options = parse_options(args.cfg_options)
+    if args.compile and not any(key.partition(".")[0] == "compile" for key in options):
+        options["compile"] = True
+    return options
+
+
+def _say_use(args: Namespace, with_options: bool) -> None:
+    """Print the command that uses what was trained on a folder."""
     from mmengine.dist import is_main_process
 
     from hypvision.inference.progress import say
 
+    # mmengine writes the config with the options beside that of the folder.
+    name = Path(args.config.filename).name if with_options else "config.py"
     if is_main_process():
-        model = work_dir / "config.py"
+        model = shlex.quote(str(Path(args.work_dir, name)))
         say(f"use     hypvision predict IMAGES --model {model} --weights FILE (as told above)")
 
 

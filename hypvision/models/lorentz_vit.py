@@ -295,7 +295,7 @@ def _spaces(
 ) -> list[Lorentz]:
     """Return the hyperboloids of the stem, of the blocks and of the head: one and the same for one
     curvature."""
-    several = list(curvature) if isinstance(curvature, (list, tuple)) else [curvature]
+    several: list[Any] = list(curvature) if isinstance(curvature, (list, tuple)) else [curvature]
     if len(several) not in (1, 3):
         raise ArgumentError(
             "curvature must be one number, or three: of the stem, the blocks and the head; got "

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from hypvision.io.checks import ensure
-from hypvision.tasks.probe import LinearProbeHook, Probe, choose, fit_path
+from hypvision.tasks.probe import LinearProbeHook, Probe, as_tested, choose, fit_path
 
 _IMAGES = 256  # at most so many images are read for the probe
 _PATCHES = 8192  # and so many of their patches are fitted
@@ -29,6 +28,7 @@ class PatchProbeHook(LinearProbeHook):
 
     counted = "patches"
     metric = "mIoU"
+    poor = ("aAcc",)
 
     def _wanted(self, model: Any) -> bool:
         head = model.decode_head
@@ -43,15 +43,13 @@ class PatchProbeHook(LinearProbeHook):
         return model.decode_head.conv_seg
 
     def _fit(self, runner: Runner, model: Any) -> Probe:
-        train = runner.train_dataloader.dataset
         ensure(
             runner.val_loop is not None,
             "PatchProbeHook chooses its weight decay on validation data. Set val_dataloader, or "
             "leave the hook out.",
         )
         held_out = runner.val_dataloader.dataset
-        plain = copy.copy(train)
-        plain.pipeline = held_out.pipeline  # without augmentation
+        plain = as_tested(runner.train_dataloader.dataset, held_out, "pipeline")
         x, y = patches(model, plain)
         scale = x.std(dim=0).clamp_min(1e-6)
         path = fit_path(x / scale, y, model.decode_head.num_classes, _DECAYS, steps=_STEPS)

@@ -125,7 +125,11 @@ def _of_timm(model: str, weights: str | Path | None, device: str) -> Embedder:
     weights."""
     from hypvision.tasks.classification import create_backbone
 
-    refuse_weights(model)
+    refuse_weights(
+        model,
+        "Give timm's name of the network as --model, or the config of its training as --config, "
+        "and the file as --weights.",
+    )
     if not {":", "/"} & {*model} and not timm.is_model(model.partition(".")[0]):
         raise no_model(model)
     remedy = "Give a file with --weights FILE (random weights would find nothing)."

@@ -96,4 +96,4 @@ class FrozenFeaturesHook(Hook):
         )
 
 
-MODEL_HOOKS["metric_loss"] = "FrozenFeaturesHook"
+MODEL_HOOKS["neck"] = "FrozenFeaturesHook"  # which every metric learner has

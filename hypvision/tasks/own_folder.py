@@ -74,8 +74,9 @@ def config_of(source: str | Path | Config, choices: Choices | None = None) -> st
             )
         return source
     folder = Path(source).expanduser()
-    config = boxes_config(folder) or folder_config(folder)
-    _choose(config, choices or Choices())
+    choices = choices or Choices()
+    config = boxes_config(folder, choices.batch_size) or folder_config(folder)
+    _choose(config, choices)
     return config
 
 

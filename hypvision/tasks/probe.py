@@ -231,11 +231,19 @@ def labelled_features(
     return features, torch.cat(labels)
 
 
-def as_tested(train: Any, held_out: Any) -> Any:
+def as_tested(train: Any, held_out: Any, transform: str = "transform") -> Any:
     """Return the training data with the transform of the validation data, so without
-    augmentation."""
+    augmentation, also where data sets are joined or repeated by mmengine's wrappers; ``transform``
+    is the name of the attribute that holds it."""
+    while not hasattr(held_out, transform):
+        held_out = held_out.datasets[0] if hasattr(held_out, "datasets") else held_out.dataset
     found = copy.copy(train)
-    found.transform = held_out.transform
+    if hasattr(train, transform):
+        setattr(found, transform, getattr(held_out, transform))
+    elif hasattr(train, "datasets"):
+        found.datasets = [as_tested(part, held_out, transform) for part in train.datasets]
+    else:
+        found.dataset = as_tested(train.dataset, held_out, transform)
     return found
 
 
@@ -274,7 +282,8 @@ class LinearProbeHook(Hook):
     # The hook runs after classes have been compared; the first validation is that of the probe.
     priority = "LOWEST"
     counted = "images"  # what the accuracy of the probe counts
-    metric: str | None = None  # the metric that is compared; None: the first of the validation
+    metric: str | None = None  # the metric that is compared, where the validation has it
+    poor: tuple[str, ...] = ()  # metrics that are compared only where there is no other
 
     def __init__(self) -> None:
         self._of_probe: dict[str, float] | None = None
@@ -289,6 +298,10 @@ class LinearProbeHook(Hook):
         if runner._resume:
             known = dict(runner.message_hub.get_info(BASELINE, {}))
             self._of_probe = known if known.pop("name", "") == _NAME else None
+            return
+        if runner._load_from:
+            if is_main_process():
+                say(f"probe   not fitted: the head is that of {runner._load_from}")
             return
         begin = time.monotonic()
         probe = self._fit(runner, model)
@@ -341,6 +354,13 @@ class LinearProbeHook(Hook):
         elif self._of_probe is not None:
             self._of_training.append((steps_done(runner), dict(metrics or {})))
 
+    def _key(self, metrics: Mapping[str, float]) -> str:
+        """Return the name of the metric that is compared, with the evaluator's prefix."""
+        ends = {name: name.rpartition("/")[2] for name in metrics}
+        wanted = [name for name, end in ends.items() if end == self.metric]
+        good = [name for name, end in ends.items() if end not in self.poor]
+        return next(iter([*wanted, *good, *metrics]))
+
     def after_train(self, runner: Runner) -> None:
         """Print what the probe and the training reached, and which checkpoint to take."""
         if not is_main_process():
@@ -349,7 +369,7 @@ class LinearProbeHook(Hook):
             say(f"weights {Path(runner.work_dir, FILE)}")
         if not self._of_probe or not self._of_training:
             return
-        key = self.metric or next(iter(self._of_probe))
+        key = self._key(self._of_probe)
         probe = self._of_probe[key]
         step, best = max(
             ((at, found[key]) for at, found in self._of_training), key=lambda pair: pair[1]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_LONGEST = 30  # number of characters of a name in a figure
 _FEW = 10  # up to this number each value is drawn alone; more values become a histogram
 
 
@@ -74,9 +75,9 @@ def _draw_rows(
         row = np.full(len(values), number)
         axes.scatter(values, row, color=f"C{number}")
         for value, text in zip(values, named.get(name, ())):
+            short = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
             axes.annotate(
-                shorten(text, 30, placeholder="..."), (value, number), (0, 8),
-                textcoords="offset points", rotation=40, fontsize=8,
+                short, (value, number), (0, 8), textcoords="offset points", rotation=40, fontsize=8,
             )  # fmt: skip
     axes.set_yticks(range(len(flat)), list(flat))
     axes.set_ylim(len(flat) - 0.5, -1)

@@ -31,7 +31,7 @@ from hypvision.zoo.familiar import familiar_of
 def no_model(name: str, others: Iterable[str] = (), advice: str = "") -> HypvisionError:
     """Return the error for a name that neither timm nor the zoo has; ``others`` are further names
     that may have been meant, and ``advice`` ends the sentence of what to give."""
-    known = [*timm.list_models(), *builtin_index().records, *others]
+    known = {*timm.list_models(), *builtin_index().records, *others} - {name}
     return HypvisionError(
         f"There is no model '{name}'.{did_you_mean(name, known)} Give a name of timm, or of "
         f"`hypvision zoo list`{advice}."

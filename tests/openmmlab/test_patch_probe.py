@@ -106,3 +106,48 @@ def test_a_probe_needs_validation_data(tmp_path):
         config.pop(f"val_{part}")
     with pytest.raises(HypvisionError, match="weight decay on validation data"):
         train(config, tmp_path / "work")
+
+
+def test_a_probe_reads_wrapped_data_without_augmentation(tmp_path):
+    """Joined and repeated data sets give the probe the same patches as the plain one."""
+    folder = make_folder(tmp_path / "data")
+    found = []
+    for wrapped in (False, True):
+        config = small_config(folder, 1)
+        if wrapped:
+            for part in ("train", "val"):
+                loader = config[f"{part}_dataloader"]
+                twice = dict(type="RepeatDataset", times=1, dataset=loader.dataset)
+                loader.dataset = dict(type="ConcatDataset", datasets=[twice])
+        runner = train(config, tmp_path / f"work{wrapped}")
+        found.append(runner.message_hub.get_info("baseline"))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "best"),
+    [(dict(prefix="val"), "val/mIoU"), (dict(iou_metrics=["mDice"]), "mDice")],
+)
+def test_other_metrics_are_compared(evaluator, best, tmp_path, capsys):
+    config = small_config(make_folder(tmp_path / "data"), 1)
+    config.val_evaluator.update(evaluator)
+    config.default_hooks.checkpoint.save_best = best
+    train(config, tmp_path / "work")
+    assert f"result  {best}: linear probe" in "".join(capsys.readouterr())
+
+
+def test_loaded_weights_keep_their_head(tmp_path, capsys):
+    folder = make_folder(tmp_path / "data")
+    train(small_config(folder, 1), tmp_path / "work")
+    config = small_config(folder, 1)
+    config.load_from = str(tmp_path / "work/iter_1.pth")
+    config.optim_wrapper.optimizer.lr = 1e-9
+    capsys.readouterr()
+    train(config, tmp_path / "more")
+    assert "not fitted: the head is that of" in "".join(capsys.readouterr())
+    before, after = (
+        torch.load(tmp_path / name / "iter_1.pth", weights_only=False)["state_dict"]
+        for name in ("work", "more")
+    )
+    key = "decode_head.conv_seg.weight"
+    torch.testing.assert_close(before[key], after[key])

@@ -137,6 +137,13 @@ def test_few_images_train_for_more_epochs(name, drawn, tmp_path):
     assert config.default_hooks.checkpoint.interval == epochs // 12
 
 
+@each("batch_size", [1, 8])
+def test_a_chosen_batch_makes_as_many_steps(batch_size, drawn):
+    config = config_of(drawn, Choices(batch_size=batch_size))
+    steps = -(-6 // batch_size)
+    assert config.train_cfg.max_epochs * steps == 300
+
+
 def test_many_images_keep_twelve_epochs(drawn, tmp_path):
     root = shutil.copytree(drawn, tmp_path / "many")
     file = root / "annotations/instances_train2017.json"
