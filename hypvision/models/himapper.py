@@ -551,6 +551,8 @@ def _create_trunk(
     else:
         trunk = _create_by_name(backbone, pretrained, in_chans=in_chans or 3, **arguments)
     gives = _UNSUPPORTED.get(type(trunk).__name__)
+    if getattr(getattr(trunk, "stem", None), "class_token", None) is not None:
+        gives = "points of a hyperboloid with a class token before those of the map"
     if gives:
         raise HypvisionError(
             f"The backbone {type(trunk).__name__} gives {gives}, but Hi-Mapper needs one feature "
