@@ -120,6 +120,11 @@ def test_the_best_trial_gives_the_settings(tool):
         ("himapper", "configs/himapper/README.md", "himapper/curves/grocery"),
         ("lorentz", "configs/hecnn/README.md", "hecnn/curves/cifar10"),
         ("omniglot", "configs/lhier/README.md", "lhier/curves/omniglot"),
+        (
+            "camvid",
+            "configs/hyperbolic-segmentation/README.md",
+            "hyperbolic-segmentation/curves/camvid",
+        ),
         ("hyperclip", "docs/studies/hyperclip.md", "hyperclip/curves/emoji"),
         ("hyperclip-boxes", "docs/studies/hyperclip.md", "hyperclip/curves/emoji-boxes"),
     ],
