@@ -550,6 +550,12 @@ def _create_trunk(
             trunk.reset_classifier(num_classes)
     else:
         trunk = _create_by_name(backbone, pretrained, in_chans=in_chans or 3, **arguments)
+    _refuse_without_map(trunk)
+    return trunk
+
+
+def _refuse_without_map(trunk: nn.Module) -> None:
+    """Raise an error for a network whose final feature is no map."""
     gives = _UNSUPPORTED.get(type(trunk).__name__)
     if getattr(getattr(trunk, "stem", None), "class_token", None) is not None:
         gives = "points of a hyperboloid with a class token before those of the map"
@@ -558,7 +564,6 @@ def _create_trunk(
             f"The backbone {type(trunk).__name__} gives {gives}, but Hi-Mapper needs one feature "
             "map. Take another backbone."
         )
-    return trunk
 
 
 def _create_by_name(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
