@@ -180,7 +180,8 @@ def _ink(picture: Image.Image, side: int, rng: random.Random) -> tuple[Image.Ima
 def _oval(picture: Image.Image, side: int, rng: random.Random) -> tuple[Image.Image, np.ndarray]:
     """The middle of a photo, cut out as an oval."""
     short = min(picture.size)
-    left, top = (picture.width - short) // 2, (picture.height - short) // 2
+    left = (picture.width - short) // 2
+    top = (picture.height - short) // 2
     square = picture.convert("RGB").crop((left, top, left + short, top + short))
     y, x = np.mgrid[:side, :side] * 2 / (side - 1) - 1
     flat = rng.uniform(0.7, 1.0)

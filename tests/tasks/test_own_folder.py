@@ -1,5 +1,7 @@
 """``hypvision train FOLDER``: what is found in a folder, and the config that comes of it."""
 
+import re
+import shlex
 import shutil
 
 import pytest
@@ -19,6 +21,11 @@ from hypvision.tasks.own_folder import (
     folder_config,
     save_config,
 )
+
+OTHER = [
+    "--cfg-options", "model.backbone.model_name=resnet10t", "model.checkpoint=None",
+    "model.frozen=()",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +54,23 @@ def test_label_maps_are_no_classes(below, images, tmp_path):
         folder_config(tmp_path / "data")
     shutil.copytree(images / "train/red", tmp_path / "data" / below / "red")  # three classes
     assert below or folder_config(tmp_path / "data").model.backbone.num_classes == 3
+
+
+@each("options", [[], OTHER])
+@each("method", ["probe", "finetune"])
+def test_the_command_that_is_told_runs(method, options, images, tmp_path, monkeypatch, capsys):
+    """In a folder with a space, and with options that change the network."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(images, "my photos", dirs_exist_ok=True)
+    shutil.rmtree("work_dirs", ignore_errors=True)  # that of the case before
+    length = ["--epochs", "1"] if method == "finetune" else ["--method", "probe"]
+    small = ["--image-size", "32", "--batch-size", "4"]
+    assert main(["train", "my photos", *length, *small, *options]) == 0
+    said = capsys.readouterr().err
+    [command] = re.findall(r"^use +hypvision (.*) --weights FILE", said, flags=re.M)
+    [weights] = re.findall(r"^weights (.*)$", said, flags=re.M)
+    words = ["my photos" if word == "IMAGES" else word for word in shlex.split(command)]
+    assert main([*words, "--weights", weights]) == 0
 
 
 @each("name", ["val", "valid", "validation", "test"])
