@@ -5,6 +5,7 @@ import configparser
 import re
 
 from helpers.engine import ROOT
+from helpers.syntax import syntax_tree
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 ROWS = [
@@ -83,7 +84,7 @@ def test_no_package_names_an_upper_one():
         if place.as_posix() in ("__init__.py", "version.py"):
             continue
         text = path.read_text(encoding="utf-8")
-        for node in ast.walk(ast.parse(text)) if re.search(r"[\"']hypvision\.", text) else ():
+        for node in ast.walk(syntax_tree(text)) if re.search(r"[\"']hypvision\.", text) else ():
             named = isinstance(node, ast.Constant) and re.fullmatch(
                 r"hypvision\.(\w+)[\w.:]*", str(node.value)
             )

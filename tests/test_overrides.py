@@ -5,6 +5,8 @@ import ast
 import re
 from pathlib import Path
 
+from helpers.syntax import syntax_tree
+
 ROOT = Path(__file__).resolve().parents[1]
 SWITCHES = re.compile(r"torch\.serialization\.(clear|add)_safe_globals")
 
@@ -18,7 +20,7 @@ def first_name(node):
 def replaced(code):
     """What a module of the package assigns to: attributes of what it imports, and methods of
     objects of others."""
-    nodes = list(ast.walk(ast.parse(code)))
+    nodes = list(ast.walk(syntax_tree(code)))
     imported, functions = set(), set()
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):

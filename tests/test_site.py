@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from helpers.engine import ROOT
+from helpers.syntax import tree_of_file
 
 LISTED = set(
     re.findall(
@@ -19,7 +20,7 @@ def public_packages():
     """Packages that say what is public, by name."""
     found = {}
     for path in sorted((ROOT / "hypvision").rglob("__init__.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in tree_of_file(path).body:
             if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
                 found[".".join(path.parent.relative_to(ROOT).parts)] = ast.literal_eval(node.value)
     return found

@@ -7,6 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 from helpers.cases import each
+from helpers.syntax import syntax_tree, tree_of_file
 
 import hypvision
 from hypvision.engine.config import Run
@@ -105,7 +106,7 @@ def test_functions_that_write_under_a_final_name_are_listed():
     found = set()
     for path in OWN.rglob("*.py"):
         where = path.relative_to(OWN).as_posix()
-        found |= {f"{where}: {name}" for name in outside(ast.parse(path.read_text()))}
+        found |= {f"{where}: {name}" for name in outside(tree_of_file(path))}
     assert found == set(ALLOWED)
 
 
@@ -135,7 +136,7 @@ def test_functions_that_write_under_a_final_name_are_listed():
     ],
 )
 def test_what_counts_as_writing(line, wrong):
-    assert list(outside(ast.parse(f"def f():\n    {line}"))) == ["f"] * wrong
+    assert list(outside(syntax_tree(f"def f():\n    {line}"))) == ["f"] * wrong
 
 
 @each("name", ["config.py", "config.yaml", "config.json"])

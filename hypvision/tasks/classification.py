@@ -385,6 +385,7 @@ class ImageClassifier(BackboneModel):
             )
         self.distillation: dict[str, Any] = {}
         self.to_prototypes = prototypes is not None
+        self.has_linear_head = prototypes is None and busemann is None
         if prototypes is not None:
             others = (multi_label, mixup, label_smoothing, distillation)
             ensure(

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 from helpers import commands
+from helpers.syntax import syntax_tree, tree_of_file
 
 import hypvision.cli
 from hypvision.cli import COMMANDS, parser_of
 from hypvision.io.errors import HypvisionError
 
 FOLDER = Path(hypvision.cli.__file__).parent
-TREES = {path.stem: ast.parse(path.read_text()) for path in sorted(FOLDER.glob("*.py"))}
+TREES = {path.stem: tree_of_file(path) for path in sorted(FOLDER.glob("*.py"))}
 NOT_READ = {"help", "local_rank"}  # the second is "set by some launchers; not used"
 RULES = [
     pytest.param(
@@ -77,7 +78,7 @@ def test_a_command_reads_its_options_and_has_those_that_it_reads(name):
 
 
 def test_the_walk_finds_what_nothing_reads(monkeypatch):
-    module = ast.parse("def run_lm_save(args):\n    print(args.config, args.no_such)")
+    module = syntax_tree("def run_lm_save(args):\n    print(args.config, args.no_such)")
     monkeypatch.setitem(TREES, "lm", module)
     attributes, texts = read_by("lm save")
     assert attributes == {"config", "no_such"} and not texts

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from helpers.devices import any_batch, on_gpu
 from helpers.families import FAMILIES
 from helpers.processes import run_in_two
+from helpers.syntax import tree_of_file
 from timm.models import save_for_hf
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -293,7 +294,7 @@ def test_functions_that_read_values_of_tensors_are_listed():
     files = [file for package in PACKAGES for file in (OWN / package).rglob("*.py")]
     for path in [file for file in files if file.name != "checkpoint.py"]:
         where = path.relative_to(OWN).as_posix()
-        names = set(takers(ast.parse(path.read_text())))
+        names = set(takers(tree_of_file(path)))
         found |= {where} if names and where in WAITS else {f"{where}: {name}" for name in names}
     assert found == set(WAITS)
 

@@ -13,6 +13,7 @@ pytest.importorskip("mmdet")
 import mmengine
 from helpers.configs import shipped
 from helpers.engine import ROOT, make_images, write_config
+from helpers.syntax import tree_of_file
 from mmengine.model import BaseDataPreprocessor
 from mmengine.runner import activation_checkpointing
 from torch import nn
@@ -136,7 +137,7 @@ def keys_that_mmengine_reads():
         Path(mmengine.__file__).parent / "runner/runner.py",
         *Path(mmengine.__file__).parent.glob("hooks/*.py"),
     ):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of_file(path)):
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Attribute)

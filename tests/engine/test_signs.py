@@ -14,6 +14,7 @@ from torch import nn
 from hypvision.cli import main
 from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.engine.hooks.stop import SignsHook, guessed_classes, listen, same_for_all
+from hypvision.tasks.classification import ImageClassifier
 
 CLASSES = 4
 
@@ -168,6 +169,20 @@ def test_embeddings_are_the_features_of_a_metric_learner():
     listen(model, kept.append)
     model.neck(model.backbone(torch.randn(8, 6)))
     assert kept[0].shape == (8, 4) and same_for_all(kept[0])
+
+
+@pytest.mark.parametrize(
+    ("head", "classes", "advice"),
+    [({}, 4, True), ({"busemann": {}}, 4, False), ({"prototypes": {"dim": 2}}, 0, False)],
+)
+def test_guessing_of_heads(head, classes, advice):
+    """Prototypes have no cross-entropy, and only a linear head can begin at zero."""
+    model = ImageClassifier(dict(model_name="resnet10t", num_classes=4), head_init="timm", **head)
+    assert guessed_classes(model) == classes
+    told = []
+    runner = SimpleNamespace(model=model, iter=9, logger=SimpleNamespace(warning=told.append))
+    SignsHook()._tell(runner, "loss", "the loss is 3")
+    assert ("model.head_init" in told[0]) == advice
 
 
 def test_guessing_of_a_segmenter():

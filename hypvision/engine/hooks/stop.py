@@ -345,7 +345,8 @@ class SignsHook(Hook):
     def _tell(self, runner: Runner, kind: str, what: str, step: int | None = None) -> None:
         if kind not in self._told:
             self._told.add(kind)
-            head = _HEAD if hasattr(network_of(runner), "head_init") else ""
+            linear = getattr(network_of(runner), "has_linear_head", False)
+            head = _HEAD if linear else ""
             runner.logger.warning(
                 f"Nothing seems to be learned: after step {step or runner.iter + 1} {what}. "
                 f"{_ADVICE}{head}."
@@ -447,7 +448,6 @@ def guessed_classes(model: Any) -> int:
     if type(loss).__name__ == "CrossEntropyLoss":
         plain = not loss.use_sigmoid and loss.loss_weight == 1 and loss.class_weight is None
         return int(head.num_classes) if plain else 0
-    plain = getattr(model, "multi_label", None) is False and not getattr(
-        model, "distillation", None
-    )
+    other = getattr(model, "distillation", None) or getattr(model, "to_prototypes", False)
+    plain = getattr(model, "multi_label", None) is False and not other
     return model.num_classes if plain else 0
