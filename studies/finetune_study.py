@@ -43,6 +43,7 @@ from hypvision.data.chains import emoji_chains
 from hypvision.engine import run as engine
 from hypvision.engine.config import load_config, parse_options
 from hypvision.geometry import lorentz
+from hypvision.io.checks import ensure
 from hypvision.io.errors import guard
 from hypvision.io.files import read_json, write_json, write_text
 from hypvision.tasks.class_hierarchy import (
@@ -679,6 +680,10 @@ def study(args: Namespace) -> None:
     out = Path(args.out or f"work_dirs/{args.study}-study")
     path = Path(args.results or out / "results.json")
     runs = STUDIES[args.study]
+    if args.only:
+        unknown = sorted(set(args.only) - set(runs))
+        ensure(not unknown, f"--only {unknown}: the runs of this study are {list(runs)}.")
+        runs = {name: runs[name] for name in args.only}
     choices = CHOICES[args.study]
 
     def results() -> dict[str, dict[str, Any]]:
@@ -701,6 +706,9 @@ def study(args: Namespace) -> None:
         ]
 
     needed = [choice for choice in choices if any(run.choice == choice for run in runs.values())]
+    needed += [
+        choices[choice].after for choice in needed if choices[choice].after not in ("", *needed)
+    ]
     complete([task for choice in needed if not choices[choice].after for task in trials(choice)])
     complete([task for choice in needed if choices[choice].after for task in trials(choice)])
     chosen = {
@@ -711,7 +719,8 @@ def study(args: Namespace) -> None:
     complete(
         [Task(key, runs[name].config, chosen[name], True, seed) for key, seed, name in measured]
     )
-    complete([task for choice in choices if choice not in needed for task in trials(choice)])
+    if not args.only:
+        complete([task for choice in choices if choice not in needed for task in trials(choice)])
     print(table(results(), args.study))
 
 
@@ -764,6 +773,9 @@ if __name__ == "__main__":
     parser.add_argument("study", choices=STUDIES)
     parser.add_argument(
         "--seeds", type=int, default=3, metavar="N", help="runs of each config (default: 3)"
+    )
+    parser.add_argument(
+        "--only", nargs="+", metavar="RUN", help="some of the runs, with the trials that they need"
     )
     parser.add_argument(
         "--jobs", type=int, default=1, metavar="N", help="trainings at a time (default: 1)"

@@ -4,10 +4,13 @@ repeat, its table."""
 import json
 import runpy
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import torch
+
+from hypvision.io.errors import HypvisionError
 
 STUDIES = Path(__file__).parents[2] / "studies"
 
@@ -195,3 +198,22 @@ def test_a_study_measures_elsewhere_too(tool, monkeypatch, tmp_path):
         "new/val/images",
     ]
     assert seen[2][1].ann_file.startswith("boxes-style/") and seen[2][1].data_root == "elsewhere"
+
+
+def test_some_of_the_runs(tool, tmp_path, monkeypatch):
+    """Only what is asked for, the trials that it needs, and the choice that these follow."""
+    done = []
+
+    def several(tasks, jobs, options, out):
+        for task in tasks:
+            done.append(task.key)
+            yield task.key, dict(curve={"1": 1.0}, core_hours=0.1, metrics={}, changes={})
+
+    monkeypatch.setitem(tool["study"].__globals__, "several", several)
+    asked = dict(cfg_options=[], results=None, out=str(tmp_path), jobs=1, seeds=2)
+    tool["study"](Namespace(study="himapper", only=["Hi-Mapper"], **asked))
+    kinds = [key.partition(",")[0] for key in done]
+    assert kinds == ["fine-tuned"] * 3 + ["Hi-Mapper"] * 3 + ["Hi-Mapper"] * 2
+    assert done[-2:] == ["Hi-Mapper, seed 0", "Hi-Mapper, seed 1"]
+    with pytest.raises(HypvisionError, match="Busemann MLR"):
+        tool["study"](Namespace(study="himapper", only=["nothing"], **asked))
