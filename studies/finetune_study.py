@@ -217,6 +217,27 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 LAST = {"train_cfg.val_interval": 3}  # after the last epoch alone
 
+FORMS: dict[str, dict[str, Any]] = {
+    "float32": {},
+    "bfloat16": {"optim_wrapper.type": "BFloat16OptimWrapper"},
+    "channels last": {"model.channels_last": True},
+}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "ViT": (TRANSFORMER.format("vit"), LAST),
+    "LViT": (TRANSFORMER.format("lvit"), LAST),
+    "HexFormer": (TRANSFORMER.format("hexformer"), LAST),
+    "ResNet-18": (LORENTZ.format("resnet18"), {}),
+    "HCNN": (LORENTZ.format("hcnn-resnet18"), {}),
+    "HECNN+": (LORENTZ.format("hecnn-resnet18"), {}),
+    "HCFormer": (
+        "hcformer/hcformer-nano-clusters_25e_cifar10.py",
+        length(2) | {"train_cfg.val_interval": 1},
+    ),
+    "Hi-Mapper": ("himapper/himapper-vit-micro_150i_cifar10.py", {"model.checkpoint": None}),
+    "LHIER": ("lhier/lhier_resnet10t_cifar10.py", {}),
+}
+CONVOLUTIONS = ("ResNet-18", "HCNN", "HECNN+", "LHIER")
+
 PHOTOS = "hcformer/hcformer-nano-clusters_60e_grocery.py"
 SMALL = length(15) | {
     f"{phase}_dataloader.dataset.transform.input_size": 96 for phase in ("train", "val", "test")
@@ -277,6 +298,12 @@ STUDIES: dict[str, dict[str, Run]] = {
     "vit": {
         name: Run(TRANSFORMER.format(key), name, more | LAST)
         for name, (key, more) in TRANSFORMERS.items()
+    },
+    "precision": {
+        f"{name}, {form}": Run(config, "", changes | more)
+        for name, (config, changes) in FAMILIES.items()
+        for form, more in FORMS.items()
+        if form != "channels last" or name in CONVOLUTIONS
     },
     "distillation": {
         f"{name}{how}": Run(PHOTOS, "", SMALL | SCALED | network | teacher)
@@ -354,6 +381,7 @@ CHOICES: dict[str, dict[str, Choice]] = {
     "camvid": pixel_rates({}),
     "camvid-flat": pixel_rates(FLAT),
     "distillation": {},
+    "precision": {},
     "lorentz": {
         name: Choice(LORENTZ.format(key), rates(0.03, 0.1, 0.3), tenth() | more)
         for name, (key, more) in NETWORKS.items()
@@ -426,6 +454,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "auroc_norm_emoji": "emoji, by radius",
     },
     "vit": {"top1": "top-1", "top5": "top-5"},
+    "precision": {"top1": "top-1", "recall@1": "Recall@1"},
     "clip": {
         "top1": "top-1 (86)",
         "macro": "mean of classes",

@@ -217,3 +217,27 @@ def test_some_of_the_runs(tool, tmp_path, monkeypatch):
     assert done[-2:] == ["Hi-Mapper, seed 0", "Hi-Mapper, seed 1"]
     with pytest.raises(HypvisionError, match="Busemann MLR"):
         tool["study"](Namespace(study="himapper", only=["nothing"], **asked))
+
+
+def test_forms_of_a_training_differ_in_nothing_else(tool):
+    """Half precision and layout: the configs of one family but for the one setting."""
+    from hypvision.engine.config import load_config
+
+    runs = tool["STUDIES"]["precision"]
+    for family in tool["FAMILIES"]:
+        given = {
+            form: load_config(tool["CONFIGS"] / run.config, run.changes)
+            for form, run in ((form, runs.get(f"{family}, {form}")) for form in tool["FORMS"])
+            if run is not None
+        }
+        plain = given.pop("float32").to_dict()
+        assert plain["optim_wrapper"]["type"] == "OptimWrapper"
+        assert not plain["model"].get("channels_last")
+        half = given.pop("bfloat16").to_dict()
+        assert half["optim_wrapper"].pop("type") == "BFloat16OptimWrapper"
+        plain["optim_wrapper"].pop("type")
+        assert half == plain
+        for layout in given.values():
+            layout.optim_wrapper.pop("type")
+            assert layout.model.pop("channels_last") is True
+            assert layout.to_dict() == plain
