@@ -211,6 +211,7 @@ TRANSFORMER = "lvit/{}-slim_3e_cifar10.py"
 TOKEN = {"model.backbone.class_token": True, "model.backbone.global_pool": "token"}
 TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
     "ViT": ("vit", {}),
+    "ViT, class token": ("vit", TOKEN),
     "LViT": ("lvit", {}),
     "LViT, class token": ("lvit", TOKEN),
     "HexFormer": ("hexformer", {}),

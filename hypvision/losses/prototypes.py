@@ -229,15 +229,18 @@ def _busemann(u: Tensor, p: Tensor, c: Curvature) -> Tensor:
     :math:`\log(\cosh d - \sinh d \cos\theta)` with :math:`d = 2 \sqrt c |u|`, as
     :math:`d + \log(\tfrac{1 - \cos\theta}{2} + e^{-2d} \tfrac{1 + \cos\theta}{2})`.
     """
+    root = c**0.5
     size = torch.linalg.vector_norm(u, dim=-1, keepdim=True)
-    # The origin has no direction; with any direction the value is 0, as it must be.
-    direction = torch.where(size > _LEAST, u / size.clamp_min(_LEAST), p)
-    d = 2 * c**0.5 * size.squeeze(-1)
+    has_direction = size > _LEAST
+    direction = torch.where(has_direction, u / size.clamp_min(_LEAST), p)
+    d = 2 * root * size.squeeze(-1)
     # (1 - cos(theta)) / 2 and (1 + cos(theta)) / 2, without the difference of nearly equal numbers
     against = (direction - p).square().sum(-1) / 4
     along = (direction + p).square().sum(-1) / 4
-    total: Tensor = d + torch.logaddexp(_log(against), _log(along) - 2 * d)
-    return total
+    total = d + torch.logaddexp(_log(against), _log(along) - 2 * d)
+    # At the origin, where a head of zeros begins, the first order, whose gradient is not 0.
+    near = -2 * root * (u * p).sum(-1)
+    return torch.where(has_direction.squeeze(-1), total, near)
 
 
 def _log(x: Tensor) -> Tensor:

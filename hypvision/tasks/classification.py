@@ -393,15 +393,18 @@ class ImageClassifier(BackboneModel):
                 "A head of prototypes has its own loss, for one label an image: leave out "
                 "label_smoothing, mixup, multi_label and distillation.",
             )
-            self._set_head("prototypes", PrototypeHead, prototypes)
+            self._set_head("prototypes", PrototypeHead, prototypes, ("zero", "timm"))
         if busemann is not None:
-            self._set_head("busemann", BusemannHead, busemann)
+            # Its ideal points are directions, which zero does not have.
+            self._set_head("busemann", BusemannHead, busemann, ("timm",))
         if distillation is not None:
             self._set_teacher(**distillation)
 
-    def _set_head(self, option: str, head: type[nn.Module], options: dict[str, Any]) -> None:
+    def _set_head(
+        self, option: str, head: type[nn.Module], options: dict[str, Any], starts: tuple[str, ...]
+    ) -> None:
         """Replace the backbone's linear head by another, with the arguments of a config's
-        ``option``."""
+        ``option``; ``starts`` are the values of ``head_init`` that it can begin with."""
         name = self.backbone.pretrained_cfg.get("classifier")
         linear = self.backbone.get_classifier()
         if not isinstance(name, str) or not isinstance(linear, nn.Linear):
@@ -410,8 +413,9 @@ class ImageClassifier(BackboneModel):
                 f"{type(linear).__name__}. Take another backbone."
             )
         ensure(
-            self.head_init == "timm",
-            f"The head of model.{option} begins with random values: set model.head_init='timm'.",
+            self.head_init in starts,
+            f"The head of model.{option} cannot begin with model.head_init='{self.head_init}': set "
+            f"model.head_init='{starts[0]}'.",
         )
         try:
             new = head(linear.in_features, self.num_classes, **options)

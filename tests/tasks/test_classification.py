@@ -100,6 +100,25 @@ def test_ideal_prototypes_take_the_place_of_the_head():
     torch.testing.assert_close(scores, model(inputs).softmax(-1))
 
 
+def test_prototypes_begin_at_the_origin_and_learn(tmp_path):
+    """A head of zeros on trained features: all images at the origin, with a gradient."""
+    trained = timm.create_model("resnet10t", num_classes=9)
+    torch.save(trained.state_dict(), tmp_path / "trained.pth")
+    backbone = dict(model_name="resnet10t", num_classes=7)
+    model = ImageClassifier(
+        backbone, checkpoint=str(tmp_path / "trained.pth"), prototypes=dict(dim=5)
+    )
+    model.init_weights()
+    head = model.backbone.get_classifier()
+    assert not any(value.any() for value in head.linear.parameters())
+    inputs, label = batch(8)["inputs"], torch.arange(8) % 7
+    model(inputs, label, mode="loss")["loss"].backward()
+    # b ~ -2 u.p near the origin, so each image pulls the bias towards its prototype
+    expected = -2 * head.ideal.prototypes[label].mean(0)
+    torch.testing.assert_close(head.linear.bias.grad, expected, rtol=1e-5, atol=1e-6)
+    assert head.linear.weight.grad.abs().max() > 1e-3
+
+
 @pytest.mark.parametrize("option", [dict(prototypes=dict(dim=5)), dict(busemann={})])
 def test_another_head_begins_on_the_weights_of_a_plain_network(option, tmp_path):
     trained = timm.create_model("resnet10t", num_classes=9)
@@ -144,7 +163,7 @@ def test_ideal_points_take_the_place_of_the_head():
         last.backward()
         optimizer.step()
     assert last < loss - 0.2
-    with pytest.raises(HypvisionError, match="model.busemann begins with random values"):
+    with pytest.raises(HypvisionError, match="set model.head_init='timm'"):
         ImageClassifier(backbone, busemann={})
     with pytest.raises(HypvisionError, match="model.busemann: .*clip"):
         ImageClassifier(backbone, busemann=dict(clip=-1.0), head_init="timm")
@@ -154,7 +173,7 @@ def test_ideal_points_take_the_place_of_the_head():
     "options, message",
     [
         (dict(label_smoothing=0.1, head_init="timm"), "leave out label_smoothing"),
-        (dict(), "set model.head_init='timm'"),
+        (dict(head_init="probe"), "set model.head_init='zero'"),
         (dict(prototypes=dict(dim=1), head_init="timm"), "model.prototypes: .*dim"),
         (dict(prototypes=dict(size=5), head_init="timm"), "model.prototypes: .*size"),
     ],
