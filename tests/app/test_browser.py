@@ -96,9 +96,15 @@ def shown(image):
 def test_a_photo_is_classified_and_explained(page, pictures):
     panel = tab(page, "Classify and explain")
     assert upload(page, panel, pictures / "object.png") == 200
+    model = panel.get_by_label("Model")
+    first = model.input_value()
+    model.fill("himapper_tf_efficientnet_lite0.grocery")
+    model.press("Enter")
     panel.get_by_role("button", name="Classify and explain").click()
     drawings = panel.locator("#drawings")
-    drawings.get_by_text("clusters").first.wait_for()
+    drawings.get_by_text("levels").first.wait_for()
+    model.fill(first)
+    model.press("Enter")
     assert shown(drawings.locator("img").first) > (128, 128)
 
 
