@@ -116,7 +116,7 @@ def _draw_side(
     if not found:
         return []
     places = heights[[one.step for one in found]]
-    labels = _apart(places, gap, max(heights[0], 1e-6))
+    labels = apart(places, gap, max(heights[0], 1e-6))
     legend = f"the nearest {'text' if side > 0 else 'image'} changes here"
     axis.scatter([0] * len(found), places, s=34, color=colour, zorder=3, label=legend)
     for place, label, one in zip(places, labels, found):
@@ -150,7 +150,7 @@ def _put(axis: Any, found: Found, place: tuple[float, float]) -> None:
                   va="center", fontsize=9)  # fmt: skip
 
 
-def _apart(places: np.ndarray, gap: float, top: float) -> np.ndarray:
+def apart(places: np.ndarray, gap: float, top: float) -> np.ndarray:
     """Return places, from high to low, moved in one pass down and one pass up so that neighbours
     are at least ``gap`` apart."""
     moved = places.astype(float).copy()
