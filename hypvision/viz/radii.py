@@ -78,7 +78,7 @@ def _draw_histograms(axes: Axes, flat: Mapping[str, np.ndarray]) -> None:
             lines = axes.get_xaxis_transform()
             axes.vlines(values, 0, 1, linewidth=1, transform=lines, label=name, color=colour)
     axes.set_ylabel("density")
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=9)
 
 
 def _draw_columns(
@@ -113,14 +113,25 @@ def _draw_columns(
 
 
 def draw_levels(radii: Mapping[str, Tensor], path: str | Path) -> None:
-    """Write histograms of the radii ``(n, L)`` of each model, with a colour for each level."""
-    figure = require("matplotlib.figure", "viz").Figure((5 * len(radii), 3), layout="constrained")
-    axes = figure.subplots(1, len(radii), squeeze=False, sharex=True)
-    for axis, (name, values) in zip(axes[0], radii.items()):
-        for level, column in enumerate(values.T.cpu().numpy()):
-            axis.hist(column, bins=40, alpha=0.6, density=True, label=f"level {level + 1}")
-        axis.set(title=name, xlabel="radius", ylabel="density")
-        axis.legend(fontsize=7)
+    """Write histograms of the radii ``(n, L)`` of each model, a column for each model and a row for
+    each level, so that no level covers another; all have the same bins."""
+    found = {name: values.T.cpu().numpy() for name, values in radii.items()}
+    levels = max(map(len, found.values()))
+    size = (4.2 * len(found), 0.9 * levels + 1.0)
+    figure = require("matplotlib.figure", "viz").Figure(size, layout="constrained")
+    axes = figure.subplots(levels, len(found), squeeze=False, sharex=True)
+    every = np.concatenate([values.ravel() for values in found.values()])
+    edges = np.linspace(every.min(), max(every.max(), every.min() + 1e-6), 61)
+    for column, (name, values) in zip(axes.T, found.items()):
+        column[0].set_title(name)
+        column[-1].set_xlabel("radius")
+        for level, (axis, numbers) in enumerate(zip(column, values)):
+            axis.hist(numbers, bins=edges.tolist(), color=f"C{level}")
+            axis.axvline(np.median(numbers), color="0.2", linewidth=1, linestyle="--")
+            axis.spines[["top", "right"]].set_visible(False)
+    for level, axis in enumerate(axes[:, 0]):
+        axis.set_ylabel(f"texts of\nlevel {level + 1}")
+    figure.supxlabel("dashed: the median of a level", fontsize=9)
     save_figure(figure, path, dpi=110)
 
 
@@ -131,11 +142,11 @@ def draw_walks(
     walk beside it, as (text, radius, similarity) from general to specific, the most general on top.
     """
     most = max(len(walk) for walk in walks.values())
-    size = (2.4 + 4.2 * len(walks), max(2.4, 0.34 * most + 0.8))
+    size = (1.6 + 3.8 * len(walks), max(2.4, 0.34 * most + 0.8))
     figure: Figure = require("matplotlib.figure", "viz").Figure(size, layout="constrained")
-    axes = figure.subplots(1, 1 + len(walks), width_ratios=[2, *[4] * len(walks)])
+    axes = figure.subplots(1, 1 + len(walks), width_ratios=[1.4, *[4] * len(walks)])
     if isinstance(image, str):
-        axes[0].text(0.5, 0.5, "\n".join(wrap(image, 18)), ha="center", va="center")
+        axes[0].text(0.5, 0.5, "\n".join(wrap(image, 14)), ha="center", va="center")
     else:
         axes[0].imshow(image)
     axes[0].axis("off")
@@ -145,9 +156,10 @@ def draw_walks(
         rows = range(len(walk))
         axis.barh(rows, [radius for _, radius, _ in walk], color="#cfe3f7")
         for row, (text, _, similarity) in zip(rows, walk):
-            short = shorten(text, 60, placeholder="...")
-            axis.text(0.01 * largest, row, f"{short}  ({similarity:.2f})", va="center", fontsize=8)
+            short = shorten(text, 42, placeholder="...")
+            axis.text(0.01 * largest, row, f"{short}  ({similarity:.2f})", va="center", fontsize=9)
         axis.set(xlim=(0, 1.02 * largest), ylim=(most - 0.4, -0.6), yticks=[])
-        axis.set(title=name, xlabel="radius")
+        axis.set(title=name, xlabel="radius; in brackets: similarity")
+        axis.locator_params(axis="x", nbins=5)
         axis.spines[["left", "top", "right"]].set_visible(False)
     return figure

@@ -52,7 +52,7 @@ def draw_traversal(
     # The horizontal axis is in multiples of _UNIT; labels beside the way get the room they need.
     left = -0.15 - (0.9 * _PICTURE + 0.6) / _UNIT if pictures else -0.16
     right = max(0.5, 0.2 + _LETTER * max((len(_label(each)) for each in texts), default=0) / _UNIT)
-    ratios = [3.0, 0.7 + _UNIT * (right - left)]
+    ratios = [2.2, 0.7 + _UNIT * (right - left)]
     images = {"photo": photo}
     layout = [["photo", "way"]]
     heights = np.asarray(radii, float)
@@ -99,11 +99,11 @@ def draw_traversal(
     title = "in brackets: how far the text or image itself is from the root"
     figure.legend(
         loc="outside lower center",
-        ncols=3,
-        fontsize=8,
+        ncols=2,
+        fontsize=9,
         frameon=False,
         title=title,
-        title_fontsize=8,
+        title_fontsize=9,
     )
     save_figure(figure, path, dpi=110)
 

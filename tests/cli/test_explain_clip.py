@@ -194,27 +194,6 @@ def test_only_many_radii_have_a_density(tmp_path, monkeypatch, count, said):
     )
 
 
-def test_names_of_equal_radii_do_not_cover_each_other(tmp_path, monkeypatch):
-    """Ten texts at nearly one radius and long names beside them: no two boxes of labels meet."""
-    figures = []
-    monkeypatch.setattr(radii, "save_figure", lambda figure, *_, **__: figures.append(figure))
-    values = {
-        "images": torch.tensor([0.5, 0.5]),
-        "texts": torch.tensor([0.7] * 5 + [0.7001] * 4 + [0.2]),
-        "gallery": torch.tensor([0.7]),
-    }
-    named = {name: [f"{name} of a long name {n}" for n in range(10)] for name in values}
-    draw_radii(values, {}, tmp_path / "radii.png", "distance", named)
-    [figure] = figures
-    figure.canvas.draw()
-    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
-    assert len(boxes) == 13
-    for number, box in enumerate(boxes):
-        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
-        assert figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1
-        assert not any(box.overlaps(other) for other in boxes[:number])
-
-
 def test_the_clip_that_ships_walks_as_its_page_shows(tmp_path, capsys):
     """docs/hyperbolic-clip.md: a monkey's face, past 'mammal', to the root; points have a time and
     128 coordinates."""
