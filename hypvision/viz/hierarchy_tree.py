@@ -296,7 +296,7 @@ def _bordered(
     region = Image.fromarray((255 * inside).astype(np.uint8))
     core = np.asarray(region.filter(ImageFilter.MinFilter(width)))
     border = inside & (core == 0)
-    return np.where(border[..., None], np.uint8(colour), pixels)
+    return np.where(border[..., None], np.array(colour, np.uint8), pixels)
 
 
 def _name_parts(image: Image.Image, labels: np.ndarray, depth: int = 0) -> None:

@@ -20,7 +20,7 @@ def test_names_of_equal_radii_do_not_cover_each_other(tmp_path, monkeypatch):
     named = {name: [f"{name} of a long name {n}" for n in range(10)] for name in values}
     draw_radii(values, {}, tmp_path / "radii.png", "distance", named)
     [figure] = figures
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in figure.axes[0].texts]
     assert len(boxes) == 13
     for number, box in enumerate(boxes):
@@ -48,7 +48,7 @@ def test_each_level_has_an_axis_of_its_own_and_all_have_the_same_bins(tmp_path, 
 def test_texts_of_a_walk_stay_in_their_panels():
     walk = [("face with bags under eyes: bored, exhausted, fatigued, sleepy", 0.5, 0.63)]
     figure = draw_walks("grinning face", {"before": walk, "after": walk})
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     for axis in figure.axes[1:]:
         [text] = axis.texts
         assert text.get_window_extent().x1 <= axis.get_window_extent().x1
