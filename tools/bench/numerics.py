@@ -489,8 +489,14 @@ def plot(curves: Curves, model: str, dtype: str, path: Path) -> None:
         for what, ls in (("value", "-"), ("gradient", "--"))
     ]
     handles.append(Line2D([], [], color="0.6", ls=":", label="round-off"))
-    figure.suptitle(f"{HEADINGS[model]}, {dtype}: error over the radius", fontsize=11)
-    figure.legend(handles=handles, loc="outside upper center", fontsize=9, ncols=4)
+    figure.legend(
+        handles=handles,
+        loc="outside upper center",
+        fontsize=9,
+        ncols=4,
+        title=f"{HEADINGS[model]}, {dtype}: error over the radius",
+        title_fontsize=11,
+    )
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=90, format="png")
         # lines in few colours: a quarter of the bytes
