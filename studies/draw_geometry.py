@@ -94,7 +94,7 @@ def draw(path: Path) -> None:
         fontsize=10,
     )
     with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=110)
+        figure.savefig(temporary, dpi=110, bbox_inches="tight", pad_inches=0.05)
 
 
 if __name__ == "__main__":

@@ -226,8 +226,8 @@ DRAWINGS = {
     "ancestors": (draw_ancestors, (4.8, 4.8)),
     "attributes": (draw_attributes, (4.8, 4.8)),
     "pixels": (draw_pixels, (4.8, 4.8)),
-    "boost": (draw_boost, (9.2, 3.4)),
-    "averages": (draw_averages, (8.4, 4.4)),
+    "boost": (draw_boost, (9.2, 3.6)),
+    "averages": (draw_averages, (8.4, 4.6)),
 }
 
 
@@ -238,9 +238,9 @@ def draw(folder: Path) -> None:
         figure = require("matplotlib.figure", "viz").Figure(figsize=size, layout="constrained")
         paint(figure)
         picture = io.BytesIO()
-        figure.savefig(picture, dpi=110)
+        figure.savefig(picture, dpi=110, bbox_inches="tight", pad_inches=0.05)
         with replacing(folder / f"{title}.png") as temporary:  # a palette: a third of the bytes
-            Image.open(picture).convert("RGB").quantize(64).save(
+            Image.open(picture).convert("RGB").quantize(256).save(
                 temporary, format="PNG", optimize=True
             )
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python
 """Draw what words find on photos, before and after tuning, with what ships:
-``python studies/draw_words.py docs/images/hyperclip/emoji.png``, and for README, in which it is
-shown as small as it is drawn, ``... docs/images/readme/words.png --side 144 --columns 2 --rows 1``.
+``python studies/draw_words.py docs/images/hyperclip/emoji.png``, and for README, which is narrower,
+``... docs/images/readme/words.png --side 144 --columns 2 --rows 1``. Both are drawn at the width at
+which they are shown, so that their letters keep their size.
 """
 
 import sys
@@ -53,7 +54,7 @@ def tile(
     return add_legend(paint(large, shown, colours, 0.6), rows, width=side)
 
 
-def draw(out: Path, side: int = 288, columns: int = 4, rows: int = 2, shown: int = 40) -> None:
+def draw(out: Path, side: int = 166, columns: int = 4, rows: int = 2, shown: int = 40) -> None:
     """Write the picture: ``rows`` of the first ``shown`` scenes, four tiles ``side`` pixels wide of
     each."""
     settings = load_config(CONFIG)
@@ -84,7 +85,7 @@ if __name__ == "__main__":
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path, help="the picture")
     for name, default, text in (
-        ("side", 288, "width of a tile in pixels"),
+        ("side", 166, "width of a tile in pixels"),
         ("columns", 4, "tiles in a row"),
         ("rows", 2, "number of scenes"),
     ):

@@ -13,12 +13,13 @@ functions for all.
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -211,58 +212,103 @@ def table(results: dict[str, tuple[float, list[Run]]]) -> str:
 
 # The root is black; each branch below it has a colour.
 _COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
+_NEAR = 3  # edges of so many levels below the root are drawn thick, the others thin and pale
+
+
+def built(parents: Sequence[int]) -> Tensor:
+    """Return tangent vectors ``(N, 2)`` at the root for an embedding of a tree that nobody trained,
+    in float64: a node lies at the distance of its depth, in the middle of the leaves below it, so
+    that no two edges cross.
+
+    Args:
+        parents: the parent of every node, an earlier node; the root comes first, with -1.
+    """
+    leaves = [0] * len(parents)
+    for node in reversed(range(len(parents))):
+        leaves[node] = max(leaves[node], 1)
+        if node:
+            leaves[parents[node]] += leaves[node]
+    depth = [0] * len(parents)
+    begins = [0] * len(parents)  # the number of leaves before those of the node
+    free = [0] * len(parents)  # the same, before those of its next child
+    for node, parent in enumerate(parents):
+        if node:
+            depth[node] = depth[parent] + 1
+            begins[node] = free[node] = free[parent]
+            free[parent] += leaves[node]
+    middles = torch.tensor(begins).double() + torch.tensor(leaves).double() / 2
+    angles = 2 * math.pi * middles / leaves[0]
+    return torch.tensor(depth).double()[:, None] * torch.stack([angles.cos(), angles.sin()], 1)
 
 
 def draw(results: dict[str, tuple[float, list[Run]]], parents: Sequence[int], path: Path) -> None:
     """An image of the first run of the first method in the flat plane, and of the first in the
-    hyperbolic one, whose others look alike: edges as geodesics, in a colour for each branch below
-    the root.
+    hyperbolic one, whose others look alike; below each of them, the tree in that plane as
+    it is :func:`built`. Edges are geodesics, in a colour for each branch below the root.
 
     Raises:
         HypvisionError: matplotlib is not installed, or the place is not writable.
     """
-    figures = require("matplotlib.figure", "viz")
-    collections = require("matplotlib.collections", "viz")
-    child = np.arange(1, len(parents))
-    parent = np.asarray(parents[1:])
+    hops = tree_distances(parents)
+    flat = [name for name in results if isinstance(METHODS[name].manifold, Euclidean)]
+    curved = [name for name in results if name not in flat]
+    shown = flat[:1] + curved[:1]
+    size = (4.6 * len(shown), 9.7)
+    figure = require("matplotlib.figure", "viz").Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(2, len(shown), squeeze=False)
+    for column, name in enumerate(shown):
+        method = METHODS[name]
+        best = results[name][1][0]
+        points = method.manifold.from_tangent0(built(parents))
+        precision = graph_map(all_distances(points, method.manifold), hops == 1)
+        label = f"{method.label}: MAP {best.precision:.2f}"
+        _draw_tree(grid[0, column], best.points.double(), method.manifold, parents, label)
+        label = f"the same plane, not trained: MAP {precision:.2f}"
+        _draw_tree(grid[1, column], points, method.manifold, parents, label)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=82)
+        # 64 colours are enough for dots and lines, and less than a third of the bytes
+        Image.open(temporary).convert("RGB").quantize(64).save(
+            temporary, format="PNG", optimize=True
+        )
+
+
+def _draw_tree(
+    axes: Any, points: Tensor, manifold: Manifold, parents: Sequence[int], title: str
+) -> None:
+    """Draw the points of a tree's nodes with its edges: strong near the root, pale below."""
     depth = [0]
     branch = [0]
     for node in parents[1:]:
         depth.append(depth[node] + 1)
         branch.append(branch[node] if node else max(branch) + 1)
-    depth = np.asarray(depth)
+    child = np.arange(1, len(parents))
+    parent = np.asarray(parents[1:])
+    near = np.asarray(depth)[1:] <= _NEAR
     colours = np.array([_COLOURS[number % len(_COLOURS)] for number in branch])
-    flat = [name for name in results if isinstance(METHODS[name].manifold, Euclidean)]
-    curved = [name for name in results if name not in flat]
-    shown = flat[:1] + curved[:1]
-    figure = figures.Figure(figsize=(4.6 * len(shown), 4.9), layout="constrained")
-    for axes, name in zip(figure.subplots(1, len(shown), squeeze=False).flat, shown):
-        method = METHODS[name]
-        best = results[name][1][0]
-        dots = {"c": colours, "s": 22 - 3 * depth, "zorder": 2}
-        edges = {"colors": colours[child], "linewidths": 0.5}
-        if isinstance(method.manifold, Euclidean):
-            xy = best.points.numpy()
-            lines = np.stack([xy[parent], xy[child]], 1)
-            axes.add_collection(collections.LineCollection(lines, **edges))
-            axes.scatter(*xy.T, linewidths=0, **dots)
-            axes.set_aspect("equal")
-            axes.axis("off")
+    sizes = np.maximum(26 - 5 * np.asarray(depth), 3)
+    if isinstance(manifold, Euclidean):
+        xy = points.numpy()
+        disk = None
+        axes.set_aspect("equal")
+        axes.axis("off")
+        axes.scatter(*xy.T, c=colours, s=sizes, linewidths=0, zorder=3)
+    else:
+        if isinstance(manifold, Lorentz):
+            points = manifold.projx(points)
+        xy = to_disk(points, manifold, centre=points[0], scale=1.0)
+        disk = PoincareDisk(axes, grid=())
+        disk.points(xy, c=colours, s=sizes, zorder=3)
+    for these, width, opacity in ((~near, 0.5, 0.35), (near, 1.6, 1.0)):
+        starts = xy[parent[these]]
+        ends = xy[child[these]]
+        look = {"colors": colours[child[these]], "linewidths": width, "alpha": opacity}
+        if disk is None:
+            lines = require("matplotlib.collections", "viz").LineCollection
+            axes.add_collection(lines(np.stack([starts, ends], 1), zorder=2, **look))
         else:
-            points = best.points.double()
-            if isinstance(method.manifold, Lorentz):
-                points = method.manifold.projx(points)
-            xy = to_disk(points, method.manifold, centre=points[0], scale=1.0)
-            disk = PoincareDisk(axes, grid=())
-            disk.geodesics(xy[parent], xy[child], **edges)
-            disk.points(xy, **dots)
-        axes.set_title(method.label, fontsize=10)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=110)
-        # 64 colours are enough for dots and lines, and less than a third of the bytes
-        Image.open(temporary).convert("RGB").quantize(64).save(
-            temporary, format="PNG", optimize=True
-        )
+            disk.geodesics(starts, ends, zorder=2, **look)
+    axes.set_title(title, fontsize=11)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,6 +19,8 @@ Panel = Callable[[Any], None]
 """A function that draws on an axis of matplotlib, or draws nothing if it has no points."""
 THEORY = dict(color="0.55", linestyle="--", linewidth=1)
 _SIZE = (4.2, 3.4)
+SMALL = 8
+"""Size in points of the smallest letters, legible where a page shows a sheet at three quarters."""
 
 
 def draw_sweep(
@@ -64,7 +66,7 @@ def draw_panels(name: str, panels: Sequence[Panel], title: str, folder: str | Pa
                 axis.set_axis_off()
                 axis.text(0.5, 0.5, "no points, or no weights", ha="center", va="center")
         if title:
-            figure.suptitle(title, fontsize=8, color="firebrick")
+            figure.suptitle(title, fontsize=SMALL, color="firebrick")
         figure.tight_layout()
         paths = [Path(folder, f"{name}.{suffix}") for suffix in ("png", "pdf")]
         for path in paths:
@@ -125,7 +127,7 @@ def lines(axis: Any, rows: Sequence[Row], by: str, x: str, y: str) -> None:
 def log_axes(axis: Any, xlabel: str, ylabel: str) -> None:
     """Make both axes logarithmic, and add their labels and a legend."""
     axis.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel)
-    axis.legend(fontsize=6)
+    axis.legend(fontsize=SMALL)
 
 
 def log_widths(axis: Any, rows: Iterable[Row], ylabel: str, yscale: str = "log") -> None:
@@ -137,7 +139,7 @@ def log_widths(axis: Any, rows: Iterable[Row], ylabel: str, yscale: str = "log")
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set_xticks(widths, [str(m) for m in widths])
     if axis.get_legend_handles_labels()[0]:
-        axis.legend(fontsize=6)
+        axis.legend(fontsize=SMALL)
 
 
 def nearest(rows: Sequence[Row], **wanted: float) -> list[Row]:
@@ -162,13 +164,13 @@ def alpha_decay_map(
     table = np.array([[values.get((a, d), math.nan) for d in decays] for a in alphas])
     shown = axis.imshow(table, origin="lower", aspect="auto", cmap="viridis", **limits)
     axis.set(xlabel="decay γ", ylabel="α", title=label)
-    axis.set_xticks(range(len(decays)), map("{:.2f}".format, decays), fontsize=6, rotation=60)
-    axis.set_yticks(range(len(alphas)), map("{:g}".format, alphas), fontsize=6)
+    axis.set_xticks(range(len(decays)), map("{:.2f}".format, decays), fontsize=SMALL, rotation=60)
+    axis.set_yticks(range(len(alphas)), map("{:g}".format, alphas), fontsize=SMALL)
     for (i, j), value in np.ndenumerate(table):
         if len(values) <= 60 and not math.isnan(value):
             # the upper colours of the map are light
             ink = "k" if shown.norm(value) > 0.6 else "w"
-            axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=6, color=ink)
+            axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=SMALL, color=ink)
     axis.figure.colorbar(shown, ax=axis)
 
 
@@ -187,7 +189,7 @@ def loss_by_decay(axis: Any, rows: Sequence[Row], found: Mapping[Setting, Expone
         f"{text}: {fits[d].mean:.2f}" if d in fits else text for text, d in zip(labels, decays)
     ]
     log_widths(axis, rows, "loss L")
-    axis.legend(handles, named, fontsize=6)
+    axis.legend(handles, named, fontsize=SMALL)
 
 
 def represented_by_width(axis: Any, rows: Sequence[Row]) -> None:
@@ -217,7 +219,7 @@ def r2_bars(axis: Any, found: Mapping[Setting, Exponent]) -> None:
     ]
     inks = [*colors(decays).values()]
     axis.bar(range(len(decays)), centers, yerr=ends, color=inks, ecolor="0.3", capsize=2)
-    axis.set_xticks(range(len(decays)), [f"{d:.2f}" for d in decays], fontsize=6, rotation=60)
+    axis.set_xticks(range(len(decays)), [f"{d:.2f}" for d in decays], fontsize=SMALL, rotation=60)
     axis.set(
         xlabel="decay γ",
         ylabel="R² of L ~ m^-α_m",

@@ -9,13 +9,13 @@ Each node of the tree attends to the backbone's map; the attention is a soft map
 from __future__ import annotations
 
 import colorsys
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from PIL import Image, ImageDraw, ImageFilter
 from torch import Tensor, nn
 
@@ -27,13 +27,17 @@ from hypvision.models.himapper import HiMapper
 from hypvision.viz.clusters import enlarge, evaluating, explain_image, prepare_for
 from hypvision.viz.disk import geodesic_arc, to_disk
 from hypvision.viz.overlay import font, paint
-from hypvision.viz.sheet import titled_sheet
+from hypvision.viz.sheet import titled_sheet, wrapped
 
 GAP = 4
 MARGIN = 12
-_LETTERS = 24  # their height in the tree, which is shown at about a third of its width
+_BRANCH = 40  # room in pixels between two levels of the tree
+_LETTERS = 18  # their height in the tree, which is shown at about two thirds of its width
 _FARTHEST = 3.0  # largest distance drawn, for curvature -1: 0.91 of the disk's radius
-_LEGEND = "below each part: in how many patches its attention is the largest of its level"
+_LEGEND = (
+    "In colour: the patches in which the attention of a node is the largest of its level. "
+    "Beside it: the name of the node and the number of these patches."
+)
 
 
 # Maps of parts
@@ -111,104 +115,127 @@ def letter(node: int) -> str:
     return chr(ord("A") + node) if node < 26 else str(node + 1)
 
 
+def node_name(node: int, depth: int) -> str:
+    """Return the name of a node that lies ``depth`` levels below the coarsest: the letter of its
+    ancestor there, and for each step down the number of the child, as in A12."""
+    steps = [str(1 + (node >> bit) % 2) for bit in reversed(range(depth))]
+    return letter(node >> depth) + "".join(steps)
+
+
 # Drawing images
 
 
-def _enlarge(level: Tensor, size: tuple[int, int]) -> np.ndarray:
-    """Return maps ``(n, h, w)`` enlarged to ``(height, width)``, each scaled to 1 in its strongest
-    tenth."""
-    large = F.interpolate(level[None].float(), size, mode="bilinear", align_corners=False)[0]
-    # Dividing by the maximum instead would make maps with a single peak too dark.
-    strong = large.flatten(1).quantile(0.9, dim=1)[:, None, None]
-    return (large / strong.clamp(min=1e-12)).clamp(max=1).numpy()
+def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 64) -> Image.Image:
+    """Draw the tree from left to right: the image with outlines of the coarsest parts, then a
+    column for each level, the coarsest first.
 
-
-def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96) -> Image.Image:
-    """Draw the tree under the image, with its coarsest nodes on top: each node is shown as the
-    image, in colour where its map is strong and pale elsewhere.
-
-    A node is shown if it, or a node below it, is the strongest of its level in some patch; the
-    number of these patches stands below the node.
+    A node is shown as the image, in colour where its attention is the largest of its level and pale
+    elsewhere; beside it stand its name and the number of these patches. Names tell the way from the
+    coarsest node: A12 is the second child of the first child of A. A node that is the strongest in
+    no patch is a dot if a node below it is shown, and left out otherwise.
 
     Args:
         image: the image that the model saw.
         maps: maps of one image, ``(n_l, h, w)`` for each level from the finest.
-        leaf: width of a leaf in pixels.
+        leaf: height in pixels of a node of the finest level; those of coarser levels are larger.
     """
     photo = to_rgb(image)
+    labels = [level.argmax(0).numpy() for level in maps]
+    won = [np.bincount(label.ravel(), minlength=len(level)) for label, level in zip(labels, maps)]
     colours = node_colours(list(map(len, maps)))
-    aspect = image.height / image.width
-    won = [torch.bincount(level.flatten(1).argmax(0), minlength=len(level)) for level in maps]
-    middles = _columns(won)
-    step = leaf + 3 * GAP
-    line = 30
-    text = 32
-    # Nodes grow towards the top, but no wider than the distance of neighbours allows.
-    apart = [min(np.diff([*level.values(), np.inf])) for level in middles] + [np.inf]
-    widths = [int(min(leaf * 1.25**l, step * gap - 3 * GAP)) for l, gap in enumerate(apart)]
-    heights = np.maximum(1, np.rint(np.multiply(widths, aspect)).astype(int)).tolist()
-    # Vertical positions: the image on top, then the levels from the coarsest.
-    below = np.add(heights, text + line)
-    tops = (MARGIN + below.sum() - below.cumsum()).tolist()
-    places = [*middles, {0: sum(middles[-1].values()) / len(middles[-1])}]
-    # A wide node over a single leaf at the edge extends beyond this leaf.
-    left = max(0, *(w / 2 - step * (min(level.values()) + 0.5) for w, level in zip(widths, places)))
-    right = max(
-        len(middles[0]) * step,
-        *(w / 2 + step * (max(x.values()) + 0.5) for w, x in zip(widths, places)),
-    )
-    legend = font(_LETTERS).getlength(_LEGEND)
-    size = round(2 * MARGIN + max(left + right, legend)), tops[0] + heights[0] + 2 * text + MARGIN
+    rows = _rows(won)
+    step = leaf + 2 * GAP
+    # Nodes grow towards the root, but no higher than the distance of neighbours allows.
+    apart = [min(np.diff(sorted(level.values())), default=np.inf) for level in rows]
+    heights = [int(min(leaf * 1.3**l, step * gap - 2 * GAP)) for l, gap in enumerate(apart)]
+    sizes = [(max(1, round(high * image.width / image.height)), high) for high in heights]
+    texts = [
+        [f"{node_name(node, len(maps) - 1 - l)}\n{number}" for node, number in enumerate(level)]
+        for l, level in enumerate(won)
+    ]
+    root = 4 * leaf
+    wide = max(1, round(root * image.width / image.height))
+    lefts = [0] * len(maps)
+    right = MARGIN + wide
+    for l in reversed(range(len(maps))):
+        lefts[l] = right + _BRANCH
+        letters = max(font(_LETTERS).getlength(line) for line in "\n".join(texts[l]).split("\n"))
+        right = round(lefts[l] + sizes[l][0] + 3 * GAP + letters)
+    # Coarse nodes at the edge extend beyond the rows below them.
+    over = max(0.0, *(h / 2 - step * (min(x.values()) + 0.5) for h, x in zip(heights, rows)))
+    top = MARGIN + over
+    lowest = max(h / 2 + step * (max(x.values()) + 0.5) for h, x in zip(heights, rows))
+    bottom = max(top + lowest, 2 * MARGIN + root)
+    said = wrapped(_LEGEND, right - MARGIN, _LETTERS, 4)
+    line = round(1.4 * _LETTERS)
+    size = (right + MARGIN, round(bottom + MARGIN + line * len(said) + MARGIN / 2))
     sheet = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(sheet)
+    middle = (top + bottom - MARGIN) / 2
+    whole = photo.resize((wide, root), Image.Resampling.BICUBIC)
+    coarse = enlarge(labels[-1], (root, wide))
+    whole = _outlined(whole, coarse, colours[-1], 7)
+    _name_parts(whole, coarse)
+    sheet.paste(whole, (MARGIN, round(middle - root / 2)))
 
-    def centre(level: int, node: int) -> float:
-        return MARGIN + left + step * (places[level][node] + 0.5)
+    def height(level: int, node: int) -> float:
+        return top + step * (rows[level][node] + 0.5)
 
-    def box(level: int, node: int) -> tuple[int, int]:
-        return round(centre(level, node) - widths[level] / 2), tops[level]
-
-    sheet.paste(photo.resize((widths[-1], heights[-1])), box(len(maps), 0))
-    for l, level in enumerate(middles):
-        pixels = np.asarray(photo.resize((widths[l], heights[l])), dtype=np.float32)
-        pale = 0.7 * 255 + 0.3 * pixels.mean(-1, keepdims=True)
-        light = _enlarge(maps[l], (heights[l], widths[l]))
-        for node in level:
-            x, y = box(l, node)
-            above = l + 1, node // 2 if l + 1 < len(maps) else 0
-            start = centre(*above), tops[l + 1] + heights[l + 1] + text
-            draw.line([start, (centre(l, node), y)], fill=colours[l][node], width=3)
-            lit = pale + np.sqrt(light[node])[..., None] * (pixels - pale)
-            sheet.paste(Image.fromarray(lit.clip(0, 255).astype(np.uint8)), (x, y))
-            draw.rectangle(
-                [x - 3, y - 3, x + widths[l] + 2, y + heights[l] + 2],
-                outline=colours[l][node],
-                width=3,
+    for l in reversed(range(len(maps))):
+        small = photo.resize(sizes[l], Image.Resampling.BICUBIC)
+        parts = enlarge(labels[l], sizes[l][::-1])
+        for node in rows[l]:
+            colour = colours[l][node]
+            y = height(l, node)
+            start = (MARGIN + wide, middle)
+            if l + 1 < len(maps):
+                start = (lefts[l] - _BRANCH, height(l + 1, node // 2))
+            draw.line([start, (lefts[l], y)], fill=colour, width=3)
+            at = (lefts[l], round(y - sizes[l][1] / 2))
+            end = lefts[l] + sizes[l][0]
+            if won[l][node]:
+                sheet.paste(_lit(small, parts == node, colour), at)
+            else:
+                draw.line([(lefts[l], y), (end, y)], fill=colour, width=3)
+                draw.ellipse([end - 10, y - 5, end, y + 5], fill=colour)
+            draw.multiline_text(
+                (end + GAP, y), texts[l][node], "black", font(_LETTERS), "lm", spacing=2
             )
-            name = f"{letter(node)}: " if l + 1 == len(middles) else ""
-            said = f"{name}{won[l][node]}"
-            draw.text((x, y + heights[l] + 4), said, fill="black", font_size=_LETTERS)
-    draw.text((MARGIN, sheet.height - MARGIN), _LEGEND, "black", font(_LETTERS), "ls")
+    for number, text in enumerate(said):
+        draw.text((MARGIN, bottom + MARGIN + line * number), text, "black", font(_LETTERS), "la")
     return sheet
 
 
-def _columns(won: Sequence[Tensor]) -> list[dict[int, float]]:
-    """Return, for each level, the nodes to show with the column of each: a leaf's own column, or
-    the middle of the columns of the nodes below."""
-    shown = [set(torch.nonzero(level).flatten().tolist()) for level in won]
+def _lit(photo: Image.Image, inside: np.ndarray, colour: tuple[int, int, int]) -> Image.Image:
+    """Return the photo, pale and grey but for the pixels ``inside`` ``(H, W)``, with the border of
+    these and a frame in a colour."""
+    pixels = np.asarray(photo, dtype=np.float32)
+    pale = 0.7 * 255 + 0.3 * pixels.mean(-1, keepdims=True)
+    shown = np.where(inside[..., None], pixels, pale).astype(np.uint8)
+    lit = Image.fromarray(_bordered(shown, inside, colour, 5))
+    ImageDraw.Draw(lit).rectangle((0, 0, lit.width - 1, lit.height - 1), outline=colour)
+    return lit
+
+
+def _rows(won: Sequence[np.ndarray]) -> list[dict[int, float]]:
+    """Return, for each level, the nodes to show with the row of each: those that are the strongest
+    in ``won`` patches and those above them. The end of a branch has a row of its own, another node
+    lies in the middle of its children."""
+    shown = [set(np.flatnonzero(level).tolist()) for level in won]
     for below, level in zip(shown, shown[1:]):
         level |= {node // 2 for node in below}
-    # A node without a shown child gets an artificial one, so that it has a position.
-    for level, below in zip(shown[::-1], shown[-2::-1]):
-        below |= {2 * node for node in level if not {2 * node, 2 * node + 1} & below}
-    places = [{node: float(column) for column, node in enumerate(sorted(shown[0]))}]
-    for level in shown[1:]:
-        last = places[-1]
-        places.append({})
-        for node in sorted(level):
-            children = [last[n] for n in (2 * node, 2 * node + 1) if n in last]
-            places[-1][node] = sum(children) / len(children)
-    return places
+    rows: list[dict[int, float]] = [{} for _ in won]
+    free = itertools.count()
+
+    def place(level: int, node: int) -> float:
+        below = [n for n in (2 * node, 2 * node + 1) if level and n in shown[level - 1]]
+        places = [place(level - 1, child) for child in below]
+        rows[level][node] = sum(places) / len(places) if places else float(next(free))
+        return rows[level][node]
+
+    for node in sorted(shown[-1]):
+        place(len(won) - 1, node)
+    return rows
 
 
 def draw_levels(image: Image.Image, maps: Sequence[Tensor]) -> Image.Image:
@@ -228,7 +255,8 @@ def draw_levels(image: Image.Image, maps: Sequence[Tensor]) -> Image.Image:
 
 def draw_parts(image: Image.Image, maps: Sequence[Tensor], side: int = 480) -> Image.Image:
     """Draw the image that the model saw with outlines of its parts, the regions in which a node is
-    the strongest of its level: for the coarsest level, with its letters, and for the one below it.
+    the strongest of its level, and the names of the nodes: for the coarsest level and the one below
+    it.
 
     Args:
         image: the image that the model saw.
@@ -242,27 +270,38 @@ def draw_parts(image: Image.Image, maps: Sequence[Tensor], side: int = 480) -> I
     for l, kind in zip(reversed(range(len(maps))), ("the coarsest nodes", "the nodes below")):
         labels = enlarge(maps[l].argmax(0).numpy(), (height, side))
         drawn = _outlined(large, labels, colours[l])
-        if l == len(maps) - 1:
-            _name_parts(drawn, labels)
+        _name_parts(drawn, labels, len(maps) - 1 - l)
         tiles.append((drawn, f"{kind}: {len(np.unique(labels))} parts"))
     return titled_sheet(tiles, columns=len(tiles))
 
 
 def _outlined(
-    image: Image.Image, labels: np.ndarray, colours: Sequence[tuple[int, int, int]]
+    image: Image.Image,
+    labels: np.ndarray,
+    colours: Sequence[tuple[int, int, int]],
+    width: int = 11,
 ) -> Image.Image:
     """Return a copy of an image in which the inner border of each region of ``labels`` ``(H, W)``
-    has the region's colour."""
-    pixels = np.asarray(image).copy()
+    has the region's colour; a line between two regions is about ``width`` (odd) pixels wide."""
+    pixels = np.asarray(image)
     for label in np.unique(labels):
-        inside = Image.fromarray((255 * (labels == label)).astype(np.uint8))
-        core = np.asarray(inside.filter(ImageFilter.MinFilter(11)))
-        pixels[(labels == label) & (core == 0)] = colours[label]
+        pixels = _bordered(pixels, labels == label, colours[label], width)
     return Image.fromarray(pixels)
 
 
-def _name_parts(image: Image.Image, labels: np.ndarray) -> None:
-    """Write the letter of each part at the point whose surroundings belong to it most."""
+def _bordered(
+    pixels: np.ndarray, inside: np.ndarray, colour: tuple[int, int, int], width: int
+) -> np.ndarray:
+    """Return pixels ``(H, W, 3)`` in which the inner border of a region ``(H, W)`` has a colour."""
+    region = Image.fromarray((255 * inside).astype(np.uint8))
+    core = np.asarray(region.filter(ImageFilter.MinFilter(width)))
+    border = inside & (core == 0)
+    return np.where(border[..., None], np.array(colour, np.uint8), pixels)
+
+
+def _name_parts(image: Image.Image, labels: np.ndarray, depth: int = 0) -> None:
+    """Write the name of each part, of nodes ``depth`` levels below the coarsest, at the point whose
+    surroundings belong to it most."""
     draw = ImageDraw.Draw(image)
     around = image.width // 12
     for label in np.unique(labels):
@@ -271,7 +310,7 @@ def _name_parts(image: Image.Image, labels: np.ndarray) -> None:
         share = np.asarray(blurred)[around:-around, around:-around]
         row, column = np.unravel_index(share.argmax(), share.shape)
         draw.text(
-            (int(column), int(row)), letter(int(label)), "white", font(26), "mm",
+            (int(column), int(row)), node_name(int(label), depth), "white", font(26), "mm",
             stroke_width=3, stroke_fill="black",
         )  # fmt: skip
 

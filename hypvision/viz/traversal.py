@@ -52,7 +52,7 @@ def draw_traversal(
     # The horizontal axis is in multiples of _UNIT; labels beside the way get the room they need.
     left = -0.15 - (0.9 * _PICTURE + 0.6) / _UNIT if pictures else -0.16
     right = max(0.5, 0.2 + _LETTER * max((len(_label(each)) for each in texts), default=0) / _UNIT)
-    ratios = [3.0, 0.7 + _UNIT * (right - left)]
+    ratios = [2.2, 0.7 + _UNIT * (right - left)]
     images = {"photo": photo}
     layout = [["photo", "way"]]
     heights = np.asarray(radii, float)
@@ -99,11 +99,11 @@ def draw_traversal(
     title = "in brackets: how far the text or image itself is from the root"
     figure.legend(
         loc="outside lower center",
-        ncols=3,
-        fontsize=8,
+        ncols=2,
+        fontsize=9,
         frameon=False,
         title=title,
-        title_fontsize=8,
+        title_fontsize=9,
     )
     save_figure(figure, path, dpi=110)
 
@@ -116,7 +116,7 @@ def _draw_side(
     if not found:
         return []
     places = heights[[one.step for one in found]]
-    labels = _apart(places, gap, max(heights[0], 1e-6))
+    labels = apart(places, gap, max(heights[0], 1e-6))
     legend = f"the nearest {'text' if side > 0 else 'image'} changes here"
     axis.scatter([0] * len(found), places, s=34, color=colour, zorder=3, label=legend)
     for place, label, one in zip(places, labels, found):
@@ -150,7 +150,7 @@ def _put(axis: Any, found: Found, place: tuple[float, float]) -> None:
                   va="center", fontsize=9)  # fmt: skip
 
 
-def _apart(places: np.ndarray, gap: float, top: float) -> np.ndarray:
+def apart(places: np.ndarray, gap: float, top: float) -> np.ndarray:
     """Return places, from high to low, moved in one pass down and one pass up so that neighbours
     are at least ``gap`` apart."""
     moved = places.astype(float).copy()

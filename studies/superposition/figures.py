@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hypvision.scaling.data import frequencies
 from hypvision.scaling.figures import (
+    SMALL,
     THEORY,
     Panel,
     alpha_decay_map,
@@ -63,6 +64,8 @@ def draw(
     panels: list[Panel] = [
         partial(panel, rows=rows, weights=weights, scan=scan) for panel in _PANELS[name]
     ]
+    if name == "fig7" and len({row["m"] for row in rows}) == 1:
+        panels.pop()  # lines over one width are none
     if name == "fig1":
         panels.append(partial(_large_strong, rows=rows, losses=losses, fit=fit))
     return draw_panels(name, panels, "; ".join(map(marked, marks)), folder)
@@ -79,7 +82,7 @@ def _large_strong(
         _loss_by_distribution(axis, rows, sign=-1, title="strong superposition")
         ticks = [8 * 4**k for k in range(6)]  # ticks up to the widths of language models
         axis.set_xticks(ticks, [str(m) for m in ticks])
-        axis.legend(fontsize=6, loc="lower left")
+        axis.legend(fontsize=SMALL, loc="lower left")
 
 
 def _loss_by_distribution(axis: Any, rows: Sequence[Row], sign: int, title: str, **_: Any) -> None:
@@ -121,7 +124,7 @@ def _represented_by_decay(axis: Any, rows: Sequence[Row], weights: Weights, scan
     lines(axis, rows, "m", "decay", "phi_half")
     axis.set(xlabel="decay γ", ylabel="represented φ(1/2), α = 1", yscale="log")
     if rows:
-        axis.legend(fontsize=6)
+        axis.legend(fontsize=SMALL)
 
 
 def _represented_map(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
@@ -148,7 +151,7 @@ def _frequencies_and_norms(axis: Any, rows: Sequence[Row], weights: Weights, sca
         p = frequencies("power", rows[0]["n"], alpha)
         axis.plot(range(1, len(p) + 1), p.tolist(), linewidth=1, label=f"α {alpha:g}")
     axis.set(xscale="log", yscale="log", xlabel="rank of the feature", ylabel="frequency")
-    axis.legend(fontsize=6, loc="upper right")
+    axis.legend(fontsize=SMALL, loc="upper right")
     inset = axis.inset_axes([0.1, 0.1, 0.42, 0.35])
     for row, matrix, color in zip(ends, matrices, ("C0", "C3")):
         inset.hist(
@@ -159,9 +162,9 @@ def _frequencies_and_norms(axis: Any, rows: Sequence[Row], weights: Weights, sca
             label=f"γ {row['decay']:.2f}",
         )
     inset.axvline(0.5, **THEORY)
-    inset.set_title(f"norms, α {ends[0]['alpha']:g}, m {ends[0]['m']}", fontsize=6)
-    inset.tick_params(labelsize=5)
-    inset.legend(fontsize=5)
+    inset.set_title(f"norms, α {ends[0]['alpha']:g}, m {ends[0]['m']}", fontsize=SMALL)
+    inset.tick_params(labelsize=SMALL)
+    inset.legend(fontsize=SMALL)
 
 
 # figure 5: weak superposition
@@ -196,7 +199,9 @@ def _weak_exponents(axis: Any, rows: Sequence[Row], weights: Weights, scan: int)
         title="the paper's cleanest cases, line α - 1",
     )
     handles, labels = axis.get_legend_handles_labels()
-    axis.legend(dict(zip(labels, handles)).values(), dict(zip(labels, handles)).keys(), fontsize=6)
+    axis.legend(
+        dict(zip(labels, handles)).values(), dict(zip(labels, handles)).keys(), fontsize=SMALL
+    )
 
 
 # figure 6: strong superposition
@@ -223,8 +228,8 @@ def _norms_by_rank(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) 
     )
     inset = axis.inset_axes([0.12, 0.12, 0.38, 0.35])
     inset.hist(lengths.tolist(), bins=40)
-    inset.set_title(f"norms, m {row['m']}, γ {row['decay']:.2f}", fontsize=6)
-    inset.tick_params(labelsize=5)
+    inset.set_title(f"norms, m {row['m']}, γ {row['decay']:.2f}", fontsize=SMALL)
+    inset.tick_params(labelsize=SMALL)
 
 
 def _strong_by_width(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
@@ -288,7 +293,7 @@ def _strong_exponents(axis: Any, rows: Sequence[Row], weights: Weights, scan: in
         title="lines 1 and 2(α - 1)",
         ylim=(0, 3),
     )
-    axis.legend(fontsize=6)
+    axis.legend(fontsize=SMALL)
 
 
 # figure 7: density
@@ -298,7 +303,7 @@ def _loss_by_density(axis: Any, rows: Sequence[Row], weights: Weights, scan: int
     rows = [row for row in rows if row["alpha"] == 1 and row["m"] == scan]
     lines(axis, rows, "decay", "active", "loss")
     axis.set(xlabel="active features E", ylabel=f"loss L, m = {scan}")
-    axis.legend(fontsize=6)
+    axis.legend(fontsize=SMALL)
 
 
 def _lines_by_density(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:

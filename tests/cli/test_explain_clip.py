@@ -165,7 +165,7 @@ def test_mistakes_are_explained(meru, capsys, arguments, message):
 
 
 def test_labels_do_not_cover_each_other():
-    places = traversal._apart(np.array([1.0, 0.99, 0.98, 0.02, 0.0]), gap=0.1, top=1.0)
+    places = traversal.apart(np.array([1.0, 0.99, 0.98, 0.02, 0.0]), gap=0.1, top=1.0)
     assert np.all(np.diff(places) <= -0.1 + 1e-9) and places[-1] >= 0 and places[0] <= 1.2
 
 
@@ -181,15 +181,17 @@ def test_few_values_are_lines(tmp_path):
 
 @pytest.mark.parametrize("count, said", [(3, ["images", "texts"]), (100, ["density"])])
 def test_only_many_radii_have_a_density(tmp_path, monkeypatch, count, said):
-    """One image and three texts have no density: a row each, with the texts' names."""
+    """One image and three texts have no density: a column each, with the texts' names."""
     figures = []
     monkeypatch.setattr(radii, "save_figure", lambda figure, *_, **__: figures.append(figure))
     values = {"images": torch.tensor([1.1]), "texts": torch.rand(count)}
     draw_radii(values, {}, tmp_path / "radii.png", "distance", {"texts": ["mammal", "b", "c"]})
     [axes] = figures[0].axes
-    rows = [label.get_text() for label in axes.get_yticklabels()]
-    assert (rows if count == 3 else [axes.get_ylabel()]) == said
-    assert [text.get_text() for text in axes.texts] == (["mammal", "b", "c"] if count == 3 else [])
+    columns = [label.get_text() for label in axes.get_xticklabels()]
+    assert (columns if count == 3 else [axes.get_ylabel()]) == said
+    assert {text.get_text() for text in axes.texts} == (
+        {"mammal", "b", "c"} if count == 3 else set()
+    )
 
 
 def test_the_clip_that_ships_walks_as_its_page_shows(tmp_path, capsys):

@@ -15,6 +15,7 @@ from PIL import Image
 
 from hypvision.geometry import Lorentz, poincare
 from hypvision.io.errors import HypvisionError
+from hypvision.losses.graph import complete_tree, graph_map, tree_distances
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,7 +51,7 @@ def test_the_command_writes_a_table_and_an_image(page, tmp_path, capsys):
     assert len([row for row in rows if row.startswith("|")]) == 4
     assert "Euclidean plane, Adam" in text
     assert rows[-1] in capsys.readouterr().out
-    assert Image.open(image).width > 1000
+    assert Image.open(image).size[0] > 700
 
 
 def test_the_search_keeps_the_rate_with_the_lowest_loss(monkeypatch):
@@ -70,6 +71,35 @@ def test_all_distances_are_those_of_the_space():
     space = Lorentz(1.0)
     x = space.random(300, 2, dtype=torch.float64)
     assert torch.allclose(bench.all_distances(x, space), space.cdist(x, x), atol=1e-6)
+
+
+@pytest.mark.parametrize("parents", [complete_tree(3, 4), [-1, 0, 0, 1, 1, 3, 2, 2, 2, 4]])
+def test_the_drawing_by_rule_has_the_depths_and_no_crossing(parents):
+    tangents = bench.built(parents)
+    hops = tree_distances(parents)
+    assert torch.allclose(tangents.norm(dim=1), hops[0].double())
+    edges = [(tangents[node], tangents[parent]) for node, parent in enumerate(parents) if node]
+
+    def side(a, b, c):
+        return float((b - a)[0] * (c - a)[1] - (b - a)[1] * (c - a)[0])
+
+    for number, (a, b) in enumerate(edges):
+        for c, d in edges[:number]:
+            if {*map(tuple, (a.tolist(), b.tolist()))} & {*map(tuple, (c.tolist(), d.tolist()))}:
+                continue
+            crosses = side(a, b, c) * side(a, b, d) < 0 and side(c, d, a) * side(c, d, b) < 0
+            assert not crosses, (a, b, c, d)
+
+
+def test_the_hyperbolic_plane_has_room_for_the_drawing_by_rule():
+    parents = complete_tree(3, 4)
+    near = tree_distances(parents) == 1
+    found = {}
+    for name in ("euclid", "lorentz", "ball"):
+        space = bench.METHODS[name].manifold
+        points = space.from_tangent0(bench.built(parents))
+        found[name] = graph_map(bench.all_distances(points, space), near)
+    assert found["lorentz"] == found["ball"] == 1 and found["euclid"] < 0.5
 
 
 def test_bad_options_are_told(page, tmp_path, monkeypatch):

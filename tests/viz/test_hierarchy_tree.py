@@ -11,7 +11,7 @@ from hypvision.cli import main
 from hypvision.geometry import lorentz
 from hypvision.io.errors import HypvisionError
 from hypvision.viz.hierarchy_tree import (
-    _columns,
+    _rows,
     disk_positions,
     draw_disk,
     draw_parts,
@@ -20,6 +20,7 @@ from hypvision.viz.hierarchy_tree import (
     explain_hierarchy,
     letter,
     node_colours,
+    node_name,
     part_maps,
 )
 
@@ -63,31 +64,58 @@ def test_positions_keep_distances_from_the_origin():
         torch.testing.assert_close(radius.float(), lorentz.dist0(point, c), rtol=1e-4, atol=1e-5)
 
 
-def test_colour_is_where_the_map_is():
+def test_colour_is_where_a_node_is_the_strongest():
+    """Two leaves below a coarsest node: red where the map is the larger one, pale elsewhere."""
     image = Image.new("RGB", (64, 64), "red")
-    left = torch.zeros(2, 4, 4)
-    left[0, :, :2], left[1, :, 2:] = 1, 1
-    drawing = np.asarray(draw_tree(image, [left, left[:1]], leaf=64), dtype=float)
-    first = drawing[-140:-76, 18 : 18 + 64]  # the leaf at the left
-    assert np.abs(first[:, 2:20] - [255, 0, 0]).max() < 30
-    assert np.ptp(first[:, 44:60], axis=-1).max() < 60
+    left = torch.ones(2, 4, 4)
+    left[0, :, :2], left[1, :, 2:] = 2, 1.5
+    drawing = np.asarray(draw_tree(image, [left, left[:1]], leaf=64), dtype=int)
+    red = (drawing == [255, 0, 0]).all(-1)
+    right = np.nonzero(red.any(0))[0].max()  # the right side of the second leaf, without its border
+    column = red[:, right - 20]
+    assert 50 < column.sum() <= 64, "the right half of the second leaf alone"
+    first = red[:, right - 50]
+    assert 50 < first.sum() <= 64 and np.nonzero(first)[0].max() < np.nonzero(column)[0].min()
+
+
+def test_names_tell_the_way_from_the_coarsest_node():
+    names = ["A", "A1", "A12", "D2", "D211"]
+    places = [(0, 0), (0, 1), (1, 2), (7, 1), (28, 3)]
+    assert [node_name(*place) for place in places] == names
 
 
 def test_only_winning_nodes_and_their_ancestors_are_shown():
     generator = torch.Generator().manual_seed(0)
     for size in (2, 5):
         maps = [torch.rand(n, size, size, generator=generator) for n in (32, 16, 8, 4)]
-        won = [torch.bincount(level.flatten(1).argmax(0), minlength=len(level)) for level in maps]
-        shown = _columns(won)
-        assert list(shown[0].values()) == list(range(len(shown[0])))
-        for level, above, counts in zip(shown, [*shown[1:], dict.fromkeys(range(4))], won):
-            assert {node for node, count in enumerate(counts.tolist()) if count} <= set(level)
-            assert {node // 2 for node in level} <= set(above) or above.keys() == set(range(4))
-            assert list(level.values()) == sorted(level.values())
-        for below, level in zip(shown, shown[1:]):
+        won = [
+            np.bincount(level.flatten(1).argmax(0).numpy(), minlength=len(level)) for level in maps
+        ]
+        shown = _rows(won)
+        ends = []
+        for l, (level, counts) in enumerate(zip(shown, won)):
+            winners = {node for node, count in enumerate(counts) if count}
+            below = shown[l - 1] if l else {}
+            assert set(level) == winners | {node // 2 for node in below}
+            assert [level[node] for node in sorted(level)] == sorted(level.values())
             for node, place in level.items():
                 children = [below[n] for n in (2 * node, 2 * node + 1) if n in below]
-                assert children and place == sum(children) / len(children)
+                if children:
+                    assert place == sum(children) / len(children)
+                else:
+                    ends.append(place)
+        assert sorted(ends) == list(range(len(ends)))
+
+
+def test_edges_of_the_tree_do_not_cross():
+    """Whatever wins, parents have the order of their children: no two edges of a level cross."""
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(20):
+        won = [torch.randint(0, 2, (n,), generator=generator).numpy() for n in (32, 16, 8, 4)]
+        shown = _rows(won)
+        for below, level in zip(shown, shown[1:]):
+            edges = sorted((place, level[node // 2]) for node, place in below.items())
+            assert [end for _, end in edges] == sorted(end for _, end in edges)
 
 
 def test_all_views(model):
@@ -96,7 +124,7 @@ def test_all_views(model):
     assert set(images) == {"tree", "parts", "levels", "disk"}
     with pytest.raises(HypvisionError, match="no clusters: leave out stage"):
         explain(model, scene, size=64, stage=0)
-    assert images["tree"].width > 4 * 96 and images["disk"].size == (640, 694)
+    assert images["tree"].width > 4 * 64 and images["disk"].size == (640, 694)
     flat = timm.create_model("himapper", img_size=64, geometry="euclidean", **SMALL)
     assert set(explain_hierarchy(flat, scene.resize((64, 64)), size=64)) == {
         "tree",

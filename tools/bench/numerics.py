@@ -433,6 +433,7 @@ def plot(curves: Curves, model: str, dtype: str, path: Path) -> None:
     import matplotlib.pyplot as plt
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: F401 - no display needed
     from matplotlib.lines import Line2D
+    from matplotlib.ticker import LogLocator
     from PIL import Image
 
     panels = {key[1:]: libraries for key, libraries in curves.items() if key[0] == model}
@@ -447,7 +448,8 @@ def plot(curves: Curves, model: str, dtype: str, path: Path) -> None:
     figure, axes = plt.subplots(
         len(grid),
         len(kinds),
-        figsize=(3.0 * len(kinds), 1.9 * len(grid)),
+        figsize=(2.3 * len(kinds), 2.0 * len(grid)),
+        layout="constrained",
         sharey=True,
         sharex=True,
         squeeze=False,
@@ -468,12 +470,16 @@ def plot(curves: Curves, model: str, dtype: str, path: Path) -> None:
                         radii, heights = zip(*((r, min(max(e, eps / 20), 3.0)) for r, e in points))
                         axis.loglog(radii, heights, style, color=COLORS[library], lw=1.2, ms=4)
             axis.axhline(eps, color="0.6", lw=0.8, ls=":")
-            axis.set_title(title + (f", {KINDS[kind]}" if title in pairs else ""), fontsize=8)
-            axis.tick_params(labelsize=7, labelbottom=True)
+            axis.set_title(title + (f",\n{KINDS[kind]}" if title in pairs else ""), fontsize=9)
+            axis.tick_params(labelsize=8.5, labelbottom=True)
+            axis.xaxis.set_major_locator(LogLocator(numticks=4))
             axis.grid(alpha=0.25, lw=0.5)
     axes[0][0].set_ylim(eps / 30, 5)
     for axis in axes[:, 0]:
-        axis.set_ylabel("relative error", fontsize=7)
+        axis.set_ylabel("relative error", fontsize=9)
+    for column in axes.T:
+        lowest = [axis for axis in column if axis.axison][-1]
+        lowest.set_xlabel("radius", fontsize=9)
     used = [
         library for library in COLORS if any(library in libraries for libraries in panels.values())
     ]
@@ -483,15 +489,14 @@ def plot(curves: Curves, model: str, dtype: str, path: Path) -> None:
         for what, ls in (("value", "-"), ("gradient", "--"))
     ]
     handles.append(Line2D([], [], color="0.6", ls=":", label="round-off"))
-    figure.suptitle(f"{HEADINGS[model]}, {dtype}: error over the radius", fontsize=11, y=0.998)
     figure.legend(
         handles=handles,
-        loc="upper center",
-        bbox_to_anchor=(0.5, 0.985),
-        fontsize=8,
-        ncols=len(handles),
+        loc="outside upper center",
+        fontsize=9,
+        ncols=4,
+        title=f"{HEADINGS[model]}, {dtype}: error over the radius",
+        title_fontsize=11,
     )
-    figure.tight_layout(rect=(0, 0, 1, 0.965))
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=90, format="png")
         # lines in few colours: a quarter of the bytes
