@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .._typing import Curvature
 from ..border import check_factor, stable
-from ..numerics import bounded, dot, inverse, square_root, stretched
+from ..numerics import add_scaled, bounded, dot, inverse, square_root, stretched
 from .distances import chord
 from .points import _from_space, _time, expmap0, from_space, logmap0
 from .tangents import expmap, logmap, norm
@@ -26,7 +26,7 @@ def boost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     root = square_root(c)
     unit = inverse(c)
     amount = root * _time(end, unit) + c * dot(space, end) / (1 + root * _time(space, unit))
-    return _from_space(end + amount * space, c)
+    return _from_space(add_scaled(end, space, amount), c)
 
 
 @stable("x", "y")
@@ -37,7 +37,7 @@ def unboost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     space = x[..., 1:]
     root = square_root(c)
     amount = c * dot(space, delta) / (1 + root * time) - root * ahead
-    return _from_space(delta + amount * space, c)
+    return _from_space(add_scaled(delta, space, amount), c)
 
 
 @stable("x", space=("matrix",), wide=False)

@@ -7,7 +7,16 @@ from torch import Tensor
 
 from .._typing import Curvature
 from ..border import stable
-from ..numerics import hypotenuse, inverse, length, narrow, square_root, tiny, widen
+from ..numerics import (
+    hypotenuse,
+    inverse,
+    length,
+    narrow,
+    square_root,
+    tiny,
+    widen,
+    with_hypotenuse,
+)
 
 # Exponential maps move points by at most this number of radii of curvature, because the square of
 # its sinh still is a float32 number.
@@ -62,7 +71,8 @@ def _time(space: Tensor, unit: Curvature) -> Tensor:
 
 
 def _from_space(space: Tensor, c: Curvature) -> Tensor:
-    return torch.cat([_time(space, inverse(c)), space], -1)
+    space, time = with_hypotenuse(space, inverse(c))
+    return torch.cat([time, space], -1)
 
 
 @stable("x", "y")
