@@ -396,6 +396,11 @@ def length(x: Tensor) -> Tensor:
     return hypotenuse(x, None)
 
 
+def with_length(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``x`` and its :func:`length`, to be read as those of :func:`with_hypotenuse`."""
+    return with_hypotenuse(x, None)
+
+
 def hypotenuse(x: Tensor, more: float | Tensor | None) -> Tensor:
     """Return ``sqrt(|x|^2 + more)`` ``(..., 1)`` of ``x`` ``(..., n)``; ``more`` is positive, or
     None."""

@@ -47,6 +47,7 @@ from .numerics import (
     stretched,
     tiny,
     widen,
+    with_length,
 )
 
 # the largest sqrt(c) |x| of a point by its dtype; in float64 the rounding of |x|^2 must not reach
@@ -99,7 +100,8 @@ def _default_eps(x: Tensor) -> float:
 
 @stable("x", small=True)
 def _project(x: Tensor, c: Curvature, eps: float) -> Tensor:
-    return x * ((1 - eps) / (length(x) * square_root(c)).clamp_min(1 - eps))
+    x, size = with_length(x)
+    return x * ((1 - eps) / (size * square_root(c)).clamp_min(1 - eps))
 
 
 def _check_eps(function: str, eps: float) -> None:
@@ -127,7 +129,8 @@ def expmap0(u: Tensor, c: Curvature, eps: float = 0.0) -> Tensor:
         ValueError: ``eps`` is not at least 0 and below 1.
     """
     _check_eps("expmap0", eps)
-    z = (length(u) * square_root(c)).clamp_min(tiny(u))
+    u, size = with_length(u)
+    z = (size * square_root(c)).clamp_min(tiny(u))
     return u * (torch.tanh(z).clamp_max(1 - eps) / z)
 
 
@@ -138,7 +141,8 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
 
     Its length is half of the distance of ``x`` from the origin.
     """
-    z = (length(x) * square_root(c)).clamp_min(tiny(x))
+    x, size = with_length(x)
+    z = (size * square_root(c)).clamp_min(tiny(x))
     return x * (torch.atanh(z) / z)
 
 
@@ -147,7 +151,8 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     r"""Return the exponential map at ``x`` of the tangent vectors ``u``,
     :math:`x \oplus \tanh(\sqrt c |u| / X)\, u / (\sqrt c |u|)`, all ``(..., n)``."""
     gap = _gap(x, c)
-    size = (length(u) * square_root(c)).clamp_min(tiny(u))
+    u, size = with_length(u)
+    size = (size * square_root(c)).clamp_min(tiny(u))
     z = (size / gap).clamp_max(_CAP)
     return _add(x, u * (torch.tanh(z) / size), gap, torch.cosh(z) ** -2, c)
 

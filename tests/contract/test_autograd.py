@@ -131,7 +131,7 @@ CASES = {
     cluster_mixer._Shared: lambda: of(
         cluster_mixer._Shared.apply, leaf(2, 3, 5), leaf(2, 5, 4), leaf(2, 3, 4)
     ),
-    helm._Lift: lambda: fresh(helm._Lift.apply, leaf(3, 8), 5, curvature(), True),
+    helm._Lift: lambda: fresh(helm._Lift.apply, leaf(3, 8), 5, curvature(), True, 0),
     head._CrossEntropy: cross_entropy,
     attention._Heads: full_heads,
     attention._LatentHeads: latent_heads,

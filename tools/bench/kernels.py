@@ -82,12 +82,12 @@ DIM = 64
 # Most kernels that each operation may launch, forward and backward with a learned curvature.
 BUDGETS = {
     "lorentz": dict(
-        dist=95, logmap=132, expmap=102, transp=139, expmap0=56, logmap0=41, dist0=33, projx=22,
-        proju=42, cdist=63
+        dist=91, logmap=128, expmap=99, transp=134, expmap0=56, logmap0=41, dist0=33, projx=22,
+        proju=38, cdist=57
     ),
     "ball": dict(
         dist=87, logmap=129, expmap=116, transp=146, expmap0=41, logmap0=48, dist0=42, project=34,
-        mobius_add=86, cdist=70,
+        mobius_add=86, cdist=59,
     ),
 }  # fmt: skip
 

@@ -11,9 +11,18 @@ from torch import Tensor
 
 from .._typing import Curvature
 from ..border import stable
-from ..numerics import add_scaled, dot, inverse, safe_sqrt, square_norm, square_root, tiny
+from ..numerics import (
+    add_scaled,
+    dot,
+    inverse,
+    safe_sqrt,
+    square_norm,
+    square_root,
+    tiny,
+    with_hypotenuse,
+)
 from .distances import chord
-from .points import CAP, _from_space, _time
+from .points import CAP, _from_space
 
 
 @stable("x", "u")
@@ -72,8 +81,7 @@ def proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
 def egrad2rgrad(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     """Return the Riemannian gradient ``(..., n + 1)`` at ``x`` for the Euclidean gradient ``v``
     ``(..., n + 1)``."""
-    space = x[..., 1:]
-    time = _time(space, inverse(c))
+    space, time = with_hypotenuse(x[..., 1:], inverse(c))
     # the derivative with respect to the space part when the point moves on the hyperboloid
     covector = v[..., 1:] + (space / time) * v[..., :1]
     along = c * dot(space, covector)
@@ -125,17 +133,16 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
 def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """Return the tangent vectors ``u`` ``(..., n)`` at the origin after parallel transport to ``x``
     ``(..., n + 1)``, as ``(..., n + 1)``."""
-    space = x[..., 1:]
+    space, time = with_hypotenuse(x[..., 1:], inverse(c))
     root = square_root(c)
     along = dot(space, u) * root
-    return torch.cat([along, u + space * (along / (_time(space, inverse(c)) + inverse(root)))], -1)
+    return torch.cat([along, add_scaled(u, space, along / (time + inverse(root)))], -1)
 
 
 @stable("x", "v")
 def transp0back(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     """Return the tangent vectors ``v`` ``(..., n + 1)`` at ``x`` after parallel transport to the
     origin, as their space part ``(..., n)``."""
-    space = x[..., 1:]
+    space, time = with_hypotenuse(x[..., 1:], inverse(c))
     vector = v[..., 1:]
-    time = _time(space, inverse(c))
     return vector - space * (dot(space, vector) / (time * (time + c**-0.5)))
