@@ -65,7 +65,7 @@ def lift(
 
 
 class _Lift(Function):
-    """Compute :func:`lift` in place."""
+    """Compute :func:`lift` in place, or in new memory where rows are filled with zeros."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, n: int, radius: Tensor, cut: bool, spare: int) -> Tensor:
