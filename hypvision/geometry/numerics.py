@@ -238,25 +238,89 @@ def bounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     return _convert(x, dtype, 1e18, None)
 
 
-class _Held(Function):
-    """Compute :func:`held` in one operation."""
+class _Straight(Function):
+    """Compute :func:`with_value` in no operation."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, low: float, high: float) -> Tensor:
-        return x.clamp(low, high)
+    def forward(ctx: Any, form: Tensor, value: Tensor) -> Tensor:
+        return value.view_as(value)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return grad, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
+
+
+def with_value(form: Tensor, value: Tensor) -> Tensor:
+    """Return ``value`` with the gradient of ``form``, which differs from it by a constant or by
+    digits; both have one shape and dtype."""
+    value = value.detach()
+    if plain(form):
+        return value + (form - form.detach())
+    out: Tensor = _Straight.apply(form, value) if needs_grad(form) else value
+    return out
 
 
 def held(x: Tensor, low: float, high: float) -> Tensor:
     """Return ``x`` clamped to bounds. The gradient passes unchanged, so that a value outside can be
     trained back."""
-    if plain(x):
-        return x + (x.clamp(low, high) - x).detach()
-    out: Tensor = _Held.apply(x, low, high) if needs_grad(x) else x.clamp(low, high)
+    return with_value(x, x.clamp(low, high))
+
+
+# --------------------------------------------------------------------------------------------------
+# Sums and quotients
+
+
+def add_scaled(x: Tensor, branch: Tensor, scale: Tensor) -> Tensor:
+    """Return ``x + branch * scale``; ``scale`` broadcasts and gets the dtype of ``branch``."""
+    scale = scale.to(branch.dtype)
+    if plain(branch):
+        return x + branch * scale
+    out: Tensor = _AddScaled.apply(x, branch, scale)
     return out
+
+
+class _AddScaled(Function):
+    """Compute :func:`add_scaled` in one operation; ``torch.addcmul`` takes two more in its
+    backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, branch: Tensor, scale: Tensor) -> Tensor:
+        ctx.save_for_backward(branch, scale)
+        ctx.dtype = x.dtype
+        return torch.addcmul(x, branch, scale)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        branch, scale = ctx.saved_tensors
+        of_branch = grad.to(branch.dtype)
+        of_scale = None
+        if ctx.needs_input_grad[2]:
+            of_scale = (of_branch * branch).sum_to_size(scale.shape)
+        return grad.to(ctx.dtype), of_branch * scale, of_scale
+
+
+def divided(x: Tensor, number: float | Tensor) -> Tensor:
+    """Return ``x / number``; a tensor broadcasts to the shape of ``x``."""
+    if plain(x) or not needs_grad(number):
+        return x / number
+    out: Tensor = _Divided.apply(x, number)
+    return out
+
+
+class _Divided(Function):
+    """Divide with a backward of four operations where PyTorch's has six."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, number: Tensor) -> Tensor:
+        out = x / number
+        ctx.save_for_backward(number, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        number, out = ctx.saved_tensors
+        by_x = grad / number
+        return by_x, -(by_x * out).sum_to_size(number.shape)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -280,22 +344,31 @@ class _SquareNorm(Function):
 
 
 class _Hypotenuse(Function):
-    """``sqrt(|x|^2 + more)``, or the norm if ``more`` is None. Its backward is one product, where
-    PyTorch's of the norm divides and masks all coordinates."""
+    """``x`` and ``sqrt(|x|^2 + more)``, or the norm if ``more`` is None. The backward joins the
+    gradients of both in one product, where PyTorch's of the norm divides and masks all
+    coordinates."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, more: float | Tensor | None) -> Tensor:
-        size = _norm(x) if more is None else torch.sqrt(_norm(x).square() + more)
+    def forward(ctx: Any, x: Tensor, more: float | Tensor | None) -> tuple[Tensor, Tensor]:
+        size = _norm(x)
+        if more is not None:
+            size = torch.hypot(size, torch.as_tensor(more, dtype=x.dtype).sqrt())
         ctx.save_for_backward(x, size)
         ctx.zero = more is None
         ctx.shape = more.shape if isinstance(more, Tensor) else None
-        return size
+        ctx.set_materialize_grads(False)
+        return x.view_as(x), size
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
+    def backward(
+        ctx: Any, by_x: Tensor | None, by_size: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
         x, size = ctx.saved_tensors
-        share = grad / (size.clamp_min(tiny(size)) if ctx.zero else size)
-        return x * share, None if ctx.shape is None else share.sum_to_size(ctx.shape) / 2
+        if by_size is None:
+            return by_x, None
+        share = by_size / (size.clamp_min(tiny(size)) if ctx.zero else size)
+        by_more = None if ctx.shape is None else share.sum_to_size(ctx.shape) / 2
+        return x * share if by_x is None else torch.addcmul(by_x, x, share), by_more
 
 
 def _norm(x: Tensor) -> Tensor:
@@ -323,13 +396,24 @@ def length(x: Tensor) -> Tensor:
     return hypotenuse(x, None)
 
 
+def with_length(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``x`` and its :func:`length`, to be read as those of :func:`with_hypotenuse`."""
+    return with_hypotenuse(x, None)
+
+
 def hypotenuse(x: Tensor, more: float | Tensor | None) -> Tensor:
     """Return ``sqrt(|x|^2 + more)`` ``(..., 1)`` of ``x`` ``(..., n)``; ``more`` is positive, or
     None."""
+    return with_hypotenuse(x, more)[1]
+
+
+def with_hypotenuse(x: Tensor, more: float | Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return ``x`` and :func:`hypotenuse`. What reads both should read this ``x``: the gradients of
+    the two are joined in one operation."""
     if needs_grad(x, more) and not plain(x):
-        out: Tensor = _Hypotenuse.apply(x, more)
+        out: tuple[Tensor, Tensor] = _Hypotenuse.apply(x, more)
         return out
-    return _norm(x) if more is None else torch.sqrt(square_norm(x) + more)
+    return x, _norm(x) if more is None else torch.sqrt(square_norm(x) + more)
 
 
 class _Heading(Function):
@@ -402,12 +486,6 @@ def angle(side: Tensor, along: Tensor) -> Tensor:
     gradient 0 where both are 0."""
     same = (side == 0) & (along == 0)
     return torch.atan2(side, along.masked_fill(same, 1.0)).squeeze(-1)
-
-
-def with_value(form: Tensor, value: Tensor) -> Tensor:
-    """Return ``value`` with the gradient of ``form``, which is the same number with fewer
-    digits."""
-    return form + (value - form).detach()
 
 
 def tiny(x: Tensor) -> float:

@@ -35,6 +35,7 @@ from .numerics import (
     angle,
     asinhc_sqrt,
     bounded,
+    divided,
     dot,
     heading,
     inverse,
@@ -46,6 +47,7 @@ from .numerics import (
     stretched,
     tiny,
     widen,
+    with_length,
 )
 
 # the largest sqrt(c) |x| of a point by its dtype; in float64 the rounding of |x|^2 must not reach
@@ -58,10 +60,10 @@ _CAP = 40.0
 
 def _inside(x: Tensor, c: Curvature, dtype: torch.dtype) -> Tensor:
     """Return points that lie inside the ball: those outside are moved to the largest radius that
-    ``dtype`` holds. The factor counts as a constant of differentiation."""
+    ``dtype`` holds. The divisor counts as a constant of differentiation."""
     with torch.no_grad():
-        factor = (_BOUNDARY[dtype] * c**-0.5 / length(x)).clamp_max(1.0)
-    return x * factor
+        divisor = (length(x) * (square_root(c) / _BOUNDARY[dtype])).clamp_min(1.0)
+    return x / divisor
 
 
 def _ball(
@@ -98,7 +100,8 @@ def _default_eps(x: Tensor) -> float:
 
 @stable("x", small=True)
 def _project(x: Tensor, c: Curvature, eps: float) -> Tensor:
-    return x * ((1 - eps) / (length(x) * square_root(c)).clamp_min(1 - eps))
+    x, size = with_length(x)
+    return x * ((1 - eps) / (size * square_root(c)).clamp_min(1 - eps))
 
 
 def _check_eps(function: str, eps: float) -> None:
@@ -126,7 +129,8 @@ def expmap0(u: Tensor, c: Curvature, eps: float = 0.0) -> Tensor:
         ValueError: ``eps`` is not at least 0 and below 1.
     """
     _check_eps("expmap0", eps)
-    z = (length(u) * square_root(c)).clamp_min(tiny(u))
+    u, size = with_length(u)
+    z = (size * square_root(c)).clamp_min(tiny(u))
     return u * (torch.tanh(z).clamp_max(1 - eps) / z)
 
 
@@ -137,7 +141,8 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
 
     Its length is half of the distance of ``x`` from the origin.
     """
-    z = (length(x) * square_root(c)).clamp_min(tiny(x))
+    x, size = with_length(x)
+    z = (size * square_root(c)).clamp_min(tiny(x))
     return x * (torch.atanh(z) / z)
 
 
@@ -146,7 +151,8 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     r"""Return the exponential map at ``x`` of the tangent vectors ``u``,
     :math:`x \oplus \tanh(\sqrt c |u| / X)\, u / (\sqrt c |u|)`, all ``(..., n)``."""
     gap = _gap(x, c)
-    size = (length(u) * square_root(c)).clamp_min(tiny(u))
+    u, size = with_length(u)
+    size = (size * square_root(c)).clamp_min(tiny(u))
     z = (size / gap).clamp_max(_CAP)
     return _add(x, u * (torch.tanh(z) / size), gap, torch.cosh(z) ** -2, c)
 
@@ -233,23 +239,19 @@ def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
         Distances ``(..., N, M)``; 0 with gradient 0 on the diagonal of ``cdist(x, x)``.
     """
     root = square_root(widen(c, STEEPEST))
+    (left,), (right,) = of_both(_weighted, x, y, root)
+    space, square, weight = right.split([x.shape[-1], 1, 1], -1)
     # The products of rows and columns are |x - y|^2 / (X Y), the fourth part of the squared chord.
-    (left, left_square, left_weight), (right, right_square, right_weight) = of_both(
-        _weighted, x, y, root
-    )
-    rows = torch.cat([-2 * left, left_square, left_weight], -1)
-    columns = torch.cat([right, right_weight, right_square], -1)
-    return from_products(rows, columns, y is x, torch.promote_types(x.dtype, y.dtype), 2 / root)
+    columns = torch.cat([-2 * space, weight, square], -1)
+    return from_products(left, columns, y is x, torch.promote_types(x.dtype, y.dtype), root / 2)
 
 
-def _weighted(x: Tensor, root: Curvature) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ``sqrt(c) x``, its squared norm and 1, each divided by ``X``; ``root`` is
-    ``sqrt(c)``."""
+def _weighted(x: Tensor, root: Curvature) -> tuple[Tensor]:
+    """Return ``sqrt(c) x``, its squared norm and 1, side by side and divided by ``-X``: the signs
+    of two of them cancel; ``root`` is ``sqrt(c)``."""
     x = _inside(widen(x) * root, 1.0, x.dtype)
     square = dot(x, x)  # a sum of products, as it meets the matrix's
-    weight = (1 - square).reciprocal()
-    left, left_square = (torch.cat([x, square], -1) * weight).split([x.shape[-1], 1], -1)
-    return left, left_square, weight
+    return (divided(torch.cat([x, square, torch.ones_like(square)], -1), square - 1),)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -166,8 +166,7 @@ class _Heads(Function):
         packed, cos, sin = ctx.saved_tensors
         b, length, _, heads, _ = packed.shape
         size = ctx.size
-        whole = packed.new_empty(b, length, ctx.width)
-        whole[..., 3 * heads * size :].zero_()
+        whole = packed.new_zeros(b, length, ctx.width)
         found = whole[..., : 3 * heads * size].view(b, length, 3, heads, size)
         _through_time(torch.stack(grads, 2)[..., :size], packed[..., :size], ctx.n, found)
         rows.turn_(found[:, :, :2, :, : cos.shape[-1]], cos, sin, -1)
@@ -176,12 +175,13 @@ class _Heads(Function):
 
 def _through_time(grad: Tensor, x: Tensor, slot: int | None, out: Tensor) -> None:
     """Write the gradient with respect to the rows from which the points ``x`` were lifted into
-    ``out``, from the gradient with respect to the points."""
+    ``out``, from the gradient with respect to the points, whose times are last, in the ``slot``;
+    there ``out`` keeps its zeros."""
     if slot is None:
         out.copy_(grad)
     else:
-        torch.addcmul(grad, x, grad[..., slot : slot + 1] / x[..., slot : slot + 1], out=out)
-        out[..., slot].zero_()
+        ratio = grad[..., slot:] / x[..., slot:]
+        torch.addcmul(grad[..., :slot], x[..., :slot], ratio, out=out[..., :slot])
 
 
 def _interleaved(d: int, first: int = 0) -> list[int]:
@@ -383,18 +383,15 @@ class _LatentHeads(Function):
         q, k, v, cos, sin = ctx.saved_tensors
         nope, n, value, timed = ctx.sizes
         b, length, heads, size = q.shape
-        by_query, by_pair = (q.new_empty(b, length, width) for width in ctx.widths)
-        by_query[..., heads * size :].zero_()
-        by_pair[..., 2 * heads * size :].zero_()
+        by_query, by_pair = (q.new_zeros(b, length, width) for width in ctx.widths)
         to_q = by_query[..., : heads * size].view(q.shape)
         to_k, to_v = by_pair[..., : 2 * heads * size].view(b, length, 2, heads, size).unbind(2)
         for grad, x, slot, out in (
             (by_q, q, n, to_q),
             (by_k, k, n, to_k),
-            (by_v, v, value - 1, to_v),
+            (by_v[..., :value], v[..., :value], value - 1, to_v[..., :value]),
         ):
             _through_time(grad, x, slot if timed else None, out)
-        to_v[..., value - timed :].zero_()
         rows.turn_(to_q[..., nope:n], cos, sin, -1)
         to_rotated = to_k[..., nope:n]
         by_pe = rows.turn(to_rotated.sum(2), cos[:, 0], -sin[:, 0])

@@ -41,44 +41,53 @@ def by_hand(fused: bool, x: Tensor) -> bool:
 
 
 def lift(
-    rows: Tensor, n: int | None, c: float | Tensor = 1.0, fresh: bool = False, cut: bool = True
+    rows: Tensor,
+    n: int | None,
+    c: float | Tensor = 1.0,
+    fresh: bool = False,
+    cut: bool = True,
+    width: int | None = None,
 ) -> Tensor:
     """Return points with :math:`<x, x> = -c` for rows with any number in the place of the time. If
     rows are ``fresh``, which means that nothing else reads them, the points have the same memory.
     Without ``cut`` the gradient in the place of the time is any number, for rows that are made of
-    zeros there."""
+    zeros there. With a ``width`` rows have only space, and are filled with zeros up to it."""
     rows = upcast(rows)
+    spare = 0 if width is None else width - rows.shape[-1]
+    if n is not None and by_hand(fresh, rows):
+        return _Lift.apply(rows, n, torch.sqrt(torch.as_tensor(c, dtype=rows.dtype)), cut, spare)
+    if spare:
+        rows = F.pad(rows, (0, spare))
     if n is None:
         return rows
-    if by_hand(fresh, rows):
-        return _Lift.apply(rows, n, torch.sqrt(torch.as_tensor(c, dtype=rows.dtype)), cut)
     time = torch.sqrt(rows[..., :n].square().sum(-1, keepdim=True) + c)
     return torch.where(torch.arange(rows.shape[-1], device=rows.device) == n, time, rows)
 
 
 class _Lift(Function):
-    """Compute :func:`lift` in place."""
+    """Compute :func:`lift` in place, or in new memory where rows are filled with zeros."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, n: int, radius: Tensor, cut: bool) -> Tensor:
-        points = rows.detach()
+    def forward(ctx: Any, rows: Tensor, n: int, radius: Tensor, cut: bool, spare: int) -> Tensor:
+        points = F.pad(rows, (0, spare)) if spare else rows.detach()
         lift_(points, n, radius)
         ctx.save_for_backward(points, radius)
         ctx.n = n
         ctx.cut = cut
+        ctx.size = rows.shape[-1]
         return points
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor | None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor | None, None, None]:
         points, radius = ctx.saved_tensors
         slot = slice(ctx.n, ctx.n + 1)
         ratio = grad[..., slot] / points[..., slot]
-        by_rows = torch.addcmul(grad, points, ratio)
+        by_rows = torch.addcmul(grad[..., : ctx.size], points[..., : ctx.size], ratio)
         if ctx.cut:
             by_rows[..., slot].zero_()
         needed = ctx.needs_input_grad[2]
         by_radius = (ratio * radius).sum_to_size(radius.shape) if needed else None
-        return by_rows, None, by_radius, None
+        return by_rows, None, by_radius, None, None
 
 
 def lift_(rows: Tensor, n: int, radius: Tensor = _ONE) -> None:
@@ -99,7 +108,7 @@ def norm(
     wide as rows."""
     space = upcast(rows)[..., :size]
     out = F.rms_norm(space, (size,), gain[:size].to(space.dtype), eps=eps)
-    return lift(F.pad(out, (0, rows.shape[-1] - size)), n, fresh=fused, cut=False)
+    return lift(out, n, fresh=fused, cut=False, width=rows.shape[-1])
 
 
 def residual_norm(

@@ -434,7 +434,7 @@ class Decomposer(nn.Module):
         keys, values = cross.keys_values(self.memory_proj(memory))
         # Before the cross attention all images have the same queries.
         start = self.node_proj(queries.to(layer.norm1.weight.dtype))
-        query = cross.split(cross.q_proj(layer.norm1(start))).expand(memory.shape[0], -1, -1, -1)
+        query = cross.split(cross.q_proj(layer.norm1(start)).expand(memory.shape[0], -1, -1))
         seen = F.scaled_dot_product_attention(query, keys, values, scale=CROSS_SCALE)
         x = start + layer.drop(cross.join(seen))
         x = x + layer.drop(self._within_levels(layer.norm2(x)))

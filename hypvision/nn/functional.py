@@ -26,7 +26,9 @@ from hypvision.geometry.numerics import (
     plain,
     uses_triton,
 )
-from hypvision.geometry.numerics import precise as precise  # layers take it from here
+from hypvision.geometry.numerics import add_scaled as add_scaled  # layers take these from here
+from hypvision.geometry.numerics import divided as divided
+from hypvision.geometry.numerics import precise as precise
 
 T = TypeVar("T")
 # By dtype, the squared length below which quotients of functions of the length take their value at
@@ -55,41 +57,6 @@ class Attached(Function):
         return grad, *(
             part.view(shape) for parts in zeros for part, shape in zip(parts, ctx.shapes)
         )
-
-
-def add_scaled(x: Tensor, branch: Tensor, scale: Tensor) -> Tensor:
-    """Return ``x + branch * scale``; ``scale`` broadcasts and gets the dtype of ``branch``."""
-    scale = scale.to(branch.dtype)
-    if torch.compiler.is_compiling():  # a compiler fuses the product by itself
-        return x + branch * scale
-    out: Tensor = _AddScaled.apply(x, branch, scale)
-    return out
-
-
-class _AddScaled(Function):
-    """Compute :func:`add_scaled` in one operation; ``torch.addcmul`` takes two more in its
-    backward."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor, branch: Tensor, scale: Tensor) -> Tensor:
-        return torch.addcmul(x, branch, scale)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        x, branch, scale = inputs
-        ctx.save_for_backward(branch, scale)
-        ctx.dtype = x.dtype
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        branch, scale = ctx.saved_tensors
-        of_branch = grad.to(branch.dtype)
-        of_scale = None
-        if ctx.needs_input_grad[2]:
-            of_scale = (of_branch * branch).sum_to_size(scale.shape)
-        return grad.to(ctx.dtype), of_branch * scale, of_scale
 
 
 def space_square(space: Tensor, dim: int = -1) -> Tensor:
@@ -160,28 +127,6 @@ def with_time(space: Tensor, c: float | Tensor, spare: int = 0, negative: bool =
     if spare:
         columns.append(space.new_zeros(*space.shape[:-1], spare))
     return torch.cat(columns, -1)
-
-
-def divided(x: Tensor, number: Tensor) -> Tensor:
-    """Return ``x / number`` for a tensor of one number."""
-    out: Tensor = x / number if plain(x) else _Divided.apply(x, number)
-    return out
-
-
-class _Divided(Function):
-    """Divide with a backward of four operations where PyTorch's has six."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, number: Tensor) -> Tensor:
-        out = x / number
-        ctx.save_for_backward(number, out)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        number, out = ctx.saved_tensors
-        by_x = grad / number
-        return by_x, -(by_x * out).sum().view_as(number)
 
 
 def minkowski_square(points: Tensor, slot: int = 0) -> Tensor:

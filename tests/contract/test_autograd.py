@@ -98,19 +98,19 @@ def triplets() -> tuple:
 
 
 CASES = {
-    functional._AddScaled: lambda: of(functional.add_scaled, leaf(3, 4), leaf(3, 4), leaf(4)),
+    numerics._AddScaled: lambda: of(numerics.add_scaled, leaf(3, 4), leaf(3, 4), leaf(4)),
     functional._Timed: lambda: of(functional.space_time, leaf(3, 4), curvature()),
     functional._Averaged: lambda: of(
         functional.averaged, leaf(3, 4), leaf(3, 4), leaf(), curvature(), 1e-4
     ),
-    functional._Divided: lambda: of(functional.divided, leaf(3, 4), curvature()),
+    numerics._Divided: lambda: of(numerics.divided, leaf(3, 4), curvature()),
     functional._Sized: lambda: of(functional.sized, point(3, 4), curvature(), 1.0),
     norm._BatchNorm: batch_norm,
     hier._TripletLoss: triplets,
     rows._InBlocks: lambda: of(
         lorentz.expmap, leaf(1024, 257, size=0.05), leaf(1024, 257, size=0.05), curvature()
     ),
-    numerics._Held: lambda: of(numerics.held, leaf(3, 4), -0.1, 0.4),
+    numerics._Straight: lambda: of(numerics.held, leaf(3, 4), -0.1, 0.4),
     numerics._Convert: lambda: of(lorentz.dist, point(3, 4), point(3, 4), curvature()),
     numerics._ConvertForward: lambda: of(
         numerics._ConvertForward.apply, leaf(3, 4), torch.float64, None, 1e18
@@ -131,7 +131,7 @@ CASES = {
     cluster_mixer._Shared: lambda: of(
         cluster_mixer._Shared.apply, leaf(2, 3, 5), leaf(2, 5, 4), leaf(2, 3, 4)
     ),
-    helm._Lift: lambda: fresh(helm._Lift.apply, leaf(3, 8), 5, curvature(), True),
+    helm._Lift: lambda: fresh(helm._Lift.apply, leaf(3, 8), 5, curvature(), True, 0),
     head._CrossEntropy: cross_entropy,
     attention._Heads: full_heads,
     attention._LatentHeads: latent_heads,

@@ -310,6 +310,42 @@ def test_large_arguments_can_be_traced(tmp_path):
         torch.testing.assert_close(loaded(x, y), lorentz.dist(x, y, 1.0))
 
 
+@pytest.mark.parametrize("more", [None, 2.0, torch.tensor([[2.0], [0.5]]).double()])
+def test_hypotenuses_and_the_gradients_that_they_join(more):
+    x = torch.tensor([[3.0, -4.0], [0.6, 0.8]], dtype=torch.float64, requires_grad=True)
+    more = more.requires_grad_() if isinstance(more, torch.Tensor) else more
+    same, size = numerics.with_hypotenuse(x, more)
+    squares = torch.tensor([[25.0], [1.0]], dtype=torch.float64)
+    torch.testing.assert_close(size**2, squares if more is None else squares + more)
+    assert torch.equal(same, x)
+    inputs = (x, more) if isinstance(more, torch.Tensor) else (x,)
+
+    def both(x, more=more):
+        return torch.cat(numerics.with_hypotenuse(x, more), -1)
+
+    for call in (both, lambda x, more=more: numerics.hypotenuse(x, more)):
+        assert torch.autograd.gradcheck(call, inputs)
+        assert torch.autograd.gradgradcheck(call, inputs)
+
+
+@pytest.mark.parametrize("shape", [(), (2, 1, 1), (3, 1)])
+def test_quotients(shape):
+    x = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    number = (1 + torch.rand(shape, dtype=torch.float64)).requires_grad_()
+    assert torch.equal(numerics.divided(x, number), x / number)
+    assert torch.autograd.gradcheck(numerics.divided, (x, number))
+    assert torch.autograd.gradgradcheck(numerics.divided, (x, number))
+
+
+def test_a_value_takes_the_gradient_of_a_form_and_keeps_its_digits():
+    form = torch.tensor([0.5], dtype=torch.float64, requires_grad=True)
+    value = torch.tensor([1e-20], dtype=torch.float64)
+    for call in (numerics.with_value, torch.func.vmap(numerics.with_value)):
+        out = call(3 * form, value)
+        assert torch.equal(out, value)
+        assert torch.autograd.grad(out.sum(), form)[0] == 3
+
+
 @pytest.mark.parametrize("least", [None, 0.5])
 def test_heading(least):
     """Directions and lengths, their gradients and second ones; ``least`` in place of a smaller

@@ -82,12 +82,12 @@ DIM = 64
 # Most kernels that each operation may launch, forward and backward with a learned curvature.
 BUDGETS = {
     "lorentz": dict(
-        dist=95, logmap=132, expmap=102, transp=139, expmap0=56, logmap0=41, dist0=33, projx=22,
-        proju=42, cdist=63
+        dist=91, logmap=128, expmap=99, transp=134, expmap0=55, logmap0=40, dist0=33, projx=22,
+        proju=38, cdist=57
     ),
     "ball": dict(
-        dist=87, logmap=129, expmap=116, transp=146, expmap0=41, logmap0=48, dist0=42, project=34,
-        mobius_add=86, cdist=70,
+        dist=87, logmap=129, expmap=115, transp=146, expmap0=40, logmap0=47, dist0=42, project=33,
+        mobius_add=86, cdist=59,
     ),
 }  # fmt: skip
 
@@ -325,11 +325,11 @@ LAYERS: dict[str, tuple[Callable[[], Callable[[], None]], Callable[[], Callable[
 }
 # Name -> image size, Euclidean twin, most kernels of a training step
 NETWORKS: dict[str, tuple[int, str, int | None]] = {
-    "hcnn_resnet18": (32, "resnet18", 898),
-    "hecnn_resnet18": (32, "resnet18", 1408),
+    "hcnn_resnet18": (32, "resnet18", 895),
+    "hecnn_resnet18": (32, "resnet18", 1406),
     "hcformer_nano": (224, "swin_tiny_patch4_window7_224", 1390),
-    "lvit_tiny": (224, "vit_tiny_patch16_224", 1654),
-    "hexformer_tiny": (224, "vit_tiny_patch16_224", 3938),
+    "lvit_tiny": (224, "vit_tiny_patch16_224", 1651),
+    "hexformer_tiny": (224, "vit_tiny_patch16_224", 3935),
 }
 
 

@@ -15,6 +15,7 @@ from ..border import STEEPEST, stable
 from ..numerics import (
     Function,
     bounded,
+    divided,
     dot,
     inverse,
     needs_grad,
@@ -23,9 +24,9 @@ from ..numerics import (
     square_norm,
     square_root,
     widen,
+    with_hypotenuse,
     with_value,
 )
-from .points import _time
 
 
 def chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -36,11 +37,9 @@ def chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Tensor, T
     :math:`\Delta = s' - s`, which keeps the digits of near points, and those of the gradient of
     the curvature.
     """
-    start = x[..., 1:]
-    end = y[..., 1:]
     unit = inverse(c)
-    time = _time(start, unit)
-    end_time = _time(end, unit)
+    start, time = with_hypotenuse(x[..., 1:], unit)
+    end, end_time = with_hypotenuse(y[..., 1:], unit)
     delta = end - start
     square = square_norm(delta)
     ahead = torch.add(square, dot(delta, start), alpha=2) / (end_time + time)
@@ -104,7 +103,7 @@ def cdist(x: Tensor, y: Tensor, c: Curvature, dtype: torch.dtype | None = None) 
     rows = torch.cat([-2 * s, u, 1 + 2 * u], -1)
     columns = torch.cat([s_, torch.ones_like(u_), u_], -1)
     return from_products(
-        rows, columns, y is x, dtype or torch.promote_types(x.dtype, y.dtype), inverse(half)
+        rows, columns, y is x, dtype or torch.promote_types(x.dtype, y.dtype), half
     )
 
 
@@ -114,7 +113,7 @@ def _scaled(x: Tensor, half: Curvature) -> tuple[Tensor, Tensor]:
     space = widen(x[..., 1:]) * half
     square = square_norm(space)
     time = torch.sqrt(square + 0.25)
-    return space, with_value(time - 0.5, square / (time + 0.5))
+    return space, with_value(time, square / (time + 0.5))
 
 
 def of_both(
@@ -144,10 +143,10 @@ def of_both(
 
 
 def from_products(
-    rows: Tensor, columns: Tensor, same: bool, dtype: torch.dtype, unit: Curvature
+    rows: Tensor, columns: Tensor, same: bool, dtype: torch.dtype, half: Curvature
 ) -> Tensor:
-    """Return distances ``(..., N, M)`` in ``dtype``: ``unit`` times the asinh of the roots of the
-    products of rows and columns.
+    """Return distances ``(..., N, M)`` in ``dtype``: the asinh of the roots of the products of rows
+    and columns, divided by ``half``, which is ``sqrt(c) / 2``.
 
     The products of float64 ``rows`` ``(..., N, k)`` and ``columns`` ``(..., M, k)`` are the fourth
     parts of squared chords. They are computed in float64, or in ``dtype`` if there are many. The
@@ -159,7 +158,7 @@ def from_products(
         columns = bounded(columns, dtype)
     squares = torch.matmul(rows, columns.transpose(-1, -2))
     function = _asinh_root if plain(squares) or not needs_grad(squares) else _AsinhRoot.apply
-    out: Tensor = function(squares, dtype) * unit
+    out = divided(function(squares, dtype), half)
     if same:
         out = out * (1 - torch.eye(out.shape[-1], dtype=out.dtype, device=out.device))
     return out

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from .._typing import Curvature
 from ..border import check_factor, stable
-from ..numerics import bounded, dot, inverse, square_root, stretched
+from ..numerics import add_scaled, bounded, dot, inverse, square_root, stretched, with_hypotenuse
 from .distances import chord
-from .points import _from_space, _time, expmap0, from_space, logmap0
+from .points import _from_space, expmap0, from_space, logmap0
 from .tangents import expmap, logmap, norm
 
 
@@ -21,12 +21,12 @@ def boost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     ``x`` of the transported :func:`logmap0` of ``y`` (Chami et al., NeurIPS 2019):
     :math:`s' + \left(\sqrt c t' + \frac{c\, s \cdot s'}{1 + \sqrt c t}\right) s`.
     """
-    space = x[..., 1:]
-    end = y[..., 1:]
-    root = square_root(c)
     unit = inverse(c)
-    amount = root * _time(end, unit) + c * dot(space, end) / (1 + root * _time(space, unit))
-    return _from_space(end + amount * space, c)
+    space, time = with_hypotenuse(x[..., 1:], unit)
+    end, end_time = with_hypotenuse(y[..., 1:], unit)
+    root = square_root(c)
+    amount = root * end_time + c * dot(space, end) / (1 + root * time)
+    return _from_space(add_scaled(end, space, amount), c)
 
 
 @stable("x", "y")
@@ -37,7 +37,7 @@ def unboost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     space = x[..., 1:]
     root = square_root(c)
     amount = c * dot(space, delta) / (1 + root * time) - root * ahead
-    return _from_space(delta + amount * space, c)
+    return _from_space(add_scaled(delta, space, amount), c)
 
 
 @stable("x", space=("matrix",), wide=False)

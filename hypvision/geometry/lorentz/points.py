@@ -7,7 +7,17 @@ from torch import Tensor
 
 from .._typing import Curvature
 from ..border import stable
-from ..numerics import hypotenuse, inverse, length, narrow, square_root, tiny, widen
+from ..numerics import (
+    hypotenuse,
+    inverse,
+    length,
+    narrow,
+    square_root,
+    tiny,
+    widen,
+    with_hypotenuse,
+    with_length,
+)
 
 # Exponential maps move points by at most this number of radii of curvature, because the square of
 # its sinh still is a float32 number.
@@ -62,7 +72,8 @@ def _time(space: Tensor, unit: Curvature) -> Tensor:
 
 
 def _from_space(space: Tensor, c: Curvature) -> Tensor:
-    return torch.cat([_time(space, inverse(c)), space], -1)
+    space, time = with_hypotenuse(space, inverse(c))
+    return torch.cat([time, space], -1)
 
 
 @stable("x", "y")
@@ -89,7 +100,8 @@ def expmap0(u: Tensor, c: Curvature) -> Tensor:
         Points ``(..., n + 1)``. The gradient at 0 is the identity on the space part.
     """
     root = square_root(c)
-    z = (length(u) * root).clamp_min(tiny(u))
+    u, size = with_length(u)
+    z = (size * root).clamp_min(tiny(u))
     moved = z.clamp_max(CAP)
     return torch.cat([torch.cosh(moved) / root, u * (torch.sinh(moved) / z)], -1)
 
@@ -98,8 +110,8 @@ def expmap0(u: Tensor, c: Curvature) -> Tensor:
 def logmap0(x: Tensor, c: Curvature) -> Tensor:
     """Return the logarithm at the origin: the space part ``(..., n)`` of the tangent vectors that
     lead to ``x`` ``(..., n + 1)``."""
-    space = x[..., 1:]
-    z = (length(space) * square_root(c)).clamp_min(tiny(x))
+    space, size = with_length(x[..., 1:])
+    z = (size * square_root(c)).clamp_min(tiny(x))
     return space * (torch.asinh(z) / z)
 
 

@@ -11,9 +11,18 @@ from torch import Tensor
 
 from .._typing import Curvature
 from ..border import stable
-from ..numerics import dot, inverse, safe_sqrt, square_norm, square_root, tiny
+from ..numerics import (
+    add_scaled,
+    dot,
+    inverse,
+    safe_sqrt,
+    square_norm,
+    square_root,
+    tiny,
+    with_hypotenuse,
+)
 from .distances import chord
-from .points import CAP, _from_space, _time
+from .points import CAP, _from_space
 
 
 @stable("x", "u")
@@ -36,7 +45,8 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     square = square_norm(velocity) - along * along / (square_norm(space) + inverse(c))
     theta = torch.sqrt((square * c).clamp_min(tiny(x)))
     moved = theta.clamp_max(CAP)
-    return _from_space(torch.cosh(moved) * space + (torch.sinh(moved) / theta) * velocity, c)
+    ahead = add_scaled(torch.cosh(moved) * space, velocity, torch.sinh(moved) / theta)
+    return _from_space(ahead, c)
 
 
 @stable("x", "y")
@@ -64,19 +74,18 @@ def proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     x = _from_space(x[..., 1:] * square_root(c), 1.0)
     signs = torch.ones(x.shape[-1], 1, dtype=x.dtype, device=x.device)
     signs[:1].neg_()
-    return v + torch.matmul(x * v, signs) * x
+    return add_scaled(v, x, torch.matmul(x * v, signs))
 
 
 @stable("x", "v")
 def egrad2rgrad(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     """Return the Riemannian gradient ``(..., n + 1)`` at ``x`` for the Euclidean gradient ``v``
     ``(..., n + 1)``."""
-    space = x[..., 1:]
-    time = _time(space, inverse(c))
+    space, time = with_hypotenuse(x[..., 1:], inverse(c))
     # the derivative with respect to the space part when the point moves on the hyperboloid
     covector = v[..., 1:] + (space / time) * v[..., :1]
     along = c * dot(space, covector)
-    return torch.cat([time * along, covector + space * along], -1)
+    return torch.cat([time * along, add_scaled(covector, space, along)], -1)
 
 
 @stable("x", "u", "v")
@@ -116,7 +125,7 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     vector = v[..., 1:]
     first = dot(space, vector) / time
     share = c * (dot(delta, vector) - ahead * first) / (2 + square * (c / 2)).clamp_min(2.0)
-    out = vector + share * (space + y[..., 1:])
+    out = add_scaled(vector, space + y[..., 1:], share)
     return torch.cat([first + share * (2 * time + ahead), out], -1)
 
 
@@ -124,17 +133,16 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
 def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """Return the tangent vectors ``u`` ``(..., n)`` at the origin after parallel transport to ``x``
     ``(..., n + 1)``, as ``(..., n + 1)``."""
-    space = x[..., 1:]
+    space, time = with_hypotenuse(x[..., 1:], inverse(c))
     root = square_root(c)
     along = dot(space, u) * root
-    return torch.cat([along, u + space * (along / (_time(space, inverse(c)) + inverse(root)))], -1)
+    return torch.cat([along, add_scaled(u, space, along / (time + inverse(root)))], -1)
 
 
 @stable("x", "v")
 def transp0back(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     """Return the tangent vectors ``v`` ``(..., n + 1)`` at ``x`` after parallel transport to the
     origin, as their space part ``(..., n)``."""
-    space = x[..., 1:]
+    space, time = with_hypotenuse(x[..., 1:], inverse(c))
     vector = v[..., 1:]
-    time = _time(space, inverse(c))
     return vector - space * (dot(space, vector) / (time * (time + c**-0.5)))
