@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .. import exportable
 from .._typing import Curvature
 from ..border import stable
 from ..numerics import hypotenuse, inverse, length, narrow, square_root, tiny, widen
@@ -91,7 +92,7 @@ def expmap0(u: Tensor, c: Curvature) -> Tensor:
     root = square_root(c)
     z = (length(u) * root).clamp_min(tiny(u))
     moved = z.clamp_max(CAP)
-    return torch.cat([torch.cosh(moved) / root, u * (torch.sinh(moved) / z)], -1)
+    return torch.cat([exportable.cosh(moved) / root, u * (exportable.sinh(moved) / z)], -1)
 
 
 @stable("x", small=True)
@@ -100,7 +101,7 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
     lead to ``x`` ``(..., n + 1)``."""
     space = x[..., 1:]
     z = (length(space) * square_root(c)).clamp_min(tiny(x))
-    return space * (torch.asinh(z) / z)
+    return space * (exportable.asinh(z) / z)
 
 
 @stable("x", small=True)
@@ -108,4 +109,4 @@ def dist0(x: Tensor, c: Curvature) -> Tensor:
     """Return the hyperbolic radius ``(...)`` of ``x`` ``(..., n + 1)``, its distance from the
     origin; the gradient is 0 at the origin."""
     root = square_root(c)
-    return (torch.asinh(length(x[..., 1:]) * root) / root).squeeze(-1)
+    return (exportable.asinh(length(x[..., 1:]) * root) / root).squeeze(-1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .. import exportable
 from .._typing import Curvature
 from ..border import stable
 from ..numerics import dot, inverse, safe_sqrt, square_norm, square_root, tiny
@@ -36,7 +37,9 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     square = square_norm(velocity) - along * along / (square_norm(space) + inverse(c))
     theta = torch.sqrt((square * c).clamp_min(tiny(x)))
     moved = theta.clamp_max(CAP)
-    return _from_space(torch.cosh(moved) * space + (torch.sinh(moved) / theta) * velocity, c)
+    return _from_space(
+        exportable.cosh(moved) * space + (exportable.sinh(moved) / theta) * velocity, c
+    )
 
 
 @stable("x", "y")
@@ -52,7 +55,7 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     # Rounding may make the squared chord of far points negative.
     quarter = (square * (c / 4)).clamp_min(tiny(x))
     root = torch.sqrt(quarter)
-    factor = torch.asinh(root) / (root * torch.sqrt(1 + quarter))  # A / sinh(A)
+    factor = exportable.asinh(root) / (root * torch.sqrt(1 + quarter))  # A / sinh(A)
     back = 2 * quarter * factor
     return torch.cat([factor * ahead - back * time, factor * delta - back * x[..., 1:]], -1)
 
