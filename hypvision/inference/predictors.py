@@ -97,7 +97,8 @@ class Request:
         options: changes of the config, see :func:`hypvision.engine.config.load_config`.
 
     Raises:
-        HypvisionError: ``things`` are given without ``classes``, or one of the lists cannot be read.
+        HypvisionError: ``things`` are given without ``classes``, or one of the lists cannot be
+            read.
     """
 
     model: str | Path | Values
