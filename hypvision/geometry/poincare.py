@@ -26,7 +26,7 @@ from torch import Tensor
 
 from . import exportable, lorentz
 from ._typing import Curvature
-from .border import STEEPEST, P, R, check_factor, one_each, same_list, stable
+from .border import STEEPEST, P, R, check_factor, one_each, same_list, some_points, stable
 from .lorentz.cones import plane_products
 from .lorentz.curvatures import squashed
 from .lorentz.distances import from_products, of_both
@@ -416,6 +416,7 @@ def midpoint(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Te
 
     The arguments are those of :func:`hypvision.geometry.lorentz.centroid`.
     """
+    some_points("midpoint", x)
     if weights is not None:
         one_each("midpoint", "weights", weights, x.shape[-2])
     return from_lorentz(lorentz.centroid(to_lorentz(x, c), weights, c), c)
