@@ -21,7 +21,14 @@ from hypvision.cli.arguments import (
 )
 from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
-from hypvision.io.files import below, in_columns, protecting, write_json, write_table
+from hypvision.io.files import (
+    below,
+    in_columns,
+    protecting,
+    why_no_file,
+    write_json,
+    write_table,
+)
 
 if TYPE_CHECKING:
     from hypvision.clip.models import CLIPBundle
@@ -303,15 +310,27 @@ def _measure(args: Namespace, chains: list[Chain], failed: list[str]) -> tuple[d
     messages of images that cannot be read are added to ``failed``."""
     from hypvision.checkpoints.language import language_of
     from hypvision.checkpoints.read import read_file
-    from hypvision.clip.radial.measure import measure_clip, measure_hyperlex, measure_tree
-    from hypvision.clip.radial.retrieval import read_tree
+    from hypvision.clip.radial.measure import (
+        images_of_tree,
+        measure_clip,
+        measure_hyperlex,
+        measure_tree,
+    )
+    from hypvision.clip.radial.retrieval import read_hyperlex, read_tree
     from hypvision.clip.radial.weights import merge_tower
 
     files = _files_of(args, chains)
-    clip = clip_of(args.clip, device_of(args))
+    device = device_of(args)
+    if args.hyperlex:
+        read_hyperlex(args.hyperlex)
+    tree = read_tree(args.tree) if args.tree else None
+    if tree is not None:
+        images_of_tree(args.tree_images, tree)
+    words = _candidates(args, chains)
+    of_tuned = language_of(read_file(args.tuned)).templates if args.tuned else ()
+    clip = clip_of(args.clip, device)
     texts = [chain.texts for chain in chains]
     images = [chain.image for chain in chains]
-    of_tuned = language_of(read_file(args.tuned)).templates if args.tuned else ()
     template = next(filter(None, [args.template, *of_tuned, *clip.templates, "{}"]))
     found = {}
     walks = {}
@@ -327,25 +346,29 @@ def _measure(args: Namespace, chains: list[Chain], failed: list[str]) -> tuple[d
             raise HypvisionError(f"'{source}' and '{args.chains}': {error}") from error
         if args.hyperlex:
             measured.values |= measure_hyperlex(clip, args.hyperlex, measured.space, template)
-        if args.tree:
-            tree = read_tree(args.tree)
+        if tree is not None:
             recall, in_tree = measure_tree(clip, args.tree_images, tree, template, failed)
             measured.values |= recall
         found[name] = measured
-        walks[name] = _walks_of_clip(args, clip, measured.space, texts)
+        walks[name] = _walks_of_clip(args, clip, measured.space, words)
     _show(args, walks)
     return found, in_tree
 
 
-def _walks_of_clip(args: Namespace, clip, space, texts) -> list:
+def _candidates(args: Namespace, chains: list[Chain]) -> list[str]:
+    """Return the texts that a walk chooses from."""
+    from hypvision.data.chains import read_chains
+
+    chosen = read_chains(args.candidates) if args.candidates else chains
+    return list(dict.fromkeys(text for chain in chosen for text in chain.texts))
+
+
+def _walks_of_clip(args: Namespace, clip, space, words: list[str]) -> list:
     """Return the walk of each image of ``--show`` through the candidates' texts."""
     from hypvision.clip.radial.measure import walk_images
-    from hypvision.data.chains import read_chains
 
     if not args.show:
         return []
-    chains = [chain.texts for chain in read_chains(args.candidates)] if args.candidates else texts
-    words = list(dict.fromkeys(text for chain in chains for text in chain))
     return walk_images(clip, args.show, words, space, args.steps, args.traversal)
 
 
@@ -495,9 +518,13 @@ def run_clip_radius(args: Namespace) -> None:
     from hypvision.io.images import require_all
     from hypvision.viz.radii import draw_radii
 
-    clip = clip_of(args.clip, device_of(args))
+    device = device_of(args)
     lists = {str(source): load_classes(parse_classes(source)) for source in args.classes}
     images = find_files(args.images)
+    if args.adapter is not None:
+        there = Path(args.adapter).expanduser().is_file()
+        ensure(there, f"{why_no_file(args.adapter, 'adapter')} Check the path.")
+    clip = clip_of(args.clip, device)
     how = dict(convention=args.convention)
     failed: list[str] = []
     before = measure_radii(clip, lists, images, failed, **how)

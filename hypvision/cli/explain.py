@@ -349,6 +349,7 @@ def _explain_clip(args: Namespace) -> None:
     it."""
     from hypvision.clip.radial.measure import embed_readable, rooted
     from hypvision.clip.radial.texts import embed_texts
+    from hypvision.data.caption_folder import read_captions
     from hypvision.inference.pictures import caption_radii, embed_pictures, find_pictures
     from hypvision.inference.sources import find_files
     from hypvision.io.images import open_image, output_names, require_all
@@ -358,12 +359,15 @@ def _explain_clip(args: Namespace) -> None:
     words = texts_of(args)
     files = find_files(args.images)
     pictures = find_pictures(args.gallery)
+    last = None if args.to is None else open_image(args.to)
+    if args.captions is not None:
+        read_captions(args.captions)
     clip = clip_of(args.clip)
     words = words or _own_words(clip, needed=not args.gallery)
     space = rooted(clip)
     failed: list[str] = []
     files, images = embed_readable(clip, files, failed)
-    ends, end, last = _end_of_walk(clip, args.to)
+    ends, end = _end_of_walk(clip, args.to)
     points = {"images": images}
     if words:
         points["texts"] = embed_texts(clip.model, clip.tokenizer, words)
@@ -393,18 +397,14 @@ def _explain_clip(args: Namespace) -> None:
     require_all(failed, len(files) + len(pictures))
 
 
-def _end_of_walk(
-    clip: CLIPBundle, path: str | None
-) -> tuple[list[str], Tensor | None, Image.Image | None]:
-    """Return the paths of the images to which the walk goes, none or one, its point and the
-    image."""
+def _end_of_walk(clip: CLIPBundle, path: str | None) -> tuple[list[str], Tensor | None]:
+    """Return the paths of the images to which the walk goes, none or one, and its point."""
     from hypvision.clip.radial.measure import embed_images
-    from hypvision.io.images import open_image
 
     if path is None:
-        return [], None, None
+        return [], None
     [point] = embed_images(clip, [path])
-    return [path], point, open_image(path)
+    return [path], point
 
 
 def _own_words(clip: CLIPBundle, needed: bool) -> list[str]:

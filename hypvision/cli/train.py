@@ -126,7 +126,7 @@ def _train(args: Namespace) -> None:
 
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import leave_processes, load_config
-    from hypvision.engine.lengths import with_epochs
+    from hypvision.engine.lengths import processes_of, with_epochs
     from hypvision.engine.run import train
     from hypvision.inference.progress import say
     from hypvision.tasks.own_folder import Choices, config_of
@@ -136,7 +136,7 @@ def _train(args: Namespace) -> None:
         options = _options(args)
         common = dict(amp=args.amp, launcher=args.launcher, verbose=args.verbose, log=args.log)
         choices = Choices(args.epochs, args.batch_size, args.lr, args.image_size)
-        args.config = _recipe(config_of(args.config, choices), args)
+        args.config = _recipe(config_of(args.config, choices, processes_of(args.launcher)), args)
         of_folder = isinstance(args.config, Config)
         if args.epochs is not None and not of_folder:
             args.config = load_config(args.config, options)

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz, Manifold, Product
+from hypvision.geometry.border import check_shapes
 from hypvision.geometry.numerics import exact, has_float64, sinhc
 from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError
@@ -148,9 +149,11 @@ class Sphere(Space):
         return torch.linalg.vector_norm(x - self.root, dim=-1)
 
     def similarity(self, x: Tensor, y: Tensor) -> Tensor:
+        _check_tables(x, y)
         return x @ y.T
 
     def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
+        check_shapes("exterior_angle", dict(x=x, y=y), 0)
         return radial_angle(x, y, self.root.expand_as(x))
 
     def half_aperture(self, x: Tensor) -> Tensor:
@@ -221,6 +224,7 @@ class Lifted(Space):
     def similarity(self, x: Tensor, y: Tensor) -> Tensor:
         # The Lorentzian inner product is one matrix product. In bfloat16 the order of points far
         # from the origin would change.
+        _check_tables(x, y)
         with exact(x.device):
             return self._reflected(x) @ y.T
 
@@ -386,6 +390,15 @@ def space_of(model: nn.Module) -> Space:
     """Return the space of a CLIP model's embeddings; gradients flow through its curvature."""
     found: Any = getattr(model, "space", None)
     return Sphere() if found is None else cast(Space, found)
+
+
+def _check_tables(x: Tensor, y: Tensor) -> None:
+    """Raise an error if tensors are not points ``(N, d)`` and ``(M, d)``."""
+    if y.dim() != 2 or x.dim() == 0 or x.shape[-1] != y.shape[1]:
+        raise ValueError(
+            f"The points have the shapes {tuple(x.shape)} and {tuple(y.shape)}. Expected: (N, d) "
+            "and (M, d), N and M points of one space."
+        )
 
 
 def _exact(x: Tensor) -> Tensor:

@@ -61,10 +61,15 @@ def _iterations(config: Run, launcher: str) -> int:
     import_extensions(config)
     with DefaultScope.overwrite_default_scope(config.scope):
         count = len(DATASETS.build(loader.dataset))
-    processes = 1
-    if launcher != "none":
-        processes = int(os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_NTASKS") or 1)
-    return max(1, round(count / (loader.batch_size * processes)))
+    return max(1, round(count / (loader.batch_size * processes_of(launcher))))
+
+
+def processes_of(launcher: str) -> int:
+    """Return the number of processes that a launcher started, among which an epoch's images are
+    shared; 1 for ``"none"``."""
+    names = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE") if launcher != "none" else ()
+    found = (os.environ[name] for name in names if os.environ.get(name))
+    return int(next(found, 1))
 
 
 def _lists(config: Run) -> Iterator[tuple[Any, str]]:

@@ -28,6 +28,7 @@ STEEPEST = 1e18
 _NOWHERE = torch.device("meta")
 _NOTHING: Mapping[str, Any] = {}
 HALF = (torch.float16, torch.bfloat16)
+_PAIRS = dict.fromkeys(("dist", "sqdist"), " For all pairs of points call cdist.")
 
 
 def stable(
@@ -73,8 +74,8 @@ def stable(
     Raises:
         TypeError: one of the named arguments is not a floating point tensor, or another
             argument is an integer tensor.
-        ValueError: the last dimensions do not fit, or a curvature is a number that is not
-            positive.
+        ValueError: the last dimensions do not fit, the others do not broadcast, or a curvature is
+            a number that is not positive.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -84,6 +85,7 @@ def stable(
         fewer = {name: int(name in space) for name in (*fits, *space)}
         curvatures = [name for name in ("c", "c_old", "c_new") if name in names]
         by_rows = rows and wide and not sets
+        side_by_side = sets if sets else (*ranks, *fewer) if by_rows else ()
         call: Callable[..., Any] = function
 
         def computed(out: torch.dtype, /, **given: Any) -> Any:
@@ -116,6 +118,9 @@ def stable(
                     _refuse(label, name, value)
             if dtype is None:
                 return call(**given)
+            if len(side_by_side) > 1:
+                together = {name: given[name] for name in side_by_side if name in given}
+                check_shapes(label, together, 2 if sets else 1)
             dtype = given.get("dtype") or dtype
             inside = functools.partial(computed, dtype)
             with exact(device):
@@ -175,6 +180,42 @@ def _check_vectors(
             )
     dtypes = (value.dtype for value in vectors.values())
     return functools.reduce(torch.promote_types, dtypes), x.device
+
+
+def check_shapes(function: str, arguments: Mapping[str, Tensor], last: int = 1) -> None:
+    """Check that the dimensions of tensors, but their ``last`` ones, broadcast. While a program is
+    traced they are not compared, since that would bind free sizes.
+
+    Raises:
+        ValueError: they do not.
+    """
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return
+    shapes = [value.shape[: value.dim() - last] for value in arguments.values()]
+    if all(shape == shapes[0] for shape in shapes):
+        return
+    try:
+        torch.broadcast_shapes(*shapes)
+    except RuntimeError:
+        found = ", ".join(f"{name} {tuple(value.shape)}" for name, value in arguments.items())
+        without = {0: "", 1: " but the last one", 2: " but the last two"}[last]
+        raise ValueError(
+            f"{function}: the shapes {found} do not fit: all dimensions{without} must be equal, or "
+            f"1.{_PAIRS.get(function, '')}"
+        ) from None
+
+
+def some_points(function: str, x: Tensor) -> None:
+    """Check that the sets of points ``x`` ``(..., N, d)`` are not empty.
+
+    Raises:
+        ValueError: N is 0.
+    """
+    if x.shape[-2] == 0:
+        raise ValueError(
+            f"{function}: x has the shape {tuple(x.shape)}, no points, which have no mean. Give at "
+            "least one."
+        )
 
 
 def _check_curvature(function: str, argument: str, c: object) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from . import lorentz
-from .border import check_factor, one_each
+from .border import check_factor, check_shapes, one_each, some_points
 from .lorentz.means import normalised
 from .lorentz.normal import _check_std, gauss_log_prob
 from .manifold import Manifold, check_numbers
@@ -32,6 +32,7 @@ class Euclidean(Manifold):
 
     def dist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
         """Return the Euclidean distance ``(...)`` between ``x`` and ``y``."""
+        check_shapes("dist", dict(x=x, y=y), 0)
         return self.dist0(x - y, keepdim=keepdim)
 
     def dist0(self, x: Tensor, *, keepdim: bool = False) -> Tensor:
@@ -43,16 +44,19 @@ class Euclidean(Manifold):
         """Return all distances ``(..., N, M)`` between ``x`` ``(..., N, n)`` and ``y``
         ``(..., M, n)``, computed in float64 and then rounded; their error is 1e-8 of the size of
         the coordinates."""
+        check_shapes("cdist", dict(x=x, y=y), 2)
         # From 25 rows on torch.cdist computes by a matrix product, which in float32 is too inexact
         # for near points.
         return torch.cdist(widen(x), widen(y)).to(torch.promote_types(x.dtype, y.dtype))
 
     def expmap(self, x: Tensor, u: Tensor) -> Tensor:
         """Return ``x + u``."""
+        check_shapes("expmap", dict(x=x, u=u), 0)
         return x + u
 
     def logmap(self, x: Tensor, y: Tensor) -> Tensor:
         """Return ``y - x``."""
+        check_shapes("logmap", dict(x=x, y=y), 0)
         return y - x
 
     def expmap0(self, u: Tensor) -> Tensor:
@@ -83,6 +87,8 @@ class Euclidean(Manifold):
         self, x: Tensor, u: Tensor, v: Tensor | None = None, *, keepdim: bool = False
     ) -> Tensor:
         """Return ``u . v``, shape ``(...)``, or ``u . u`` if ``v`` is None."""
+        if v is not None:
+            check_shapes("inner", dict(u=u, v=v), 0)
         return (u * (u if v is None else v)).sum(-1, keepdim=keepdim)
 
     def norm(self, x: Tensor, u: Tensor, *, keepdim: bool = False) -> Tensor:
@@ -92,21 +98,25 @@ class Euclidean(Manifold):
     def geodesic(self, t: float | Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return ``x + t (y - x)``; ``t`` is a number or ``(..., 1)``."""
         check_factor(t, "geodesic: t")
+        check_shapes("geodesic", dict(x=x, y=y), 0)
         return x + t * (y - x)
 
     def geodesic_unit(self, t: float | Tensor, x: Tensor, u: Tensor) -> Tensor:
         """Return ``x + t u / |u|``; ``t`` is a number or ``(..., 1)``."""
         check_factor(t, "geodesic_unit: t")
+        check_shapes("geodesic_unit", dict(x=x, u=u), 0)
         return x + t * torch.nn.functional.normalize(
             u, dim=-1, eps=torch.finfo(u.dtype).tiny ** 0.5
         )
 
     def boost(self, x: Tensor, y: Tensor) -> Tensor:
         """Return ``x + y``."""
+        check_shapes("boost", dict(x=x, y=y), 0)
         return x + y
 
     def unboost(self, x: Tensor, y: Tensor) -> Tensor:
         """Return ``y - x``: ``y`` as seen from ``x``."""
+        check_shapes("unboost", dict(x=x, y=y), 0)
         return y - x
 
     def scalar_mul(self, r: float | Tensor, x: Tensor) -> Tensor:
@@ -128,11 +138,13 @@ class Euclidean(Manifold):
 
     def sqdist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
         """Return ``|x - y|^2``, shape ``(...)``."""
+        check_shapes("sqdist", dict(x=x, y=y), 0)
         return self.inner(x, x - y, keepdim=keepdim)
 
     def centroid(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the mean ``(..., n)`` of ``x`` ``(..., N, n)`` with the weights ``(..., N)``;
         None: equal weights. The origin if all weights are 0."""
+        some_points("centroid", x)
         if weights is None:
             return x.mean(-2)
         one_each("centroid", "weights", weights, x.shape[-2])
@@ -149,6 +161,7 @@ class Euclidean(Manifold):
     def weighted_centroids(self, weights: Tensor, x: Tensor) -> Tensor:
         """Return M means ``(..., M, n)`` of ``x`` ``(..., N, n)`` with the weights
         ``(..., M, N)``."""
+        some_points("weighted_centroids", x)
         one_each("weighted_centroids", "weights", weights, x.shape[-2])
         return torch.matmul(normalised(weights), x)
 
@@ -168,6 +181,7 @@ class Euclidean(Manifold):
     def busemann(self, x: Tensor, p: Tensor) -> Tensor:
         """Return ``-x . p``, shape ``(...)``, to which the Busemann functions of hyperbolic space
         tend as their curvature goes to 0."""
+        check_shapes("busemann", dict(x=x, p=p), 0)
         return -(x * p).sum(-1)
 
     def horosphere_dist(self, x: Tensor, p: Tensor, tau: float | Tensor) -> Tensor:
@@ -177,6 +191,7 @@ class Euclidean(Manifold):
     def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the angle ``(...)`` between ``x`` and ``y - x``, in radians; 0 where one of them
         is 0."""
+        check_shapes("exterior_angle", dict(x=x, y=y), 0)
         size, along, across = along_and_across(x, y - x)
         return angle(across * (size > 0), along)
 

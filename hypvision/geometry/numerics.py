@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from . import exportable
+
 # the types of devices that do not compute in float64
 SINGLE_ONLY = frozenset({"mps"})
 
@@ -485,7 +487,7 @@ def angle(side: Tensor, along: Tensor) -> Tensor:
     """Return ``atan2(side, along)`` of numbers ``(..., 1)``, without the last dimension; 0 with
     gradient 0 where both are 0."""
     same = (side == 0) & (along == 0)
-    return torch.atan2(side, along.masked_fill(same, 1.0)).squeeze(-1)
+    return exportable.atan2(side, along.masked_fill(same, 1.0)).squeeze(-1)
 
 
 def tiny(x: Tensor) -> float:
@@ -532,12 +534,12 @@ def tanhc(z: Tensor) -> Tensor:
 
 def sinhc_sqrt(q: Tensor) -> Tensor:
     """Return ``sinh(sqrt(q)) / sqrt(q)`` of ``q >= 0``, with gradient 0 at 0."""
-    return _of_root(torch.sinh, q)
+    return _of_root(exportable.sinh, q)
 
 
 def asinhc_sqrt(q: Tensor) -> Tensor:
     """Return ``asinh(sqrt(q)) / sqrt(q)`` of ``q >= 0``, with gradient 0 at 0."""
-    return _of_root(torch.asinh, q)
+    return _of_root(exportable.asinh, q)
 
 
 def tanhc_sqrt(q: Tensor) -> Tensor:

@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import lorentz
+from . import exportable, lorentz
 from ._typing import Curvature
-from .border import STEEPEST, P, R, check_factor, one_each, same_list, stable
+from .border import STEEPEST, P, R, check_factor, one_each, same_list, some_points, stable
 from .lorentz.cones import plane_products
 from .lorentz.curvatures import squashed
 from .lorentz.distances import from_products, of_both
@@ -143,7 +143,7 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
     """
     x, size = with_length(x)
     z = (size * square_root(c)).clamp_min(tiny(x))
-    return x * (torch.atanh(z) / z)
+    return x * (exportable.atanh(z) / z)
 
 
 @_ball("x", "u", small=True)
@@ -154,7 +154,7 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     u, size = with_length(u)
     size = (size * square_root(c)).clamp_min(tiny(u))
     z = (size / gap).clamp_max(_CAP)
-    return _add(x, u * (torch.tanh(z) / size), gap, torch.cosh(z) ** -2, c)
+    return _add(x, u * (torch.tanh(z) / size), gap, exportable.cosh(z) ** -2, c)
 
 
 def _add(x: Tensor, y: Tensor, x_gap: Tensor, y_gap: Tensor, c: Curvature) -> Tensor:
@@ -200,7 +200,7 @@ def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """
     root = square_root(c)
     side = length(y - x) * torch.rsqrt(_gap(x, c) * _gap(y, c))
-    return (torch.asinh(root * side) / (root / 2)).squeeze(-1)
+    return (exportable.asinh(root * side) / (root / 2)).squeeze(-1)
 
 
 @_ball("x", "y")
@@ -219,7 +219,7 @@ def dist0(x: Tensor, c: Curvature) -> Tensor:
     """Return the hyperbolic radius ``(...)`` of ``x``, its distance from the origin; the gradient
     is 0 at the origin."""
     root = square_root(c)
-    return (torch.atanh(length(x) * root) / (root / 2)).squeeze(-1)
+    return (exportable.atanh(length(x) * root) / (root / 2)).squeeze(-1)
 
 
 @stable("x", "y", sets=("x", "y"), wide=False)
@@ -418,6 +418,7 @@ def midpoint(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Te
 
     The arguments are those of :func:`hypvision.geometry.lorentz.centroid`.
     """
+    some_points("midpoint", x)
     if weights is not None:
         one_each("midpoint", "weights", weights, x.shape[-2])
     return from_lorentz(lorentz.centroid(to_lorentz(x, c), weights, c), c)
@@ -530,7 +531,7 @@ def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = Tru
     root = square_root(c)
     size = length(a).clamp_min(tiny(a))
     top = (gap * dot(delta, a) - c * square_norm(delta) * dot(p, a)) / size
-    out = (torch.asinh(2 * root * top / (_gap(x, c) * gap)) / root).squeeze(-1)
+    out = (exportable.asinh(2 * root * top / (_gap(x, c) * gap)) / root).squeeze(-1)
     return out if signed else out.abs()
 
 

@@ -30,6 +30,7 @@ from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.pretrained import record_overlay
 from hypvision.checkpoints.sources import find, is_address, resolve
 from hypvision.checkpoints.storage import read_header
+from hypvision.data.classes import load_classes
 from hypvision.inference.knowledge import Known
 from hypvision.inference.results import Classes, PlacedClasses, Result, Tags
 from hypvision.io.checks import ensure, refuse_weights
@@ -96,7 +97,8 @@ class Request:
         options: changes of the config, see :func:`hypvision.engine.config.load_config`.
 
     Raises:
-        HypvisionError: ``things`` are given without ``classes``.
+        HypvisionError: ``things`` are given without ``classes``, or one of the lists cannot be
+            read.
     """
 
     model: str | Path | Values
@@ -115,6 +117,10 @@ class Request:
             "--things are those of --classes whose objects a panoptic model counts: give both, "
             "or leave out --things.",
         )
+        # Lists that cannot be read are errors before the model is loaded.
+        for names in (self.classes, self.things):
+            if names is not None:
+                load_classes(names)
 
 
 def means_config(name: str) -> bool:

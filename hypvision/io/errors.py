@@ -54,9 +54,13 @@ except (KeyError, OSError):
 # signed addresses have their signature.
 # A password may have quotes and spaces; a port before a quote, a space or a colon is none. After an
 # "@" it goes on to a later one, unless a host ends there as in a sentence ("host:80: ...").
+# A password may have a "/" if no port stands before it, and one that begins with spaces is a word
+# before a host with a path.
 _USER = re.compile(
     r"\b([a-zA-Z][a-zA-Z0-9+.-]*://)"
     r"(?:[^\s/?#'\"<>@:]+:[^\s/?#<>@,]*@)?"
+    r"(?:[^\s/?#'\"<>@:\[]+:(?:(?=\d*[^\d\s/?#'\"<>@:,)])[^\s?#'\"<>@]*@"
+    r"| +[^\s/?#@]+@(?=[^\s/?#'\"<>@]+[/?#])))?"
     r"(?:[^\s/?#'\"<>@:]+:(?!\d*['\"\s,:)])[^/?#@\n]*@)?(?:[^\s/?#'\"<>]*@)?"
     r"(?:(?<=@)(?:[^/?#\n]*@(?=[^\s/?#'\"<>@]+[/?#])"
     r"|(?![\w.-]+(?::\d+)?['\"<>.,:;)\]]+(?:\s|$))[^/?#\n]*@))?"

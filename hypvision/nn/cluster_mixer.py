@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.types import Device
 
+from hypvision.geometry import exportable
 from hypvision.geometry.numerics import (
     Function,
     backward_of,
@@ -90,7 +91,7 @@ def _lifted(u: Tensor, c: float, ambient: bool) -> Tensor:
         norm = torch.sub(norm, u[..., :1].square(), alpha=2)
         u = u[..., 1:]
     root = torch.sqrt(F.threshold(norm, SHORTEST, SHORTEST))
-    space = u * (torch.sinh(root * c**0.5) / root)
+    space = u * (exportable.sinh(root * c**0.5) / root)
     return torch.cat([torch.sqrt(square_norm(space) + 1), space], -1)
 
 
@@ -237,9 +238,7 @@ def _squared_distances(rows: int, columns: int, bins: int, like: Tensor) -> Tens
 def _pool(x: Tensor, side: int) -> Tensor:
     """Return averages ``(B, side^2, C)`` over ``side`` x ``side`` cells of a map ``(B, H, W, C)``,
     by adaptive average pooling."""
-    # ``is_exporting`` is also true while compiling, hence the second question.
-    exporting = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
-    if not exporting:
+    if not exportable.exporting():
         return F.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), side).flatten(2).transpose(1, 2)
     # ONNX has no adaptive pooling of maps of any size, so the map is multiplied by matrices
     # instead.
@@ -635,5 +634,5 @@ class ClusterMixer(nn.Module):
             points = lift(u, self.curvature, self.ambient_lift)
             own, centers = points.split([feature.shape[1], centers.shape[1]], 1)
             cosh = F.threshold(torch.bmm(centers, own.transpose(1, 2)), NEAREST, NEAREST)
-            distance = as_dtype(torch.acosh(cosh), feature.dtype)
+            distance = as_dtype(exportable.acosh(cosh), feature.dtype)
             return distance * as_dtype(scale * -(self.curvature**-0.5), feature.dtype)

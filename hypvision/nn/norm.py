@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.types import Device
 
-from hypvision.geometry import Lorentz, ManifoldParameter
+from hypvision.geometry import Lorentz, ManifoldParameter, exportable
 from hypvision.geometry.lorentz.points import CAPS
 from hypvision.geometry.numerics import Function, backward_of, exact, has_float64, needs_grad, plain
 from hypvision.io.checks import at_least, between
@@ -50,7 +50,7 @@ def _from_tangent(tangent: Tensor, longest: float) -> tuple[Tensor, Tensor]:
     ``(C,)``."""
     length = torch.linalg.vector_norm(tangent)
     angle = length.clamp(max=longest)
-    return torch.cosh(angle), tangent * (torch.sinh(angle) / length.clamp(min=1e-30))
+    return exportable.cosh(angle), tangent * (exportable.sinh(angle) / length.clamp(min=1e-30))
 
 
 def _batch_mean(time: Tensor, space: Tensor, pixels: int, joint: bool) -> Tensor:
@@ -131,7 +131,7 @@ def _numbers(
     t = torch.sqrt(1 + c * square)
     h = (m_time * t - x_m - 1).clamp(min=NEAR[square.dtype])
     sinh = torch.sqrt(h * (h + 2))
-    r = torch.asinh(sinh)
+    r = exportable.asinh(sinh)
     if options.gyro:
         var = (r * r).mean() / c if running is None else running[1]
         gain = torch.exp(gamma) / torch.sqrt(var + options.eps)
@@ -142,9 +142,9 @@ def _numbers(
     if options.slope is not None:
         s = rescaled(s, c, options.slope, options.limit)
     s = s.clamp(max=options.longest)
-    f = torch.sinh(s) / sinh
+    f = exportable.sinh(s) / sinh
     e_m = -f * ((t + 1 + h) / (m_time + 1))
-    e_b = torch.cosh(s) + (f * x_b + e_m * gram[0, 1]) / (b_time + 1)
+    e_b = exportable.cosh(s) + (f * x_b + e_m * gram[0, 1]) / (b_time + 1)
     return f, e_m / root, e_b / root, var
 
 

@@ -28,7 +28,7 @@ from hypvision.clip.models import create_clip
 from hypvision.clip.open_vocabulary import lacks_words, warn_of_classes
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.data.fewshot.dataset import intact, load_cell
-from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
+from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS, layout_of
 from hypvision.data.fewshot.splits import class_names
 from hypvision.engine.checkpoint import NUMBERED, load
 from hypvision.engine.hooks import last_checkpoint, network_of
@@ -379,21 +379,27 @@ def cell_config(spec: CellSpec, settings: Settings) -> Config:
 
 
 def check_methods(specs: Sequence[CellSpec], settings: Settings) -> None:
-    """Build each method once, without data, and compare class names with what the CLIP knows, so
-    that an error or a warning about the CLIP comes before the first cell runs."""
+    """Check the names of the data sets, build each method once, without data, and compare class
+    names with what the CLIP knows, so that an error or a warning comes before the first cell
+    runs."""
+    for name in dict.fromkeys(name for spec in specs for name in (spec.dataset, *spec.targets)):
+        layout_of(name, settings.root)
+    models = [
+        _options(spec, settings, _untrained(_teacher(spec, settings)), classes=2, images=2)["model"]
+        for spec in {spec.method: spec for spec in specs}.values()
+    ]
     clip = create_clip(**settings.clip)
     for dataset in dict.fromkeys(spec.dataset for spec in specs) if lacks_words(clip.model) else ():
         with suppress(HypvisionError):  # missing data: only the cells of this data set will fail
             names = class_names(load_cell(settings.root, dataset, None, 1).train)
             warn_of_classes(clip.model, clip.tokenizer, names, dataset)
-    for spec in {spec.method: spec for spec in specs}.values():
-        teacher = {
-            key: value
-            for key, value in (_teacher(spec, settings) or {}).items()
-            if key != "checkpoint"
-        }
-        model = _options(spec, settings, teacher, classes=2, images=2)["model"]
+    for model in models:
         FewShotCLIP(deepcopy(clip), model["host"], model["adapter"])
+
+
+def _untrained(teacher: dict[str, Any] | None) -> dict[str, Any]:
+    """Return PromptKD's teacher without its checkpoint, or nothing."""
+    return {key: value for key, value in (teacher or {}).items() if key != "checkpoint"}
 
 
 def _options(

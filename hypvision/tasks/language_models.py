@@ -195,10 +195,16 @@ def evaluate(
         The harness's results by task.
     """
     one_of(PROMPT_STYLES, prompt_style=prompt_style)
-    model, tokenizer = load_folder(folder, device)
     harness, tasks_of, backend = (
         require(f"lm_eval{part}", "eval") for part in ("", ".tasks", ".models.huggingface")
     )
+    manager = tasks_of.TaskManager(include_path=None if include is None else str(include))
+    unknown = sorted({*tasks} - {*manager.all_tasks})
+    if unknown:
+        raise HypvisionError(
+            f"The harness has no task '{unknown[0]}'. The command lm_eval ls tasks lists its tasks."
+        )
+    model, tokenizer = load_folder(folder, device)
     kind = _official_prompts(backend.HFLM) if prompt_style == "official" else backend.HFLM
     # The published adapter ignores the batch size, so its prompts are computed one by one.
     wrapped = kind(
@@ -206,12 +212,6 @@ def evaluate(
         batch_size=batch_size if prompt_style == "harness" else 1, device=device,
         max_length=model.config.max_seq_len, backend="causal",
     )  # fmt: skip
-    manager = tasks_of.TaskManager(include_path=None if include is None else str(include))
-    unknown = sorted({*tasks} - {*manager.all_tasks})
-    if unknown:
-        raise HypvisionError(
-            f"The harness has no task '{unknown[0]}'. The command lm_eval ls tasks lists its tasks."
-        )
     results: dict[str, dict[str, Any]] = {}
     groups: dict[int | None, list[str]] = {}
     for task in tasks:

@@ -36,6 +36,17 @@ _STEPS = 300
 _VALIDATIONS = 12
 
 
+class Batches(NamedTuple):
+    """The number of images in a batch (None: that of the config), and of the processes that each
+    take batches of their own."""
+
+    size: int | None = None
+    processes: int = 1
+
+
+_OWN = Batches()
+
+
 class _Coco(NamedTuple):
     """An annotation file of COCO's format, the folder of its images, and its content."""
 
@@ -44,7 +55,7 @@ class _Coco(NamedTuple):
     content: dict[str, Any]
 
 
-def boxes_config(source: Path, batch_size: int | None = None) -> Config | None:
+def boxes_config(source: Path, batches: Batches = _OWN) -> Config | None:
     """Return the config ``_base_/own_boxes.py``, or ``own_masks.py`` if each object has an outline,
     for a folder or a ``data.yaml``; None if the folder has annotations neither of COCO nor of YOLO.
 
@@ -53,13 +64,13 @@ def boxes_config(source: Path, batch_size: int | None = None) -> Config | None:
             ``annotations/instances_train2017.json`` with ``train2017/*``,
             ``train/_annotations.coco.json`` with ``train/*``, or one file for all images, of which
             every fifth is for validation.
-        batch_size: number of images in a batch; None: that of the config.
+        batches: what a step of the training takes.
     """
     yaml = source if source.is_file() else find_yaml(source)
     if yaml is not None:
-        return _yolo_config(yaml, batch_size)
+        return _yolo_config(yaml, batches)
     parts = _coco_parts(source)
-    return _coco_config(source, parts, batch_size) if parts else None
+    return _coco_config(source, parts, batches) if parts else None
 
 
 def _base(masks: bool, folder: Path, classes: Sequence[str]) -> Config:
@@ -76,12 +87,12 @@ def _base(masks: bool, folder: Path, classes: Sequence[str]) -> Config:
     return config
 
 
-def _set_length(config: Config, images: int, batch_size: int | None) -> None:
+def _set_length(config: Config, images: int, batches: Batches) -> None:
     """Set the batch size, and give a training on few images as many epochs as make ``_STEPS``
     steps."""
     loader = config.train_dataloader
-    loader.batch_size = batch_size or loader.batch_size
-    steps = math.ceil(images / loader.batch_size)
+    loader.batch_size = batches.size or loader.batch_size
+    steps = math.ceil(images / (loader.batch_size * batches.processes))
     epochs = max(config.train_cfg.max_epochs, math.ceil(_STEPS / steps))
     set_epochs(config, epochs, max(1, epochs // _VALIDATIONS))
 
@@ -99,7 +110,7 @@ def set_epochs(config: Config, epochs: int, part: int = 1) -> None:
 # Data in YOLO's format
 
 
-def _yolo_config(yaml: Path, batch_size: int | None) -> Config:
+def _yolo_config(yaml: Path, batches: Batches) -> Config:
     data = read_yolo(yaml)
     if "train" not in data.images:
         raise HypvisionError(
@@ -117,7 +128,7 @@ def _yolo_config(yaml: Path, batch_size: int | None) -> Config:
         dataset.part = _nearest(part, data.images)
         if held_out is not None:
             dataset.indices = held_out[part != "train"]
-    _set_length(config, len(images if held_out is None else held_out[0]), batch_size)
+    _set_length(config, len(images if held_out is None else held_out[0]), batches)
     return config
 
 
@@ -193,7 +204,7 @@ def _opened(file: Path, places: Sequence[Path]) -> _Coco | None:
     return _Coco(file, images, content)
 
 
-def _coco_config(folder: Path, parts: dict[str, _Coco], batch_size: int | None) -> Config:
+def _coco_config(folder: Path, parts: dict[str, _Coco], batches: Batches) -> Config:
     if "train" not in parts:
         found = ", ".join(f"'{part.file}'" for part in parts.values())
         raise HypvisionError(
@@ -216,7 +227,7 @@ def _coco_config(folder: Path, parts: dict[str, _Coco], batch_size: int | None) 
         # The evaluator reads the areas of objects from the file.
         elif part != "train":
             config[f"{part}_evaluator"].ann_file = str(own.file)
-    _set_length(config, len(train["images"] if held_out is None else held_out[0]), batch_size)
+    _set_length(config, len(train["images"] if held_out is None else held_out[0]), batches)
     return config
 
 

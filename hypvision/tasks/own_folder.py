@@ -24,6 +24,7 @@ from hypvision.io.errors import HypvisionError
 from hypvision.io.files import write_text
 from hypvision.io.shipped import config_folder, find_config
 from hypvision.tasks.own_boxes import (
+    Batches,
     boxes_config,
     choose_boxes,
     described_boxes,
@@ -55,8 +56,11 @@ class Choices(NamedTuple):
     image_size: int | None = None
 
 
-def config_of(source: str | Path | Config, choices: Choices | None = None) -> str | Path | Config:
+def config_of(
+    source: str | Path | Config, choices: Choices | None = None, processes: int = 1
+) -> str | Path | Config:
     """Return the config for a folder, with the user's choices; return any other source unchanged.
+    A training on few images gets a length in which so many ``processes`` take enough steps.
 
     Raises:
         HypvisionError: something was chosen for a config, which has its own settings; or a folder
@@ -75,7 +79,8 @@ def config_of(source: str | Path | Config, choices: Choices | None = None) -> st
         return source
     folder = Path(source).expanduser()
     choices = choices or Choices()
-    config = boxes_config(folder, choices.batch_size) or folder_config(folder)
+    batches = Batches(choices.batch_size, processes)
+    config = boxes_config(folder, batches) or folder_config(folder)
     _choose(config, choices)
     return config
 

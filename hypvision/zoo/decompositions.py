@@ -17,6 +17,8 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map_only
 
+from hypvision.geometry.exportable import FORMULAS
+
 _KEPT = {  # composite operations that ONNX has, though the table does not say so
     torch.ops.aten.reshape.default, torch.ops.aten.sym_size.int,
     torch.ops.aten.upsample_bilinear2d.vec, torch.ops.aten.upsample_nearest2d.vec,
@@ -24,49 +26,13 @@ _KEPT = {  # composite operations that ONNX has, though the table does not say s
 _CHECKS = ("aten::_assert_tensor_metadata", "aten::_assert_scalar", "aten::_assert_async")
 
 
-def _series(x: Tensor, direct: Tensor, below: float, *factors: float) -> Tensor:
-    """Return ``x (1 + a q (1 + b q (...)))`` with ``q = x^2`` and the factors a, b, ... where
-    ``|x|`` is smaller than ``below``, and ``direct`` elsewhere."""
-    q = x * x
-    out = torch.ones_like(x)
-    for factor in reversed(factors):
-        out = 1 + factor * q * out
-    return torch.where(x.abs() < below, x * out, direct)
-
-
-def _sinh(x: Tensor) -> Tensor:
-    return _series(x, (torch.exp(x) - torch.exp(-x)) / 2, 0.1, 1 / 6, 1 / 20, 1 / 42)
-
-
-def _cosh(x: Tensor) -> Tensor:
-    return (torch.exp(x) + torch.exp(-x)) / 2
-
-
-def _asinh(x: Tensor) -> Tensor:
-    size = x.abs()
-    direct = torch.sign(x) * torch.log(size + torch.sqrt(x * x + 1))
-    return _series(x, direct, 0.02, -1 / 6, -9 / 20, -25 / 42)
-
-
-def _acosh(x: Tensor) -> Tensor:
-    return _asinh(((x - 1) * (x + 1)).sqrt())
-
-
-def _atanh(x: Tensor) -> Tensor:
-    return _series(x, torch.log((1 + x) / (1 - x)) / 2, 0.02, 1 / 3, 3 / 5, 5 / 7)
-
-
-def _of_doubles(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Any]:
+def _of_doubles(function: Callable[..., Tensor]) -> Callable[..., Any]:
     """Return a decomposition that applies to float64 alone."""
-    return lambda x: function(x) if x.dtype == torch.float64 else NotImplemented
+    return lambda *x: function(*x) if x[0].dtype == torch.float64 else NotImplemented
 
 
-_aten = torch.ops.aten
-_DOUBLES = {  # onnxruntime computes these in float32 only
-    _aten.sinh.default: _of_doubles(_sinh), _aten.cosh.default: _of_doubles(_cosh),
-    _aten.asinh.default: _of_doubles(_asinh), _aten.acosh.default: _of_doubles(_acosh),
-    _aten.atanh.default: _of_doubles(_atanh),
-}  # fmt: skip
+# The geometry uses the formulas itself while it is exported; a user's own layers may not.
+_DOUBLES = {operation: _of_doubles(formula) for operation, formula in FORMULAS.items()}
 
 
 def decompose(program: ExportedProgram, table: Mapping[Any, Any]) -> ExportedProgram:

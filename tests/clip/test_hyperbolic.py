@@ -502,3 +502,12 @@ def test_the_last_block_of_the_class_token_alone_gives_the_same(monkeypatch):
         lambda *args: calls.append(1)
     )  # then it runs as a whole
     assert torch.allclose(model.encode_image(images), found["timm"][0], atol=1e-5) and calls
+
+
+@pytest.mark.parametrize("space", [Sphere(torch.ones(4) / 2), Hyperboloid(1.0)], ids=repr)
+def test_points_of_two_spaces_are_named(space):
+    for method in (space.similarity, space.scores):
+        with pytest.raises(ValueError, match=r"\(3, 4\) and \(5, 6\)"):
+            method(torch.ones(3, 4), torch.ones(5, 6))
+    with pytest.raises(ValueError, match=r"\(3, 4\), y \(5, 4\) do not fit"):
+        space.exterior_angle(torch.ones(3, 4), torch.ones(5, 4))

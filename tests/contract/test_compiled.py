@@ -1,6 +1,7 @@
 """What ``torch.compile`` takes as one graph for any batch size, with the values and gradients of
-eager execution: losses, adapters, CLIPs in all spaces, hyperbolic segmentation heads. And a part of
-every family by inductor, the compiler that users take.
+eager execution: losses, adapters, CLIPs in all spaces, hyperbolic segmentation heads. A part of
+every family by inductor, the compiler that users take. And no operation of the networks is one that
+onnxruntime lacks, whoever exports them.
 
 A member is a row here; a new one fails the first tests until it has a row, or a reason why it has
 none. Backbones are rows of ``helpers/families.py`` (test_contract.py), task models of
@@ -21,6 +22,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 pytest.importorskip("mmseg")
 pytest.importorskip("open_clip")
 from helpers import clip_models
+from helpers.cases import each
+from helpers.exported import as_exported
 from helpers.families import FAMILIES
 from helpers.task_models import clip
 
@@ -371,6 +374,29 @@ def test_every_hyperbolic_head_has_a_row():
 @pytest.mark.parametrize("name", slowly(HEADS))
 def test_hyperbolic_heads(name):
     check(head(name))
+
+
+# By exporters
+
+
+def network(name: str) -> Row:
+    return Row(FAMILIES[name].create(), lambda count: [FAMILIES[name].images(count)])
+
+
+NETWORKS: dict[str, Callable[[], Row]] = {
+    **{name: partial(network, name) for name in FAMILIES},
+    **{name: partial(adapted, name) for name in ADAPTERS},
+    **{name: partial(contrast, name) for name in CLIPS},
+    **{name: partial(head, name) for name in HEADS},
+}
+
+
+@each("name", NETWORKS)
+def test_onnxruntime_has_the_operations(name):
+    row = NETWORKS[name]()
+    batch = row.batch(2)
+    with as_exported():
+        row.call(*batch)
 
 
 # By inductor

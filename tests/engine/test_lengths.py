@@ -12,7 +12,7 @@ from hypvision.cli import main
 from hypvision.engine import lengths
 from hypvision.engine.checks import as_list
 from hypvision.engine.config import Run, load_config
-from hypvision.engine.lengths import with_epochs
+from hypvision.engine.lengths import processes_of, with_epochs
 from hypvision.io.errors import HypvisionError
 
 NAMES = sorted(
@@ -86,6 +86,32 @@ def test_iterations_follow_the_images(monkeypatch):
     assert (linear.end, cosine.begin, cosine.end, cosine.T_max) == (20, 20, 200, 180)
     assert steps.milestones == [100, 150]
     assert config.train_cfg.val_interval == 200
+
+
+STARTED = {
+    "pytorch": dict(WORLD_SIZE="4"),
+    "slurm": dict(SLURM_NTASKS="4"),
+    "mpi": dict(OMPI_COMM_WORLD_SIZE="4"),
+}
+
+
+@pytest.mark.parametrize("launcher", STARTED)
+def test_processes_share_an_epoch(tmp_path, monkeypatch, launcher):
+    """Of 24 images in batches of 2."""
+    schedule = [dict(type="LinearLR", by_epoch=False, begin=0, end=30)]
+    config = load_config(write_config(tmp_path / "mine.py", make_images(tmp_path / "data", 8)))
+    config.train_dataloader.batch_size = 2
+    for name in ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in STARTED[launcher].items():
+        monkeypatch.setenv(name, value)
+    assert (processes_of("none"), processes_of(launcher)) == (1, 4)
+    for own, length in (("none", 24), (launcher, 6)):
+        config.train_cfg = dict(type="IterBasedTrainLoop", max_iters=60)
+        config.param_scheduler = copy.deepcopy(schedule)
+        with_epochs(config, 2, own)
+        assert config.train_cfg.max_iters == length
+        assert config.param_scheduler[0].end == length // 2
 
 
 def test_parts_of_another_unit_are_told():

@@ -11,6 +11,7 @@ import math
 import re
 import types
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -18,7 +19,7 @@ import torch
 from helpers.cases import each
 from torch import Tensor, nn
 
-from hypvision.geometry import Euclidean, lorentz, maps, poincare
+from hypvision.geometry import Euclidean, Lorentz, Product, lorentz, maps, poincare
 
 N = 3  # dimension of the space
 LORENTZ, BALL = 1, 0  # coordinates of a point beyond it
@@ -767,6 +768,62 @@ def test_weights_that_do_not_fit_are_named(name):
             mean_of(name, x, torch.ones(shape))
     with pytest.raises(ValueError, match="x must have at least two dimensions"):
         mean_of(name, x[0, 0], torch.ones(5))
+
+
+def refuses_nothing(mean: Callable[[Tensor, Tensor], Tensor], size: int) -> None:
+    """A mean of points of so many coordinates, and their weights, is none of no points."""
+    with pytest.raises(ValueError, match="no points, which have no mean"):
+        mean(torch.zeros(2, 0, size), torch.zeros(2, 0))
+
+
+@each("name", MEANS)
+def test_no_points_have_no_mean(name):
+    refuses_nothing(partial(mean_of, name), N + TABLE[name].extra)
+
+
+@each("space, size", [(Euclidean(), N), (Product((Euclidean(), 2), (Lorentz(0.7), 2)), 5)])
+def test_no_points_have_no_mean_in_other_spaces(space, size):
+    refuses_nothing(space.centroid, size)
+    refuses_nothing(space.frechet_mean, size)
+    refuses_nothing(lambda x, w: space.weighted_centroids(w.unsqueeze(-2), x), size)
+
+
+def unfit(name: str, operation: Callable, tensors: list[Tensor]) -> None:
+    """The first tensor has four rows, the others have three."""
+    with pytest.raises(ValueError, match=r"\(4, .*\(3, .* do not fit") as told:
+        operation(tensors[0], *(tensor[:3] for tensor in tensors[1:]))
+    assert name.split(".")[-1] in str(told.value)
+    assert ("cdist" in str(told.value)) == (name.split(".")[-1] in ("dist", "sqdist", "cdist"))
+
+
+ROWS = {"point", "tangent", "space", "ball", "ideal"}
+APART = ("concat", "entailment_loss", "horosphere_dist")  # made of others, which say it
+
+
+def several(op: Operation) -> bool:
+    kinds = [*op.kinds.values()]
+    return sum(kind in ROWS for kind in kinds) > 1 or kinds == ["cloud", "other cloud"]
+
+
+@each("name", [n for n, op in TABLE.items() if several(op) and not n.endswith(APART)])
+def test_rows_that_do_not_fit_are_named(name):
+    op = TABLE[name]
+    tensors = op.tensors()
+    vectors = [i for i, kind in enumerate(op.kinds.values()) if kind in ROWS or "cloud" in kind]
+
+    def operation(*rows: Tensor) -> Tensor:
+        given = dict(enumerate(tensors)) | dict(zip(vectors, rows))
+        return op.call(*(given[i] for i in range(len(tensors))))
+
+    unfit(name, operation, [tensors[i] for i in vectors])
+
+
+FLAT = ["dist", "sqdist", "expmap", "logmap", "boost", "unboost", "exterior_angle", "busemann"]
+
+
+@each("name", FLAT)
+def test_rows_that_do_not_fit_are_named_in_flat_space(name):
+    unfit(name, getattr(Euclidean(), name), [torch.ones(4, N), torch.ones(4, N)])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

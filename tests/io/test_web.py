@@ -254,6 +254,13 @@ def test_what_is_no_address(url, tmp_path):
     ("https://me:pw@h/a, not x@k/a", "https://h/a, not x@k/a"),
     ("http://me:pw@proxy:3128: answer from a@b", "http://proxy:3128: answer from a@b"),
     ("'https://me:pw@h', 'a@b'", "'https://h', 'a@b'"),
+    ("https://me: pw@h/a", "https://h/a"),
+    ("no 'https://me:  pw@h/a': 403", "no 'https://h/a': 403"),
+    ("https://me:p/w@h/a", "https://h/a"),
+    ("see https://me:p/w/x@h:80/a and https://me:1p/2@k", "see https://h:80/a and https://k"),
+    ("https://h:80/a@b/c and https://h/@b", "https://h:80/a@b/c and https://h/@b"),
+    ("https://[2001:db8::1]/a@b", "https://[2001:db8::1]/a@b"),
+    ("https://h: answer from a@b", "https://h: answer from a@b"),
     ("http://proxy:3128: answer from a@b", "http://proxy:3128: answer from a@b"),
 ])  # fmt: skip
 def test_secrets_of_addresses_are_not_shown(given, shown):

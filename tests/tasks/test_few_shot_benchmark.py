@@ -76,7 +76,7 @@ def test_base_to_new_and_its_table(tmp_path, capsys):
         "--datasets",
         "caltech101",
         "dtd",
-        "none",
+        "eurosat",
         "--seeds",
         1,
         2,
@@ -84,7 +84,7 @@ def test_base_to_new_and_its_table(tmp_path, capsys):
     command += ["--shots", 2, "--root", tmp_path, "--out", out, "--host", "text_chunk=2", *SMALL]
     assert run(*command[:2], "promptkd", *command[2:]) == 2
     assert not out.exists()  # it has no teacher here
-    assert run(*command) == 2  # there is no such data: its cells fail, the others run
+    assert run(*command) == 2  # its data is missing: its cells fail, the others run
     assert "2 of 6 cells failed" in capsys.readouterr().err
     cells = sorted(path.parent.relative_to(out).as_posix() for path in out.rglob("result.json"))
     assert cells == [
@@ -96,7 +96,7 @@ def test_base_to_new_and_its_table(tmp_path, capsys):
     assert not result["transductive"]
     assert all(0 <= value <= 100 for value in result["accuracy"].values())
     before = (out / cells[0] / "result.json").stat().st_mtime_ns
-    command.remove("none")
+    command.remove("eurosat")
     assert run(*command) == 0
     assert (out / cells[0] / "result.json").stat().st_mtime_ns == before  # not again
     printed = capsys.readouterr().out
@@ -394,7 +394,7 @@ def test_words_that_the_clip_was_never_taught_are_told_before_the_first_cell(tmp
     )
     (spec,) = plan("shots", ["zeroshot"], ["caltech101"], [1], [2])
     with pytest.warns(UserWarning, match="never taught . of the . classes of 'caltech101'"):
-        check_methods([spec, spec._replace(dataset="none")], Settings({}, root=str(tmp_path)))
+        check_methods([spec, spec._replace(dataset="dtd")], Settings({}, root=str(tmp_path)))
 
 
 def unread():

@@ -144,6 +144,13 @@ def test_a_chosen_batch_makes_as_many_steps(batch_size, drawn):
     assert config.train_cfg.max_epochs * steps == 300
 
 
+@each("processes", [1, 3, 8])
+def test_processes_share_the_images_of_an_epoch(processes, drawn):
+    """Each of them takes 300 steps of one image of the 6."""
+    config = config_of(drawn, Choices(batch_size=1), processes)
+    assert config.train_cfg.max_epochs * -(-6 // processes) == 300
+
+
 def test_many_images_keep_twelve_epochs(drawn, tmp_path):
     root = shutil.copytree(drawn, tmp_path / "many")
     file = root / "annotations/instances_train2017.json"

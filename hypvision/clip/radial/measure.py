@@ -231,18 +231,13 @@ def measure_hyperlex(
     )
 
 
-def measure_tree(
-    clip: CLIPBundle,
-    folder: str | Path,
-    tree: LabelTree,
-    template: str = "{}",
-    failed: list[str] | None = None,
-) -> tuple[dict[str, float], int]:
-    """Return :func:`~hypvision.clip.radial.retrieval.tree_recall` of a CLIP model, and the number
-    of images. ``folder`` has a folder of images for each class, and each class is in the ``tree``.
-    The names of all nodes, put into the ``template``, are compared with the images; nodes with
-    equal names count as one. Messages about unreadable images go into ``failed``; with
-    ``failed=None`` such an image is an error."""
+def images_of_tree(folder: str | Path, tree: LabelTree) -> tuple[list[str], dict[Path, int]]:
+    """Return the classes that have a folder of images in ``folder``, and the number of the class of
+    each image.
+
+    Raises:
+        HypvisionError: there are no images, or the ``tree`` lacks a class.
+    """
     folder = Path(folder).expanduser()
     there = [*folder.iterdir()] if folder.is_dir() else []
     classes = sorted(name_of(entry.name) for entry in there if entry.is_dir())
@@ -261,6 +256,22 @@ def measure_tree(
             f"The tree lacks the class '{missing}'. Add its ancestors, or leave out its folder.",
         ),
     )
+    return classes, label_of
+
+
+def measure_tree(
+    clip: CLIPBundle,
+    folder: str | Path,
+    tree: LabelTree,
+    template: str = "{}",
+    failed: list[str] | None = None,
+) -> tuple[dict[str, float], int]:
+    """Return :func:`~hypvision.clip.radial.retrieval.tree_recall` of a CLIP model, and the number
+    of images. ``folder`` has a folder of images for each class, and each class is in the ``tree``.
+    The names of all nodes, put into the ``template``, are compared with the images; nodes with
+    equal names count as one. Messages about unreadable images go into ``failed``; with
+    ``failed=None`` such an image is an error."""
+    classes, label_of = images_of_tree(folder, tree)
     nodes, lineage = _lineage(tree, classes)
     names = [template.format(name.replace("_", " ").replace("-", " ")) for name in nodes]
     texts = embed_texts(clip.model, clip.tokenizer, names)

@@ -37,7 +37,7 @@ from hypvision.data.fewshot.splits import (
 from hypvision.data.usage import Usage
 from hypvision.data.usage import class_names as folder_names_in
 from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, require
+from hypvision.io.errors import HypvisionError, did_you_mean, require
 from hypvision.io.files import read_lines
 from hypvision.io.records import read_table
 
@@ -333,7 +333,7 @@ def layout_of(name: str, root: str | Path) -> Layout:
     ensure(
         re.fullmatch(r"[\w.-]+", name) is not None and folder.is_dir(),
         f"There is no data set '{name}': it is neither one of {', '.join(LAYOUTS)} nor a "
-        f"folder in '{root}'.",
+        f"folder in '{root}'.{did_you_mean(name, LAYOUTS)}",
     )
     sheet = folder / "template.txt"
     template = read_lines(sheet, "the template")[0] if sheet.is_file() else None

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .. import exportable
 from .._typing import Curvature
 from ..border import STEEPEST, one_each, positive, stable
 from ..numerics import (
@@ -50,7 +51,7 @@ def dist2plane(
     normal, _ = heading(z)
     cosh, sinh = _offset(a, root, z)
     side = cosh * dot(space, normal) - sinh * _time(space, inverse(c))
-    out = (torch.asinh(root * side) / root).squeeze(-1)
+    out = (exportable.asinh(root * side) / root).squeeze(-1)
     return out if signed else out.abs()
 
 
@@ -59,7 +60,7 @@ def _offset(a: Tensor | float, root: Curvature, z: Tensor) -> tuple[Tensor, Tens
     ``root`` is ``sqrt(c)``, ``z`` gives dtype and device."""
     a = torch.as_tensor(a, dtype=z.dtype, device=z.device)
     a = F.hardtanh((a.unsqueeze(-1) if a.dim() else a) * root, -CAP, CAP)
-    return torch.cosh(a), torch.sinh(a)
+    return exportable.cosh(a), exportable.sinh(a)
 
 
 @stable("x", space=("z",), wide=False)
@@ -110,7 +111,7 @@ def plane_products(points: Tensor, planes: Tensor, sizes: Tensor, dtype: torch.d
     """Return ``sizes`` ``(K, 1)`` times the asinh of the products ``(..., K)`` of points and
     ``planes`` ``(K, n + 1)``, computed in ``dtype``."""
     sides = torch.matmul(bounded(points, dtype), bounded(planes, dtype).t())
-    return torch.asinh(sides) * bounded(sizes.squeeze(-1), dtype)
+    return exportable.asinh(sides) * bounded(sizes.squeeze(-1), dtype)
 
 
 @stable("x", space=("p",), small=True)
@@ -168,7 +169,7 @@ def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
     positive("half_aperture", "min_radius", min_radius, zero=True)
     square = square_norm(x[..., 1:]) * c
     top = 0 * square + 2 * min_radius  # NaN where a coordinate is infinite
-    return torch.atan2(top, safe_sqrt(square - 4 * min_radius**2)).squeeze(-1)
+    return exportable.atan2(top, safe_sqrt(square - 4 * min_radius**2)).squeeze(-1)
 
 
 @stable("x", "y", small=True)

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from .. import exportable
 from .._typing import Curvature
 from ..border import positive, same_list, stable
 from ..numerics import square_norm, squash_factor
@@ -33,7 +34,7 @@ def max_distance(c: Curvature, largest: float = 2000.0) -> float | Tensor:
     root = c**0.5
     x = c * largest
     if isinstance(x, Tensor):
-        return torch.acosh(x.clamp(min=_LEAST_TIME)) / root
+        return exportable.acosh(x.clamp(min=_LEAST_TIME)) / root
     return math.acosh(max(x, _LEAST_TIME)) / root
 
 

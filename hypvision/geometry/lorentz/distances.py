@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import hardtanh
 
+from .. import exportable
 from .._typing import Curvature
 from ..border import STEEPEST, stable
 from ..numerics import (
@@ -55,7 +56,7 @@ def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """
     *_, square = chord(x, y, c)
     half = square_root(c) / 2
-    return (torch.asinh(safe_sqrt(square) * half) / half).squeeze(-1)
+    return (exportable.asinh(safe_sqrt(square) * half) / half).squeeze(-1)
 
 
 @stable("x", "y")
@@ -169,7 +170,7 @@ def _asinh_root(squares: Tensor, dtype: torch.dtype) -> Tensor:
 
     Rounding may make squares negative; at the bounds the gradient is 0.
     """
-    return torch.asinh(torch.sqrt(hardtanh(squares, _LEAST, torch.finfo(dtype).max).to(dtype)))
+    return exportable.asinh(torch.sqrt(hardtanh(squares, _LEAST, torch.finfo(dtype).max).to(dtype)))
 
 
 class _AsinhRoot(Function):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .._typing import Curvature
-from ..border import STEEPEST, one_each, positive, stable
+from ..border import STEEPEST, one_each, positive, some_points, stable
 from ..numerics import bounded, narrow, readable, safe_sqrt, sinhc_sqrt, square_norm, tiny, widen
 from .isometries import boost, unboost
 from .points import _from_space, expmap0, logmap0
@@ -27,14 +27,14 @@ def centroid(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Te
     Args:
         x: points ``(..., N, n + 1)``.
         weights: ``(..., N)``, not negative; equal ones if left out. Their scale does not matter.
-            Where all are 0, or there are no points, the result is the origin.
+            Where all are 0 the result is the origin.
         c: curvature.
 
     Returns:
         Points ``(..., n + 1)``.
 
     Raises:
-        ValueError: there is not one weight for each point.
+        ValueError: there are no points, or not one weight for each.
     """
     shares = _shares("centroid", x, weights)
     mean = (shares.unsqueeze(-1) * _from_space(x[..., 1:], c)).sum(-2)
@@ -44,8 +44,9 @@ def centroid(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Te
 def _shares(function: str, x: Tensor, weights: Tensor | None) -> Tensor:
     """Return the weights ``(..., N)`` of points, divided by their sum (equal ones if ``weights`` is
     None); weights that are all 0 stay 0."""
+    some_points(function, x)
     if weights is None:
-        return x.new_full(x.shape[:-1], 1 / max(x.shape[-2], 1))
+        return x.new_full(x.shape[:-1], 1 / x.shape[-2])
     one_each(function, "weights", weights, x.shape[-2])
     return normalised(weights)
 
@@ -74,8 +75,9 @@ def weighted_centroids(weights: Tensor, x: Tensor, c: Curvature) -> Tensor:
         Points ``(..., M, n + 1)``.
 
     Raises:
-        ValueError: a row of weights does not have one weight for each point.
+        ValueError: there are no points, or a row of weights does not have one for each.
     """
+    some_points("weighted_centroids", x)
     one_each("weighted_centroids", "weights", weights, x.shape[-2])
     c = widen(c, STEEPEST)
     points = bounded(_from_space(widen(x[..., 1:]), c), x.dtype)
@@ -117,7 +119,7 @@ def frechet_mean(
         Points ``(..., n + 1)``.
 
     Raises:
-        ValueError: there is not one weight for each point, or ``steps`` is not positive.
+        ValueError: there are no points, or not one weight for each, or ``steps`` is not positive.
     """
     positive("frechet_mean", "steps", steps)
     shares = _shares("frechet_mean", x, weights)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .. import exportable
 from .._typing import Curvature
 from ..border import stable
 from ..numerics import (
@@ -103,7 +104,7 @@ def expmap0(u: Tensor, c: Curvature) -> Tensor:
     u, size = with_length(u)
     z = (size * root).clamp_min(tiny(u))
     moved = z.clamp_max(CAP)
-    return torch.cat([torch.cosh(moved) / root, u * (torch.sinh(moved) / z)], -1)
+    return torch.cat([exportable.cosh(moved) / root, u * (exportable.sinh(moved) / z)], -1)
 
 
 @stable("x", small=True)
@@ -112,7 +113,7 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
     lead to ``x`` ``(..., n + 1)``."""
     space, size = with_length(x[..., 1:])
     z = (size * square_root(c)).clamp_min(tiny(x))
-    return space * (torch.asinh(z) / z)
+    return space * (exportable.asinh(z) / z)
 
 
 @stable("x", small=True)
@@ -120,4 +121,4 @@ def dist0(x: Tensor, c: Curvature) -> Tensor:
     """Return the hyperbolic radius ``(...)`` of ``x`` ``(..., n + 1)``, its distance from the
     origin; the gradient is 0 at the origin."""
     root = square_root(c)
-    return (torch.asinh(length(x[..., 1:]) * root) / root).squeeze(-1)
+    return (exportable.asinh(length(x[..., 1:]) * root) / root).squeeze(-1)

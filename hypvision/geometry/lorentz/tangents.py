@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .. import exportable
 from .._typing import Curvature
 from ..border import stable
 from ..numerics import (
@@ -45,7 +46,7 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     square = square_norm(velocity) - along * along / (square_norm(space) + inverse(c))
     theta = torch.sqrt((square * c).clamp_min(tiny(x)))
     moved = theta.clamp_max(CAP)
-    ahead = add_scaled(torch.cosh(moved) * space, velocity, torch.sinh(moved) / theta)
+    ahead = add_scaled(exportable.cosh(moved) * space, velocity, exportable.sinh(moved) / theta)
     return _from_space(ahead, c)
 
 
@@ -62,7 +63,7 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     # Rounding may make the squared chord of far points negative.
     quarter = (square * (c / 4)).clamp_min(tiny(x))
     root = torch.sqrt(quarter)
-    factor = torch.asinh(root) / (root * torch.sqrt(1 + quarter))  # A / sinh(A)
+    factor = exportable.asinh(root) / (root * torch.sqrt(1 + quarter))  # A / sinh(A)
     back = 2 * quarter * factor
     return torch.cat([factor * ahead - back * time, factor * delta - back * x[..., 1:]], -1)
 

@@ -13,7 +13,7 @@ from hypvision.clip.adapters.base import Adapter, register
 from hypvision.clip.adapters.lathadapter.config import LatHAdapterConfig
 from hypvision.clip.memo import Memo
 from hypvision.clip.towers import embedding_size
-from hypvision.geometry import PoincareBall
+from hypvision.geometry import PoincareBall, exportable
 from hypvision.geometry.numerics import exact, narrow, safe_sqrt, square_norm, widen
 from hypvision.losses import clip_to_ball, lca_triplet_loss
 from hypvision.losses.hier import draw_triplets
@@ -234,7 +234,7 @@ class LatentHierarchy(nn.Module):
         gap = 1 - square
         first, own, left = (part[..., :count, :] for part in (x, square, gap))
         chord = torch.add(own + square.mT, first @ x.mT, alpha=-2 * c)
-        half = torch.asinh(safe_sqrt(chord / (left * gap.mT)))
+        half = exportable.asinh(safe_sqrt(chord / (left * gap.mT)))
         return narrow(half * (2 / c**0.5), self.attributes.dtype)
 
     @torch.no_grad()
