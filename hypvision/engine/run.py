@@ -363,6 +363,7 @@ def _train(config: Run, console: ConsoleHook | None) -> Runner:
             hook.explain(runner)
         raise
     finally:
+        end_workers(runner)
         for hook in interrupts:
             hook.restore()
         if console is not None:
@@ -370,6 +371,22 @@ def _train(config: Run, console: ConsoleHook | None) -> Runner:
     if is_main_process() and find_spec("matplotlib") is not None:
         draw_results(runner)
     return runner
+
+
+def end_workers(runner: Runner) -> None:
+    """End the processes that load data; a later loop of the runner starts them again.
+
+    The processes of a runner that is left to the garbage collector live on, and a process that
+    another training forks meanwhile may collect them: both then wait for seconds.
+    """
+    for loop in (runner._train_loop, runner._val_loop, runner._test_loop):
+        if hasattr(loop, "dataloader_iterator"):
+            loop.dataloader_iterator = None  # of a training by steps, which is over
+        loader = getattr(loop, "dataloader", None)
+        batches = getattr(loader, "_iterator", None)
+        if batches is not None:
+            loader._iterator = None
+            batches._shutdown_workers()
 
 
 def _check_weights(
@@ -489,5 +506,6 @@ def _measure(
     try:
         return runner.test()
     finally:
+        end_workers(runner)
         if console is not None:
             console.close()

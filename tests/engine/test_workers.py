@@ -69,6 +69,22 @@ def test_forked_workers_have_everything():
     assert with_extensions(DataLoader)([1, 2]).multiprocessing_context is None
 
 
+def test_workers_end_with_the_training(tmp_path):
+    """Also those that a loader keeps; a later loop of the runner has workers again."""
+    data = make_images(tmp_path / "data")
+    config = load_config(write_config(tmp_path / "config.py", data, workers=1))
+    for phase in ("train", "val"):
+        config[f"{phase}_dataloader"].persistent_workers = True
+    before = set(multiprocessing.active_children())
+    runner = run.train(config, tmp_path / "run")
+    assert set(multiprocessing.active_children()) == before
+    assert runner.val_loop.dataloader._iterator is None
+    assert runner.val()
+    assert set(multiprocessing.active_children()) > before
+    run.end_workers(runner)
+    assert set(multiprocessing.active_children()) == before
+
+
 def classification(folder):
     return dict(
         type="ImageFolderDataset",

@@ -293,7 +293,8 @@ def test_positions_that_begin_anew_tell_documents_apart(model):
     loss = model(ids, labels=labels, position_ids=positions).loss
     torch.testing.assert_close(loss, sum(losses) / (30 - 3), rtol=1e-5, atol=1e-5)
     numbers = torch.cat([torch.full((1, j - i), n) for n, (i, j) in enumerate(parts)], 1)
-    assert torch.equal(model(ids, position_ids=positions, sequence_id=numbers).logits, found[:1])
+    named = model(ids, position_ids=positions, sequence_id=numbers).logits
+    assert (named - found[:1]).abs().max() < 1e-5 * found.abs().max()
     assert torch.equal(model(ids, position_ids=torch.arange(5, 35)[None]).logits, model(ids).logits)
 
 
