@@ -297,8 +297,15 @@ STUDIES: dict[str, dict[str, Run]] = {
         ),
     },
     "vit": {
-        name: Run(TRANSFORMER.format(key), name, more | LAST)
-        for name, (key, more) in TRANSFORMERS.items()
+        **{
+            name: Run(TRANSFORMER.format(key), name, more | LAST)
+            for name, (key, more) in TRANSFORMERS.items()
+        },
+        "ViT, class token, equal time": Run(
+            TRANSFORMER.format("vit"),
+            "ViT, class token",
+            TOKEN | length(5) | {"train_cfg.val_interval": 5},
+        ),
     },
     "precision": {
         f"{name}, {form}": Run(config, "", changes | more)

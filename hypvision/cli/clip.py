@@ -305,27 +305,32 @@ def _files_of(args: Namespace, chains: list[Chain]) -> Any:
     return find_image_files(named, args.images)
 
 
+def _read_sources(args: Namespace) -> Any:
+    """Read the files that a CLIP is measured by, before one is loaded, and return the tree of
+    classes; None without ``--tree``."""
+    from hypvision.clip.radial.measure import images_of_tree
+    from hypvision.clip.radial.retrieval import read_hyperlex, read_tree
+
+    if args.hyperlex:
+        read_hyperlex(args.hyperlex)
+    if not args.tree:
+        return None
+    tree = read_tree(args.tree)
+    images_of_tree(args.tree_images, tree)
+    return tree
+
+
 def _measure(args: Namespace, chains: list[Chain], failed: list[str]) -> tuple[dict, int]:
     """Return measurements of a CLIP before and after tuning, and the number of images of the tree;
     messages of images that cannot be read are added to ``failed``."""
     from hypvision.checkpoints.language import language_of
     from hypvision.checkpoints.read import read_file
-    from hypvision.clip.radial.measure import (
-        images_of_tree,
-        measure_clip,
-        measure_hyperlex,
-        measure_tree,
-    )
-    from hypvision.clip.radial.retrieval import read_hyperlex, read_tree
+    from hypvision.clip.radial.measure import measure_clip, measure_hyperlex, measure_tree
     from hypvision.clip.radial.weights import merge_tower
 
     files = _files_of(args, chains)
     device = device_of(args)
-    if args.hyperlex:
-        read_hyperlex(args.hyperlex)
-    tree = read_tree(args.tree) if args.tree else None
-    if tree is not None:
-        images_of_tree(args.tree_images, tree)
+    tree = _read_sources(args)
     words = _candidates(args, chains)
     of_tuned = language_of(read_file(args.tuned)).templates if args.tuned else ()
     clip = clip_of(args.clip, device)
@@ -521,9 +526,7 @@ def run_clip_radius(args: Namespace) -> None:
     device = device_of(args)
     lists = {str(source): load_classes(parse_classes(source)) for source in args.classes}
     images = find_files(args.images)
-    if args.adapter is not None:
-        there = Path(args.adapter).expanduser().is_file()
-        ensure(there, f"{why_no_file(args.adapter, 'adapter')} Check the path.")
+    _check_adapter(args.adapter)
     clip = clip_of(args.clip, device)
     how = dict(convention=args.convention)
     failed: list[str] = []
@@ -549,6 +552,11 @@ def run_clip_radius(args: Namespace) -> None:
     print(out / "radius.json")
     print(out / "radius.png")
     require_all(failed, len(images) - len(failed))
+
+
+def _check_adapter(path: str | None) -> None:
+    there = path is None or Path(path).expanduser().is_file()
+    ensure(there, f"{why_no_file(path or '', 'adapter')} Check the path.")
 
 
 def _sweep(args: Namespace, clip: CLIPBundle, classes: Any) -> dict[float, float]:

@@ -349,7 +349,6 @@ def _explain_clip(args: Namespace) -> None:
     it."""
     from hypvision.clip.radial.measure import embed_readable, rooted
     from hypvision.clip.radial.texts import embed_texts
-    from hypvision.data.caption_folder import read_captions
     from hypvision.inference.pictures import caption_radii, embed_pictures, find_pictures
     from hypvision.inference.sources import find_files
     from hypvision.io.images import open_image, output_names, require_all
@@ -359,9 +358,7 @@ def _explain_clip(args: Namespace) -> None:
     words = texts_of(args)
     files = find_files(args.images)
     pictures = find_pictures(args.gallery)
-    last = None if args.to is None else open_image(args.to)
-    if args.captions is not None:
-        read_captions(args.captions)
+    last = _check_ends(args)
     clip = clip_of(args.clip)
     words = words or _own_words(clip, needed=not args.gallery)
     space = rooted(clip)
@@ -373,28 +370,44 @@ def _explain_clip(args: Namespace) -> None:
         points["texts"] = embed_texts(clip.model, clip.tokenizer, words)
     if pictures:
         pictures, points["gallery"] = embed_pictures(clip, pictures, failed=failed)
-    radii = {name: space.radius(value) for name, value in points.items()}
-    named = {"images": output_names(files), "texts": words}
-    named["gallery"] = [Path(str(picture)).name for picture in pictures]
-    if args.captions is not None:
-        radii = caption_radii(clip, args.captions, space)
-        named = {}  # other images and texts have no names
+
+    def draw_walk(path: Path, name: str, point: Tensor) -> None:
+        print(path)
+        way = space.radius(space.way(point, args.steps, end)).tolist()
+        walk = partial(_walk, point, space, args.steps, end)
+        # Leave out whole images that are shown already, but not their boxes.
+        shown = {Path(each).resolve() for each in (path, *map(Path, ends))}
+        passed = _passed_texts(walk, words, points)
+        passed += _passed_pictures(walk, pictures, points, shown)
+        _say_passed(passed, args.steps)
+        out = Path(args.out, f"{name}_walk.png")
+        draw_traversal(open_image(path), way, passed, out, last)
+        print(out)
+
     with protecting(*files, *(picture.path for picture in pictures), *ends):
         for path, name, point in zip(files, output_names(files), images):
-            print(path)
-            way = space.radius(space.way(point, args.steps, end)).tolist()
-            walk = partial(_walk, point, space, args.steps, end)
-            # Leave out whole images that are shown already, but not their boxes.
-            shown = {Path(each).resolve() for each in (path, *map(Path, ends))}
-            passed = _passed_texts(walk, words, points)
-            passed += _passed_pictures(walk, pictures, points, shown)
-            _say_passed(passed, args.steps)
-            out = Path(args.out, f"{name}_walk.png")
-            draw_traversal(open_image(path), way, passed, out, last)
-            print(out)
-    draw_radii(radii, {}, Path(args.out, "radii.png"), "distance from the root", named)
-    print(Path(args.out, "radii.png"))
+            draw_walk(path, name, point)
+    if args.captions is not None:  # other images and texts, which have no names
+        radii = caption_radii(clip, args.captions, space)
+        named = {}
+    else:
+        radii = {name: space.radius(value) for name, value in points.items()}
+        named = {"images": output_names(files), "texts": words}
+        named["gallery"] = [Path(str(picture)).name for picture in pictures]
+    drawn = Path(args.out, "radii.png")
+    draw_radii(radii, {}, drawn, "distance from the root", named)
+    print(drawn)
     require_all(failed, len(files) + len(pictures))
+
+
+def _check_ends(args: Namespace) -> Image.Image | None:
+    """Read ``--captions`` and the image of ``--to``, before a CLIP is loaded; return the image."""
+    from hypvision.data.caption_folder import read_captions
+    from hypvision.io.images import open_image
+
+    if args.captions is not None:
+        read_captions(args.captions)
+    return None if args.to is None else open_image(args.to)
 
 
 def _end_of_walk(clip: CLIPBundle, path: str | None) -> tuple[list[str], Tensor | None]:

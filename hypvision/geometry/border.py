@@ -111,16 +111,11 @@ def stable(
                 # twice.
                 return call(*args, **kwargs)
             dtype, device = _check_vectors(label, ranks, fewer, given)
-            for name, value in given.items():
-                if name in curvatures:
-                    _check_curvature(label, name, value)
-                elif isinstance(value, Tensor) and not value.is_floating_point():
-                    _refuse(label, name, value)
+            _check_others(label, curvatures, given)
             if dtype is None:
                 return call(**given)
-            if len(side_by_side) > 1:
-                together = {name: given[name] for name in side_by_side if name in given}
-                check_shapes(label, together, 2 if sets else 1)
+            together = {name: given[name] for name in side_by_side if name in given}
+            check_shapes(label, together, 2 if sets else 1)
             dtype = given.get("dtype") or dtype
             inside = functools.partial(computed, dtype)
             with exact(device):
@@ -132,6 +127,15 @@ def stable(
         return wrapper
 
     return decorate
+
+
+def _check_others(function: str, curvatures: list[str], given: dict[str, Any]) -> None:
+    """Check the curvatures, and that no tensor holds integers."""
+    for name, value in given.items():
+        if name in curvatures:
+            _check_curvature(function, name, value)
+        elif isinstance(value, Tensor) and not value.is_floating_point():
+            _refuse(function, name, value)
 
 
 def _entering(value: Tensor, wide: bool, dtype: torch.dtype, curvature: bool) -> Tensor:

@@ -12,7 +12,7 @@ import colorsys
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -143,67 +143,119 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 64) -> Ima
     labels = [level.argmax(0).numpy() for level in maps]
     won = [np.bincount(label.ravel(), minlength=len(level)) for label, level in zip(labels, maps)]
     colours = node_colours(list(map(len, maps)))
+    plan = _plan(won, image.width / image.height, leaf)
+    said = wrapped(_LEGEND, plan.right - MARGIN, _LETTERS, 4)
+    line = round(1.4 * _LETTERS)
+    below = plan.bottom + MARGIN
+    size = (plan.right + MARGIN, round(below + line * len(said) + MARGIN / 2))
+    sheet = Image.new("RGB", size, "white")
+    draw = ImageDraw.Draw(sheet)
+    whole = photo.resize(plan.root, Image.Resampling.BICUBIC)
+    coarse = enlarge(labels[-1], plan.root[::-1])
+    whole = _outlined(whole, coarse, colours[-1], 7)
+    _name_parts(whole, coarse)
+    sheet.paste(whole, (MARGIN, round(plan.middle - plan.root[1] / 2)))
+    for l in reversed(range(len(maps))):
+        small = photo.resize(plan.sizes[l], Image.Resampling.BICUBIC)
+        parts = enlarge(labels[l], plan.sizes[l][::-1])
+        for node in plan.heights[l]:
+            drawing = _lit(small, parts == node, colours[l][node]) if won[l][node] else None
+            _draw_node(sheet, plan, l, node, drawing, colours[l][node])
+    for number, text in enumerate(said):
+        draw.text((MARGIN, below + line * number), text, "black", font(_LETTERS), "la")
+    return sheet
+
+
+class _Plan(NamedTuple):
+    """Where a drawn tree has what, in pixels: ``root``, width and height of the whole image, whose
+    ``middle`` is the height of its centre; for each level from the finest ``sizes`` of its images,
+    ``lefts``, and by node ``heights`` of their centres and ``texts``; ``right`` and ``bottom`` of
+    all."""
+
+    root: tuple[int, int]
+    middle: float
+    sizes: list[tuple[int, int]]
+    lefts: list[int]
+    heights: list[dict[int, float]]
+    texts: list[list[str]]
+    right: int
+    bottom: float
+
+
+def _plan(won: Sequence[np.ndarray], aspect: float, leaf: int) -> _Plan:
+    """Return the plan of a tree whose nodes are the strongest in ``won`` patches, for an image of
+    which width over height is ``aspect``."""
     rows = _rows(won)
     step = leaf + 2 * GAP
     # Nodes grow towards the root, but no higher than the distance of neighbours allows.
     apart = [min(np.diff(sorted(level.values())), default=np.inf) for level in rows]
-    heights = [int(min(leaf * 1.3**l, step * gap - 2 * GAP)) for l, gap in enumerate(apart)]
-    sizes = [(max(1, round(high * image.width / image.height)), high) for high in heights]
-    texts = [
-        [f"{node_name(node, len(maps) - 1 - l)}\n{number}" for node, number in enumerate(level)]
-        for l, level in enumerate(won)
+    sizes = [
+        _size(int(min(leaf * 1.3**l, step * gap - 2 * GAP)), aspect) for l, gap in enumerate(apart)
     ]
-    root = 4 * leaf
-    wide = max(1, round(root * image.width / image.height))
-    lefts = [0] * len(maps)
-    right = MARGIN + wide
-    for l in reversed(range(len(maps))):
+    texts = _texts(won)
+    root = _size(4 * leaf, aspect)
+    lefts = [0] * len(won)
+    right = MARGIN + root[0]
+    for l in reversed(range(len(won))):
         lefts[l] = right + _BRANCH
         letters = max(font(_LETTERS).getlength(line) for line in "\n".join(texts[l]).split("\n"))
         right = round(lefts[l] + sizes[l][0] + 3 * GAP + letters)
-    # Coarse nodes at the edge extend beyond the rows below them.
-    over = max(0.0, *(h / 2 - step * (min(x.values()) + 0.5) for h, x in zip(heights, rows)))
+    centres = [{node: step * (row + 0.5) for node, row in level.items()} for level in rows]
+    over, lowest = _reach(sizes, centres)
     top = MARGIN + over
-    lowest = max(h / 2 + step * (max(x.values()) + 0.5) for h, x in zip(heights, rows))
-    bottom = max(top + lowest, 2 * MARGIN + root)
-    said = wrapped(_LEGEND, right - MARGIN, _LETTERS, 4)
-    line = round(1.4 * _LETTERS)
-    size = (right + MARGIN, round(bottom + MARGIN + line * len(said) + MARGIN / 2))
-    sheet = Image.new("RGB", size, "white")
+    bottom = max(top + lowest, 2 * MARGIN + root[1])
+    heights = [{node: top + y for node, y in level.items()} for level in centres]
+    return _Plan(root, (top + bottom - MARGIN) / 2, sizes, lefts, heights, texts, right, bottom)
+
+
+def _texts(won: Sequence[np.ndarray]) -> list[list[str]]:
+    """Return the name of each node of each level, and below it the number of its patches."""
+    return [
+        [f"{node_name(node, len(won) - 1 - l)}\n{number}" for node, number in enumerate(level)]
+        for l, level in enumerate(won)
+    ]
+
+
+def _reach(
+    sizes: Sequence[tuple[int, int]], centres: Sequence[dict[int, float]]
+) -> tuple[float, float]:
+    """Return how far the nodes extend above 0 and below it: coarse nodes at the edge extend beyond
+    the rows below them."""
+    halves = [height / 2 for _, height in sizes]
+    over = max(half - min(level.values()) for half, level in zip(halves, centres))
+    lowest = max(half + max(level.values()) for half, level in zip(halves, centres))
+    return max(0.0, over), lowest
+
+
+def _size(height: int, aspect: float) -> tuple[int, int]:
+    return max(1, round(height * aspect)), height
+
+
+def _draw_node(
+    sheet: Image.Image,
+    plan: _Plan,
+    level: int,
+    node: int,
+    drawing: Image.Image | None,
+    colour: tuple[int, int, int],
+) -> None:
+    """Draw a node with the branch that leads to it: ``drawing``, or a dot for None."""
     draw = ImageDraw.Draw(sheet)
-    middle = (top + bottom - MARGIN) / 2
-    whole = photo.resize((wide, root), Image.Resampling.BICUBIC)
-    coarse = enlarge(labels[-1], (root, wide))
-    whole = _outlined(whole, coarse, colours[-1], 7)
-    _name_parts(whole, coarse)
-    sheet.paste(whole, (MARGIN, round(middle - root / 2)))
-
-    def height(level: int, node: int) -> float:
-        return top + step * (rows[level][node] + 0.5)
-
-    for l in reversed(range(len(maps))):
-        small = photo.resize(sizes[l], Image.Resampling.BICUBIC)
-        parts = enlarge(labels[l], sizes[l][::-1])
-        for node in rows[l]:
-            colour = colours[l][node]
-            y = height(l, node)
-            start = (MARGIN + wide, middle)
-            if l + 1 < len(maps):
-                start = (lefts[l] - _BRANCH, height(l + 1, node // 2))
-            draw.line([start, (lefts[l], y)], fill=colour, width=3)
-            at = (lefts[l], round(y - sizes[l][1] / 2))
-            end = lefts[l] + sizes[l][0]
-            if won[l][node]:
-                sheet.paste(_lit(small, parts == node, colour), at)
-            else:
-                draw.line([(lefts[l], y), (end, y)], fill=colour, width=3)
-                draw.ellipse([end - 10, y - 5, end, y + 5], fill=colour)
-            draw.multiline_text(
-                (end + GAP, y), texts[l][node], "black", font(_LETTERS), "lm", spacing=2
-            )
-    for number, text in enumerate(said):
-        draw.text((MARGIN, bottom + MARGIN + line * number), text, "black", font(_LETTERS), "la")
-    return sheet
+    left = plan.lefts[level]
+    y = plan.heights[level][node]
+    start = (MARGIN + plan.root[0], plan.middle)
+    if level + 1 < len(plan.lefts):
+        start = (left - _BRANCH, plan.heights[level + 1][node // 2])
+    draw.line([start, (left, y)], fill=colour, width=3)
+    width, height = plan.sizes[level]
+    end = left + width
+    if drawing is not None:
+        sheet.paste(drawing, (left, round(y - height / 2)))
+    else:
+        draw.line([(left, y), (end, y)], fill=colour, width=3)
+        draw.ellipse([end - 10, y - 5, end, y + 5], fill=colour)
+    text = plan.texts[level][node]
+    draw.multiline_text((end + GAP, y), text, "black", font(_LETTERS), "lm", spacing=2)
 
 
 def _lit(photo: Image.Image, inside: np.ndarray, colour: tuple[int, int, int]) -> Image.Image:
