@@ -124,6 +124,7 @@ def test_the_best_trial_gives_the_settings(tool):
         ("himapper", "configs/himapper/README.md", "himapper/curves/grocery"),
         ("lorentz", "configs/hecnn/README.md", "hecnn/curves/cifar10"),
         ("omniglot", "configs/lhier/README.md", "lhier/curves/omniglot"),
+        ("vit", "configs/lvit/README.md", "lvit/curves/cifar10"),
         (
             "camvid",
             "configs/hyperbolic-segmentation/README.md",
