@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from argparse import ArgumentParser, Namespace
+from io import BytesIO
 from pathlib import Path
 
 from PIL import Image
@@ -18,6 +19,7 @@ from hypvision.app.answers import Answers
 from hypvision.app.server import serving
 from hypvision.io.checks import ensure
 from hypvision.io.errors import guard
+from hypvision.io.files import replacing
 
 DISK = Path(__file__).parents[1] / "docs/images/app/disk.png"
 MINUTES = 5
@@ -39,10 +41,11 @@ def draw(args: Namespace) -> None:
         page.get_by_role("tab", name="Hierarchy in the disk", exact=True).click()
         page.get_by_role("button", name="Embed").click()
         page.locator("#disk .gtitle").wait_for()
-        page.screenshot(path=args.out)
+        picture = Image.open(BytesIO(page.screenshot()))
         browser.close()
     # 64 colours are enough for a page and keep the file small.
-    Image.open(args.out).convert("RGB").quantize(64).save(args.out, optimize=True)
+    with replacing(args.out) as temporary:
+        picture.convert("RGB").quantize(64).save(temporary, "PNG", optimize=True)
     print(f"wrote {args.out}")
 
 

@@ -365,7 +365,7 @@ def pixel_rates(changes: dict[str, Any]) -> dict[str, Choice]:
 CHOICES: dict[str, dict[str, Choice]] = {
     "himapper": {
         "fine-tuned": Choice(LITE, rates(3e-4, 1e-3, 3e-3), length(3)),
-        "ideal prototypes": Choice(PROTOTYPES, rates(3e-4, 1e-3, 3e-3), length(3)),
+        "ideal prototypes": Choice(PROTOTYPES, rates(1e-4, 3e-4, 1e-3), length(3)),
         "Busemann MLR": Choice(
             PROTOTYPES.replace("prototypes", "busemann"), rates(3e-4, 1e-3, 3e-3), length(3)
         ),

@@ -67,9 +67,8 @@ def _iterations(config: Run, launcher: str) -> int:
 def processes_of(launcher: str) -> int:
     """Return the number of processes that a launcher started, among which an epoch's images are
     shared; 1 for ``"none"``."""
-    names = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE") if launcher != "none" else ()
-    found = (os.environ[name] for name in names if os.environ.get(name))
-    return int(next(found, 1))
+    names = dict(pytorch="WORLD_SIZE", slurm="SLURM_NTASKS", mpi="OMPI_COMM_WORLD_SIZE")
+    return int(os.environ.get(names.get(launcher, "")) or 1)
 
 
 def _lists(config: Run) -> Iterator[tuple[Any, str]]:

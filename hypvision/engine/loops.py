@@ -46,6 +46,13 @@ class SeekingIterTrainLoop(IterBasedTrainLoop):
         ):
             self.dataloader_iterator = _SeekingIterator(self, restart_interval)
 
+    def rewind(self) -> None:
+        """End the processes that load data; the next step opens the data anew, where it is."""
+        iterator = self.dataloader_iterator
+        if isinstance(iterator, _SeekingIterator):
+            iterator.batches = None
+            iterator.position = 0
+
 
 class _SeekingIterator:
     """An iterator over batches that returns None for those that a resumed loop would discard, so

@@ -43,6 +43,7 @@ from hypvision.engine.checks import check_channels, check_data, check_schedule
 from hypvision.engine.config import Run, leave_out_pretrained, load_config, prepare
 from hypvision.engine.console import ConsoleHook, quiet
 from hypvision.engine.hooks import InterruptHook, network_of, take_templates
+from hypvision.engine.loops import SeekingIterTrainLoop
 from hypvision.engine.reports import (
     add_report,
     draw_results,
@@ -363,11 +364,11 @@ def _train(config: Run, console: ConsoleHook | None) -> Runner:
             hook.explain(runner)
         raise
     finally:
-        end_workers(runner)
         for hook in interrupts:
             hook.restore()
         if console is not None:
             console.close()
+        end_workers(runner)
     if is_main_process() and find_spec("matplotlib") is not None:
         draw_results(runner)
     return runner
@@ -380,8 +381,10 @@ def end_workers(runner: Runner) -> None:
     another training forks meanwhile may collect them: both then wait for seconds.
     """
     for loop in (runner._train_loop, runner._val_loop, runner._test_loop):
-        if hasattr(loop, "dataloader_iterator"):
-            loop.dataloader_iterator = None  # of a training by steps, which is over
+        if isinstance(loop, SeekingIterTrainLoop):
+            loop.rewind()
+        elif hasattr(loop, "dataloader_iterator"):
+            continue  # mmengine's iterator over steps cannot open its data again
         loader = getattr(loop, "dataloader", None)
         batches = getattr(loader, "_iterator", None)
         if batches is not None:
@@ -506,6 +509,6 @@ def _measure(
     try:
         return runner.test()
     finally:
-        end_workers(runner)
         if console is not None:
             console.close()
+        end_workers(runner)

@@ -86,8 +86,8 @@ def atanh_formula(x: Tensor) -> Tensor:
 
 
 def atan2_formula(side: Tensor, along: Tensor) -> Tensor:
-    """Return ``atan2(side, along)``: that of float32, and one step of Newton's method in
-    float64."""
+    """Return ``atan2(side, along)`` of finite numbers: that of float32, and one step of Newton's
+    method in float64. Angles below 1e-30 are rounded to float32."""
     size = torch.maximum(side.abs(), along.abs())
     none = size == 0
     size = size.masked_fill(none, 1.0)

@@ -185,7 +185,7 @@ def _cut(x: Tensor, most: float | None) -> Tensor:
 def _cut_to(x: Tensor, most: float | None, dtype: torch.dtype) -> Tensor:
     """Return :func:`_cut` of ``x`` in another dtype; the sum is rounded as it is written, which
     takes one kernel less."""
-    if most is None or torch.compiler.is_compiling():
+    if most is None or plain(x):  # within forward derivatives nothing can be written into
         return _cut(x, most).to(dtype)
     return torch.add(x.clamp(-most, most), x, alpha=0, out=torch.empty_like(x, dtype=dtype))
 
@@ -254,7 +254,7 @@ class _Straight(Function):
 
 def with_value(form: Tensor, value: Tensor) -> Tensor:
     """Return ``value`` with the gradient of ``form``, which differs from it by a constant or by
-    digits; both have one shape and dtype."""
+    digits; both have one shape and dtype. The result is not to be written into."""
     value = value.detach()
     if plain(form):
         return value + (form - form.detach())
@@ -275,7 +275,7 @@ def held(x: Tensor, low: float, high: float) -> Tensor:
 def add_scaled(x: Tensor, branch: Tensor, scale: Tensor) -> Tensor:
     """Return ``x + branch * scale``; ``scale`` broadcasts and gets the dtype of ``branch``."""
     scale = scale.to(branch.dtype)
-    if plain(branch):
+    if plain(branch) or not needs_grad(x, branch, scale):
         return x + branch * scale
     out: Tensor = _AddScaled.apply(x, branch, scale)
     return out

@@ -118,9 +118,14 @@ class Request:
             "or leave out --things.",
         )
         # Lists that cannot be read are errors before the model is loaded.
-        for names in (self.classes, self.things):
-            if names is not None:
-                load_classes(names)
+        for key in ("classes", "things"):
+            names = getattr(self, key)
+            if names is None:
+                continue
+            if not isinstance(names, (str, Path)):
+                names = tuple(names)  # an iterator gives its names only once
+                object.__setattr__(self, key, names)
+            load_classes(names)
 
 
 def means_config(name: str) -> bool:

@@ -15,12 +15,11 @@ from torch import Tensor, nn
 
 from hypvision.geometry import Manifold, lorentz
 from hypvision.geometry._typing import Curvature
-from hypvision.geometry.numerics import exact
+from hypvision.geometry.numerics import exact, sinhc_sqrt
 from hypvision.io.checks import at_least, one_of
 from hypvision.io.errors import ArgumentError
 
 _STEPS = 1000  # gradient steps of the search for separated prototypes, as published
-_LEAST = 1e-12  # shorter features have no direction
 
 
 class IdealPrototypes(nn.Module):
@@ -215,32 +214,41 @@ def _penalised(u: Tensor, p: Tensor, slope: float, c: Curvature) -> Tensor:
     """Return the loss ``(...)`` of features ``(..., n)``, each towards its prototype ``(...,
     n)``."""
     phi = slope * u.shape[-1]
-    # border is -log(1 - tanh(r)^2) = 2 log cosh(r), in a form that does not overflow
-    r = c**0.5 * torch.linalg.vector_norm(u, dim=-1)
-    border = 2 * (r + F.softplus(-2 * r)) - 2 * math.log(2)
-    out: Tensor = _busemann(u, p, c) + phi * border + phi * math.log(2)
-    return out
+    # With r = sqrt(c) |u|: two forms, of which each computes the rows of the other at a safe place.
+    square = c * u.square().sum(-1)
+    is_near = square < 0.25
+    aside = is_near.unsqueeze(-1)
+    near = _near(u.masked_fill(~aside, 0.0), p, square.masked_fill(~is_near, 0.0), phi, c)
+    far = _far(torch.where(aside, p, u), p, is_near, phi, c)
+    return torch.where(is_near, near, far) + phi * math.log(2)
 
 
-def _busemann(u: Tensor, p: Tensor, c: Curvature) -> Tensor:
-    r"""Return ``sqrt(c)`` times the Busemann function of the point ``exp_0(u)`` of the ball, from
-    ``u``.
+def _near(u: Tensor, p: Tensor, square: Tensor, phi: float, c: Curvature) -> Tensor:
+    r"""Return ``sqrt(c)`` times the Busemann function of the points ``exp_0(u)`` of the ball, plus
+    ``phi`` times their border :math:`2 \log\cosh r`, from ``square``, :math:`r^2 = c |u|^2`.
 
-    :math:`\log(\cosh d - \sinh d \cos\theta)` with :math:`d = 2 \sqrt c |u|`, as
-    :math:`d + \log(\tfrac{1 - \cos\theta}{2} + e^{-2d} \tfrac{1 + \cos\theta}{2})`.
+    The function is :math:`\log(\cosh d - \sinh d \cos\theta)` with :math:`d = 2 r`, here
+    :math:`\log(1 + 2 \sinh^2 r - 2 \sqrt c\, \tfrac{\sinh d}{d}\, u \cdot p)`, which is smooth at
+    the origin, where a head of zeros begins.
     """
-    root = c**0.5
+    sinh_square = square * sinhc_sqrt(square) ** 2
+    along = 2 * c**0.5 * sinhc_sqrt(4 * square) * (u * p).sum(-1)
+    return torch.log1p(2 * sinh_square - along) + phi * torch.log1p(sinh_square)
+
+
+def _far(u: Tensor, p: Tensor, left_out: Tensor, phi: float, c: Curvature) -> Tensor:
+    r"""Return what :func:`_near` does, with the function as
+    :math:`d + \log(\tfrac{1 - \cos\theta}{2} + e^{-2d} \tfrac{1 + \cos\theta}{2})`, which no length
+    overflows; rows that are ``left_out`` get any finite value."""
     size = torch.linalg.vector_norm(u, dim=-1, keepdim=True)
-    has_direction = size > _LEAST
-    direction = torch.where(has_direction, u / size.clamp_min(_LEAST), p)
-    d = 2 * root * size.squeeze(-1)
+    direction = u / size
+    r = c**0.5 * size.squeeze(-1)
     # (1 - cos(theta)) / 2 and (1 + cos(theta)) / 2, without the difference of nearly equal numbers
-    against = (direction - p).square().sum(-1) / 4
-    along = (direction + p).square().sum(-1) / 4
-    total = d + torch.logaddexp(_log(against), _log(along) - 2 * d)
-    # At the origin, where a head of zeros begins, the first order, whose gradient is not 0.
-    near = -2 * root * (u * p).sum(-1)
-    return torch.where(has_direction.squeeze(-1), total, near)
+    against = ((direction - p).square().sum(-1) / 4).masked_fill(left_out, 0.5)
+    along = ((direction + p).square().sum(-1) / 4).masked_fill(left_out, 0.5)
+    busemann = 2 * r + torch.logaddexp(_log(against), _log(along) - 4 * r)
+    border = 2 * (r + F.softplus(-2 * r)) - 2 * math.log(2)
+    return busemann + phi * border
 
 
 def _log(x: Tensor) -> Tensor:

@@ -385,7 +385,6 @@ class ImageClassifier(BackboneModel):
             )
         self.distillation: dict[str, Any] = {}
         self.to_prototypes = prototypes is not None
-        self.has_linear_head = prototypes is None and busemann is None
         if prototypes is not None:
             others = (multi_label, mixup, label_smoothing, distillation)
             ensure(
@@ -397,6 +396,7 @@ class ImageClassifier(BackboneModel):
         if busemann is not None:
             # Its ideal points are directions, which zero does not have.
             self._set_head("busemann", BusemannHead, busemann, ("timm",))
+        self.has_linear_head = isinstance(self.backbone.get_classifier(), nn.Linear)
         if distillation is not None:
             self._set_teacher(**distillation)
 

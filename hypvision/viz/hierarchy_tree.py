@@ -355,7 +355,7 @@ def _name_parts(image: Image.Image, labels: np.ndarray, depth: int = 0) -> None:
     """Write the name of each part, of nodes ``depth`` levels below the coarsest, at the point whose
     surroundings belong to it most."""
     draw = ImageDraw.Draw(image)
-    around = image.width // 12
+    around = max(1, image.width // 12)
     for label in np.unique(labels):
         inside = np.pad((255 * (labels == label)).astype(np.uint8), around)
         blurred = Image.fromarray(inside).filter(ImageFilter.BoxBlur(around))

@@ -39,11 +39,11 @@ def draw_radii(
     """
     flat = {name: value.flatten().cpu().numpy() for name, value in radii.items()}
     few = max(map(len, flat.values())) <= _FEW
-    texts = {
-        name: [_short(text) for _, text in zip(values, (named or {}).get(name, ()))]
-        for name, values in flat.items()
-    }
-    rooms = [max(0.9, 0.5 + _LETTER * max(map(len, texts[name]), default=0)) for name in flat]
+    texts = {name: _texts(flat[name], (named or {}).get(name, ())) for name in flat}
+    flat = {name: values[np.isfinite(values)] for name, values in flat.items()}
+    rooms = [
+        max(0.9, 0.5 + _width(lines), 0.2 + _width(_lines(name))) for name, lines in texts.items()
+    ]
     width = max(5.0, sum(rooms)) if few else 5.0
     ratios = [width + 1, 4] if sweep else [width + 1]
     figure = require("matplotlib.figure", "viz").Figure((sum(ratios), 4), layout="constrained")
@@ -60,14 +60,35 @@ def draw_radii(
     save_figure(figure, path, dpi=120)
 
 
+def _texts(values: np.ndarray, names: Sequence[str]) -> list[str]:
+    """Return the names of the values that are finite; the others have no place in a figure."""
+    return [_short(name) for value, name in zip(values, names) if np.isfinite(value)]
+
+
+def _range(flat: Mapping[str, np.ndarray]) -> tuple[float, float]:
+    """Return the least and the largest value of all; 0 and 0 if there are none."""
+    every = np.concatenate(list(flat.values()))
+    return (float(every.min()), float(every.max())) if len(every) else (0.0, 0.0)
+
+
+def _lines(name: str) -> list[str]:
+    """Return a column's name in lines that are not much wider than a column; of a long one, such as
+    a path, the end."""
+    return wrap(name if len(name) <= 48 else f"...{name[-45:]}", 16)
+
+
+def _width(lines: Sequence[str]) -> float:
+    return _LETTER * max(map(len, lines), default=0)
+
+
 def _short(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def _draw_histograms(axes: Axes, flat: Mapping[str, np.ndarray]) -> None:
-    every = np.concatenate(list(flat.values()))
+    lowest, highest = _range(flat)
     bins = int(min(40, 2 * max(map(len, flat.values())) ** 0.5))
-    edges = np.linspace(every.min(), max(every.max(), every.min() + 1e-6), bins + 1)
+    edges = np.linspace(lowest, max(highest, lowest + 1e-6), max(bins, 1) + 1)
     for number, (name, values) in enumerate(flat.items()):
         colour = f"C{number}"
         if len(values) > _FEW:
@@ -89,9 +110,8 @@ def _draw_columns(
 ) -> None:
     """Draw each value as a dot, in a column of ``rooms`` inches for each name, and the ``texts``
     beside them, moved apart where dots are near, with lines from their dots."""
-    every = np.concatenate(list(flat.values()))
-    lowest = float(every.min())
-    span = float(every.max()) - lowest
+    lowest, highest = _range(flat)
+    span = highest - lowest
     if span < 1e-6:  # one radius alone: names are spread above it
         span = max(0.1 * abs(lowest), 1e-3)
     gap = span * _LINE / 3  # the axis is about three inches high
@@ -107,8 +127,9 @@ def _draw_columns(
             ends = [values[row], place, place]
             axes.plot([left, left + 0.14, left + 0.2], ends, color=colour, linewidth=0.6, zorder=1)
             axes.text(left + 0.24, place, texts[name][row], va="center", fontsize=9)
-    axes.set_xticks(lefts[:-1], list(flat))
-    axes.set_xlim(-0.3, lefts[-1])
+    names = [_lines(name) for name in flat]
+    axes.set_xticks(lefts[:-1], ["\n".join(lines) for lines in names])
+    axes.set_xlim(min(-0.3, -0.1 - _width(names[0]) / 2), lefts[-1])
     axes.set_ylim(lowest - 0.07 * span, lowest + 1.07 * span)
 
 

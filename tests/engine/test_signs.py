@@ -173,11 +173,17 @@ def test_embeddings_are_the_features_of_a_metric_learner():
 
 @pytest.mark.parametrize(
     ("head", "classes", "advice"),
-    [({}, 4, True), ({"busemann": {}}, 4, False), ({"prototypes": {"dim": 2}}, 0, False)],
+    [
+        ({}, 4, True),
+        ({"busemann": {}}, 4, False),
+        ({"prototypes": {"dim": 2}}, 0, False),
+        ({"backbone": "hcnn_resnet18"}, 4, False),
+    ],
 )
 def test_guessing_of_heads(head, classes, advice):
-    """Prototypes have no cross-entropy, and only a linear head can begin at zero."""
-    model = ImageClassifier(dict(model_name="resnet10t", num_classes=4), head_init="timm", **head)
+    """Prototypes have no cross-entropy, and only a linear head can begin with a probe."""
+    name = head.pop("backbone", "resnet10t")
+    model = ImageClassifier(dict(model_name=name, num_classes=4), head_init="timm", **head)
     assert guessed_classes(model) == classes
     told = []
     runner = SimpleNamespace(model=model, iter=9, logger=SimpleNamespace(warning=told.append))

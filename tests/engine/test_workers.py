@@ -85,6 +85,22 @@ def test_workers_end_with_the_training(tmp_path):
     assert set(multiprocessing.active_children()) == before
 
 
+def test_a_training_by_steps_goes_on_with_new_workers(tmp_path):
+    """The runner of a training that is over trains on, as mmengine's loop allows."""
+    data = make_images(tmp_path / "data")
+    config = load_config(write_config(tmp_path / "config.py", data, workers=1))
+    config.train_cfg = dict(by_epoch=False, max_iters=2, val_interval=2)
+    config.train_dataloader.sampler = dict(type="InfiniteSampler", shuffle=True)
+    before = set(multiprocessing.active_children())
+    runner = run.train(config, tmp_path / "run")
+    assert set(multiprocessing.active_children()) == before
+    runner.train_loop._max_iters = 4
+    runner.train()
+    assert runner.iter == 4
+    run.end_workers(runner)
+    assert set(multiprocessing.active_children()) == before
+
+
 def classification(folder):
     return dict(
         type="ImageFolderDataset",

@@ -301,6 +301,33 @@ def test_forward_derivatives_of_points_that_require_a_gradient():
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("name", ["expmap", "transp0", "boost", "proju"])
+def test_geometry_is_traced_and_saved(tmp_path, name):
+    """No hand-written function is left in a graph that needs no gradient."""
+    x = lorentz.from_space(torch.randn(4, 3), 1.0)
+    u = lorentz.proju(x, torch.randn(4, 4), 1.0)
+    given = (x, u[..., 1:]) if name in ("transp0", "boost") else (x, u)
+    given = (u, x) if name == "boost" else given
+    function = getattr(lorentz, name)
+    with torch.no_grad():
+        traced = torch.jit.trace(lambda a, b: function(a, b, 1.0), given, check_trace=False)
+        traced.save(str(tmp_path / "traced.pt"))
+        loaded = torch.jit.load(str(tmp_path / "traced.pt"))
+        torch.testing.assert_close(loaded(*given), function(*given, 1.0))
+
+
+def test_forward_derivatives_of_float32():
+    u = torch.randn(4, 3)
+    along = torch.randn(4, 3)
+    with forward_ad.dual_level():
+        dual = lorentz.expmap0(forward_ad.make_dual(u, along), 1.0)
+        found = forward_ad.unpack_dual(dual).tangent
+    _, expected = torch.func.jvp(
+        lambda value: lorentz.expmap0(value, 1.0), (u.double(),), (along.double(),)
+    )
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_large_arguments_can_be_traced(tmp_path):
     x, y = lorentz.from_space(torch.randn(2, 20000, 8), 1.0)
     with torch.no_grad():

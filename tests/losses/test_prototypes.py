@@ -102,6 +102,33 @@ def test_the_origin_and_the_way_to_a_prototype(dtype):
         assert float(loss(-u, label, ahead)) == pytest.approx(2 * size, rel=1e-6)
 
 
+@pytest.mark.parametrize("size", [0.0, 1e-13, 1e-10, 1e-6, 1e-3, 0.2, 0.3, 2.0])
+def test_gradients_near_the_origin(size):
+    """Of float32 features beside float64 ones by the plain formula, and finite second ones."""
+    torch.manual_seed(0)
+    p, u = F.normalize(torch.randn(2, 20, 8, dtype=torch.float64), dim=-1)
+    u = (size * u).float()
+    loss = BusemannPrototypeLoss(0.1)
+    labels = torch.arange(20)
+
+    def plain(u):
+        square = u.square().sum(-1)
+        root = torch.where(square > 0, square, 1.0).sqrt()
+        ratio = torch.where(square > 0, torch.tanh(root) / root, 1.0)
+        x = ratio.unsqueeze(-1) * u
+        gap = 1 - x.square().sum(-1)
+        towards = torch.log((x - p).square().sum(-1) / gap)
+        return (towards - 0.8 * torch.log(gap) + 0.8 * math.log(2)).mean()
+
+    wide = u.double().requires_grad_()
+    (expected,) = torch.autograd.grad(plain(wide), wide)
+    u.requires_grad_()
+    (found,) = torch.autograd.grad(loss(u, labels, p.float()), u, create_graph=True)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
+    (second,) = torch.autograd.grad(found.square().sum(), u)
+    assert second.isfinite().all()
+
+
 def test_prototypes_are_as_far_apart_as_they_can_be():
     simplex = IdealPrototypes(6, 7).prototypes
     cosines = (simplex @ simplex.T)[~torch.eye(6, dtype=torch.bool)]

@@ -29,6 +29,26 @@ def test_names_of_equal_radii_do_not_cover_each_other(tmp_path, monkeypatch):
         assert not any(box.overlaps(other) for other in boxes[:number])
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_long_names_of_columns_and_values_without_a_place(tmp_path, monkeypatch, value):
+    """Names of columns are wrapped, and what is not finite is left out with its name."""
+    figures = []
+    monkeypatch.setattr(radii, "save_figure", lambda figure, *_, **__: figures.append(figure))
+    names = ["text a tiger, a lion, a brown bear", f"text /{'long/' * 14}words.txt", "text apple"]
+    values = {name: torch.tensor([0.5, value, 0.7]) for name in names}
+    draw_radii(values, {}, tmp_path / "radii.png", "radius", {names[0]: ["one", "two", "three"]})
+    draw_radii({"a": torch.tensor([value])}, {}, tmp_path / "none.png")
+    figure = figures[0]
+    figure.draw_without_rendering()
+    axis = figure.axes[0]
+    assert [text.get_text() for text in axis.texts] == ["three", "one"]
+    boxes = [label.get_window_extent() for label in axis.get_xticklabels()]
+    assert len(boxes) == 3
+    for number, box in enumerate(boxes):
+        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
+        assert not any(box.overlaps(other) for other in boxes[:number])
+
+
 def test_each_level_has_an_axis_of_its_own_and_all_have_the_same_bins(tmp_path, monkeypatch):
     figures = []
     monkeypatch.setattr(radii, "save_figure", lambda figure, *_, **__: figures.append(figure))
