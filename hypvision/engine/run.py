@@ -385,7 +385,7 @@ def end_workers(runner: Runner) -> None:
             loop.rewind()
         elif hasattr(loop, "dataloader_iterator"):
             continue  # mmengine's iterator over steps cannot open its data again
-        loader = getattr(loop, "dataloader", None)
+        loader: Any = getattr(loop, "dataloader", None)
         batches = getattr(loader, "_iterator", None)
         if batches is not None:
             loader._iterator = None

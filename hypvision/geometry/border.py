@@ -129,7 +129,7 @@ def stable(
     return decorate
 
 
-def _check_others(function: str, curvatures: list[str], given: dict[str, Any]) -> None:
+def _check_others(function: str, curvatures: Sequence[str], given: dict[str, Any]) -> None:
     """Check the curvatures, and that no tensor holds integers."""
     for name, value in given.items():
         if name in curvatures:

@@ -248,7 +248,8 @@ def _far(u: Tensor, p: Tensor, left_out: Tensor, phi: float, c: Curvature) -> Te
     along = ((direction + p).square().sum(-1) / 4).masked_fill(left_out, 0.5)
     busemann = 2 * r + torch.logaddexp(_log(against), _log(along) - 4 * r)
     border = 2 * (r + F.softplus(-2 * r)) - 2 * math.log(2)
-    return busemann + phi * border
+    out: Tensor = busemann + phi * border
+    return out
 
 
 def _log(x: Tensor) -> Tensor:
