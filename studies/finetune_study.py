@@ -380,6 +380,12 @@ CHOICES: dict[str, dict[str, Choice]] = {
             length(3),
             after="fine-tuned",
         ),
+        "ideal prototypes, random head": Choice(
+            PROTOTYPES,
+            {"the best rate": {"model.head_init": "timm"}},
+            length(3),
+            after="ideal prototypes",
+        ),
         "nothing frozen": Choice(
             LITE, {"fine-tuned": {"model.frozen": ()}}, length(3), after="fine-tuned"
         ),
