@@ -276,8 +276,8 @@ def tree(photo: str = "Lemon/07") -> list[Picture]:
     model = Config.fromfile(config).model.backbone
     options = ["--weights", weights, "--model-args", f"num_classes={model.num_classes}"]
     texts = {
-        "tree": "The photo with the parts of the coarsest nodes, and right of it each node: in colour "
-        "the patches in which it is the strongest of its level, beside them its name and their "
+        "tree": "The photo with the parts of the coarsest nodes; right of it each node, in "
+        "colour in the patches where it is the strongest of its level, with its name and their "
         "number. Children stand right of their parents.",
         "disk": "The same nodes as points of the hyperbolic plane, joined to their parents by "
         "geodesics.",
