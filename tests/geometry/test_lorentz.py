@@ -1,5 +1,7 @@
 """Shapes that broadcast, far points and coincident ones on the hyperboloid."""
 
+import inspect
+
 import pytest
 import torch
 
@@ -99,3 +101,60 @@ def test_coincident_points_are_at_no_distance(dtype, powers):
     for c in (0.01, 1.0, 10.0):
         assert (lorentz.dist(points, points.clone(), c) == 0).all()
         assert (poincare.dist(points, points.clone(), c) == 0).all()
+
+
+# Arguments by name, of the hyperboloid and of the ball: one row of each; those of sets have two.
+ROWS = {
+    lorentz: dict(
+        x=lorentz.from_space(0.3 * torch.ones(1, 3), 1.0),
+        y=lorentz.from_space(torch.tensor([[0.2, -0.1, 0.4]]), 1.0),
+        space=torch.tensor([[0.2, -0.1, 0.4]]),
+        u=torch.tensor([[0.0, 0.1, 0.2, -0.3]]),
+        v=torch.tensor([[0.0, 0.3, -0.2, 0.1]]),
+        p=torch.tensor([[1.0, 0.0, 0.0]]),
+        tau=torch.tensor([0.5]),
+        matrix=torch.eye(3)[[1, 0, 2]],
+        r=torch.tensor([[1.7]]),
+        t=torch.tensor([[0.3]]),
+    ),
+    poincare: dict(
+        x=torch.tensor([[0.1, 0.2, 0.1]]),
+        y=torch.tensor([[0.2, -0.1, 0.3]]),
+        u=torch.tensor([[0.1, 0.2, -0.3]]),
+        v=torch.tensor([[0.3, -0.2, 0.1]]),
+        w=torch.tensor([[0.2, 0.2, 0.1]]),
+        p=torch.tensor([[1.0, 0.0, 0.0]]),
+        tau=torch.tensor([0.5]),
+        matrix=torch.eye(3)[[1, 0, 2]],
+        r=torch.tensor([[1.7]]),
+        t=torch.tensor([[0.3]]),
+    ),
+}
+SPACE_PARTS = {"expmap0", "transp0"}  # their u has no time
+FUNCTIONS = [
+    (model, name, set(inspect.signature(function).parameters))
+    for model in ROWS
+    for name, function in vars(model).items()
+    if inspect.isfunction(function) and not name.startswith("_")
+]
+NAMED = [
+    (model, name)
+    for model, name, names in FUNCTIONS
+    if {"c"} < names <= {"c", "dtype", *ROWS[model]}
+]
+
+
+@pytest.mark.parametrize("model, name", NAMED, ids=[f"{m.__name__[19:]}.{n}" for m, n in NAMED])
+def test_one_row_has_several_curvatures(model, name):
+    """As many calls give the same, each with one of them."""
+    function = getattr(model, name)
+    names = inspect.signature(function).parameters
+    given = {key: value for key, value in ROWS[model].items() if key in names}
+    if model is lorentz and name in SPACE_PARTS:
+        given["u"] = given["u"][:, 1:]
+    if name in ("cdist", "exterior_angles"):
+        given = {key: value[None] for key, value in given.items()}
+    c = torch.tensor([0.4, 1.0, 2.5]).reshape(3, *(1,) * (next(iter(given.values())).dim() - 1))
+    together = function(**given, c=c)
+    alone = [function(**given, c=c[i : i + 1]) for i in range(3)]
+    torch.testing.assert_close(together, torch.cat(alone), rtol=1e-6, atol=1e-6)

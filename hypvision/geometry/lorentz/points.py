@@ -63,7 +63,13 @@ def projx(x: Tensor, c: Curvature) -> Tensor:
 
 def _with_time(space: Tensor, c: Curvature) -> Tensor:
     """Return points of the dtype of ``space``; only their time is computed in float64."""
-    return torch.cat([narrow(_time(widen(space), inverse(c)), space.dtype), space], -1)
+    return _joined(narrow(_time(widen(space), inverse(c)), space.dtype), space)
+
+
+def _joined(time: Tensor, space: Tensor) -> Tensor:
+    """Return points of times and space parts; curvatures of their own give one space part several
+    times."""
+    return torch.cat([time, space.expand(*time.shape[:-1], space.shape[-1])], -1)
 
 
 def _time(space: Tensor, unit: Curvature) -> Tensor:
@@ -74,7 +80,7 @@ def _time(space: Tensor, unit: Curvature) -> Tensor:
 
 def _from_space(space: Tensor, c: Curvature) -> Tensor:
     space, time = with_hypotenuse(space, inverse(c))
-    return torch.cat([time, space], -1)
+    return _joined(time, space)
 
 
 @stable("x", "y")
