@@ -8,6 +8,7 @@ Every data set gives samples ``dict(inputs=(3, H, W) float tensor, label=int, in
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -210,8 +211,7 @@ class _ImageDataset(Dataset):
     ) -> None:
         """Set the images to ``samples`` (path and label), or to those at the ``indices`` alone;
         ``kind`` is the word for them in ``usage``."""
-        if indices is not None:
-            samples = [samples[number] for number in indices]
+        samples = [samples[number] for number in kept(indices, len(samples))]
         self.paths = [path for path, _ in samples]
         self.labels = np.array([label for _, label in samples], dtype=np.int64)
         self.metainfo = dict(classes=tuple(classes))
@@ -234,6 +234,25 @@ class _ImageDataset(Dataset):
         return dict(
             inputs=self.transform(self.read(index)), label=int(self.labels[index]), index=index
         )
+
+
+def kept(indices: Sequence[int] | None, count: int) -> np.ndarray:
+    """Return the numbers ``(N,)`` of the images to keep of ``count``; None: all.
+
+    Raises:
+        HypvisionError: ``indices`` is no list of such numbers.
+    """
+    if indices is None:
+        return np.arange(count)
+    numbers = np.asarray(indices)
+    fits = numbers.ndim == 1 and numbers.dtype.kind in "iu" and len(numbers) > 0
+    ensure(
+        fits and numbers.min() >= 0 and numbers.max() < count,
+        f"indices must be a list of numbers of images, from 0 to {count - 1}, got "
+        f"{reprlib.repr(indices)}. Images are sorted by class: list(range(0, {count}, 10)) takes "
+        "every tenth.",
+    )
+    return numbers
 
 
 @DATASETS.register_module()
@@ -478,7 +497,7 @@ class CIFARDataset(_ImageDataset):
                 "(see docs/data.md). Images in class folders are read with ImageFolderDataset "
                 "instead."
             ) from error
-        self._numbers = np.arange(len(data))[slice(None) if indices is None else list(indices)]
+        self._numbers = kept(indices, len(data))
         self.images = data.data[self._numbers]
         self.labels = np.array(data.targets, dtype=np.int64)[self._numbers]
         self.metainfo = dict(classes=tuple(data.classes))

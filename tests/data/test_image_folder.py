@@ -66,6 +66,12 @@ def test_many_classes_are_not_compared_with_each_other(tmp_path, how):
     assert Counting.compared < 40 * len(names)
 
 
+@pytest.mark.parametrize("indices", [64, [], [0.5], [-1], [0, 10_000], "10", [True, False]])
+def test_numbers_of_images_are_a_list_of_them(folder, indices):
+    with pytest.raises(HypvisionError, match="indices"):
+        ImageFolderDataset(folder, EVAL, indices=indices)
+
+
 def test_cache_and_subset_give_the_same_images(folder):
     plain, cached = (
         ImageFolderDataset(folder, EVAL),
@@ -250,6 +256,8 @@ def test_cifar_batches(tmp_path, monkeypatch):
     assert data.labels.tolist() == [0, 3] and data.metainfo["classes"] == ("a", "b", "c", "d")
     expected = pixels[2].reshape(3, 32, 32).transpose(1, 2, 0)
     assert np.array_equal(np.asarray(data.read(0)), expected) and data.name(0).endswith("#2")
+    with pytest.raises(HypvisionError, match="indices"):
+        CIFARDataset(tmp_path, EVAL, train=False, indices=[2, 4])
 
 
 def test_folders_of_other_names_than_the_classes(tmp_path):
