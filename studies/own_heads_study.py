@@ -31,6 +31,7 @@ import torch.nn.functional as F
 from filelock import FileLock
 from mmengine.registry import DATASETS, MODELS
 from own_scenes import CHOICE, SIDE, TEST, Scenes, write
+from photos_study import grouped, with_deviation
 from PIL import Image
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
@@ -378,38 +379,43 @@ def measured(task: str, runner: Any, scenes: Scenes, root: Path) -> float:
 def study(args: Namespace) -> None:
     """Whatever is missing, then the tables."""
     path = Path(args.results or f"docs/studies/own-{args.task}.json")
-    for name, images, setting in tasks(args, read_rows(path)) if args.data else ():
-        fill(path, args, name, images, setting)
+    for name, images, setting, seed in tasks(args, read_rows(path)) if args.data else ():
+        fill(path, args, name, images, setting, seed)
     print(tables(args.task, list(read_rows(path).values())))
 
 
-def tasks(args: Namespace, rows: dict[str, dict[str, Any]]) -> Iterator[tuple[str, int, str]]:
-    """The runs in their order, as set, images and setting: all rates on the sets of the choice,
-    then the best one on the others with each number of images, then the recipe as it was."""
+def tasks(args: Namespace, rows: dict[str, dict[str, Any]]) -> Iterator[tuple[str, int, str, int]]:
+    """The runs in their order, as set, images, setting and seed: all rates on the sets of the
+    choice, then the best one on the others with each number of images and on all with each seed,
+    then the recipe as it was."""
     for setting in settings(args.task) if "choice" in args.stages else ():
         for name in CHOICE:
-            yield name, CHOSEN_WITH, setting
-    for images in IMAGES if "test" in args.stages else ():
-        for name in TEST:
-            yield name, images, chosen(args.task, list(rows.values()))
+            yield name, CHOSEN_WITH, setting, 0
+    for seed in range(args.seeds) if "test" in args.stages else ():
+        best = chosen(args.task, list(rows.values()))
+        for images in IMAGES:
+            for name in TEST:
+                yield name, images, best, seed
+        for name in CHOICE:
+            yield name, CHOSEN_WITH, best, seed
     for setting in OTHERS[args.task] if "others" in args.stages else ():
         for name in {**TEST, **CHOICE}:
-            yield name, CHOSEN_WITH, setting
+            yield name, CHOSEN_WITH, setting, 0
 
 
-def fill(path: Path, args: Namespace, name: str, images: int, setting: str) -> None:
+def fill(path: Path, args: Namespace, name: str, images: int, setting: str, seed: int) -> None:
     """Run one, unless a row has it, and write its row beside those that others have written."""
-    key = f"{name}, {images}, {setting}, seed {args.seed}"
+    key = f"{name}, {images}, {setting}, seed {seed}"
     rows = read_rows(path)
     if key in rows or name not in args.sets:
         return
     scenes = {**CHOICE, **TEST}[name](Path(args.data))
     known = [row["probe"] for row in rows.values() if (row["set"], row["images"]) == (name, images)]
     out = Path(args.out, args.task, name.replace(" ", "-"))
-    row = run(args.task, scenes, images, setting, args.seed, out, known)
+    row = run(args.task, scenes, images, setting, seed, out, known)
     with FileLock(f"{path}.lock"):
         rows = read_rows(path)
-        rows[key] = dict(set=name, images=images, setting=setting, seed=args.seed, **row)
+        rows[key] = dict(set=name, images=images, setting=setting, seed=seed, **row)
         write_json(path, rows)
 
 
@@ -423,7 +429,8 @@ def of_choice(rows: list[dict[str, Any]], setting: str) -> list[dict[str, Any]]:
     return [
         row
         for row in rows
-        if row["set"] in CHOICE and row["images"] == CHOSEN_WITH and row["setting"] == setting
+        if row["set"] in CHOICE
+        and (row["images"], row["setting"], row["seed"]) == (CHOSEN_WITH, setting, 0)
     ]
 
 
@@ -452,17 +459,21 @@ def tables(task: str, rows: list[dict[str, Any]]) -> str:
             )
     lines += [
         "",
-        f"| data | images | rate | probe, {metric} | trained, {metric} | gain |",
-        "|---|--:|---|--:|--:|--:|",
+        f"| data | images | rate | seeds | probe, {metric} | trained, {metric} | gain |",
+        "|---|--:|---|--:|--:|--:|--:|",
     ]
-    for row in sorted(rows, key=lambda row: _place(task, row)):
-        told = ", told" if row["told"] else ""
-        begun = (
-            f" ({row['taken']:.1f})" if row.get("taken", row["trained"]) != row["trained"] else ""
-        )
+    ordered = sorted(rows, key=lambda row: _place(task, row))
+    for (name, images, setting), own in grouped(ordered, "set", "images", "setting"):
+        told = ", told" if any(row["told"] for row in own) else ""
+        begun = ""
+        if any(row.get("taken", row["trained"]) != row["trained"] for row in own):
+            taken = statistics.mean(row.get("taken", row["trained"]) for row in own)
+            begun = f" ({taken:.1f})"
+        trained = with_deviation([row["trained"] for row in own])
+        gain = statistics.mean(row["trained"] - row["probe"] for row in own)
         lines.append(
-            f"| {row['set']} | {row['images']} | {row['setting']} | {row['probe']:.1f} | "
-            f"{row['trained']:.1f}{begun}{told} | {row['trained'] - row['probe']:+.1f} |"
+            f"| {name} | {images} | {setting} | {len(own)} | {own[0]['probe']:.1f} | "
+            f"{trained}{begun}{told} | {gain:+.1f} |"
         )
     return "\n".join([*lines, "", verdict(task, rows)])
 
@@ -498,5 +509,7 @@ if __name__ == "__main__":
     parser.add_argument("--out", default="work_dirs/own-heads-study", metavar="DIR")
     parser.add_argument("--sets", nargs="+", default=[*CHOICE, *TEST], metavar="NAME")
     parser.add_argument("--stages", nargs="+", default=STAGES, choices=STAGES)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seeds", type=int, default=3, metavar="N", help="runs of the chosen rate (default: 3)"
+    )
     sys.exit(guard(study, parser.parse_args()))

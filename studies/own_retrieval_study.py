@@ -24,7 +24,19 @@ from typing import Any
 
 import torch
 from mmengine.registry import MODELS
-from photos_study import CHOICE, MOST, TEST, TESTED, Data, Files, by_class, chosen
+from photos_study import (
+    CHOICE,
+    MOST,
+    TEST,
+    TESTED,
+    Data,
+    Files,
+    by_class,
+    chosen,
+    grouped,
+    judges,
+    with_deviation,
+)
 
 from hypvision.engine import run as engine
 from hypvision.engine.config import Run, load_config
@@ -141,11 +153,16 @@ def study(args: Namespace) -> None:
 def fill(rows: dict[str, dict[str, Any]], path: Path, args: Namespace) -> None:
     """Run what the rows lack: all rates with 8 images a class on the sets of the choice, then the
     best rate with each number of images on all sets."""
-    first = [(name, "8", rate) for rate in RATES for name in CHOICE]
+    first = [(name, "8", rate, 0) for rate in RATES for name in CHOICE]
     run_missing(first, rows, path, args)
     rate = best_rate(list(rows.values()))
     run_missing(
-        [(name, shots, rate) for shots in SHOTS for name in {**HELD_OUT, **CHOICE}],
+        [
+            (name, shots, rate, seed)
+            for seed in range(args.seeds)
+            for shots in SHOTS
+            for name in {**HELD_OUT, **CHOICE}
+        ],
         rows,
         path,
         args,
@@ -153,18 +170,18 @@ def fill(rows: dict[str, dict[str, Any]], path: Path, args: Namespace) -> None:
 
 
 def run_missing(
-    tasks: list[tuple[str, str, float]],
+    tasks: list[tuple[str, str, float, int]],
     rows: dict[str, dict[str, Any]],
     path: Path,
     args: Namespace,
 ) -> None:
     """Run these tasks, where no row has them, and write each row when it is done."""
-    for name, shots, rate in tasks:
-        key = f"{name}, {shots}, rate {rate:g}, seed {args.seed}"
+    for name, shots, rate, seed in tasks:
+        key = f"{name}, {shots}, rate {rate:g}, seed {seed}"
         if key not in rows:
             data = {**CHOICE, **HELD_OUT}[name](Path(args.data), classes=CLASSES)
-            row = run(data, shots, rate, args.seed, Path(args.out))
-            rows[key] = dict(set=name, shots=shots, rate=rate, seed=args.seed, **row)
+            row = run(data, shots, rate, seed, Path(args.out))
+            rows[key] = dict(set=name, shots=shots, rate=rate, seed=seed, **row)
             write_json(path, rows)
 
 
@@ -180,9 +197,7 @@ def best_rate(rows: list[dict[str, Any]]) -> float:
 
 def of_choice(rows: list[dict[str, Any]], rate: float) -> list[dict[str, Any]]:
     """The rows that a rate is judged by."""
-    return [
-        row for row in rows if row["set"] in CHOICE and row["shots"] == "8" and row["rate"] == rate
-    ]
+    return [row for row in rows if judges(row, rate=rate)]
 
 
 def tables(rows: list[dict[str, Any]]) -> str:
@@ -195,17 +210,21 @@ def tables(rows: list[dict[str, Any]]) -> str:
             lines.append(f"| {rate:g} | {len(gains)} | {mean:+.1f} | {min(gains):+.1f} |")
     lines += [
         "",
-        "| data | images a class | rate | frozen features: recall@1, MAP@R | trained "
+        "| data | images a class | rate | seeds | frozen features: recall@1, MAP@R | trained "
         "| gain of MAP@R |",
-        "|---|--:|--:|--:|--:|--:|",
+        "|---|--:|--:|--:|--:|--:|--:|",
     ]
-    for row in rows:
+    for (name, shots, rate), own in grouped(rows, "set", "shots", "rate"):
         cells = [
-            ", ".join(f"{row[part][metric]:.1f}" for metric in METRICS)
+            ", ".join(
+                f"{statistics.mean(row[part][metric] for row in own):.1f}" for metric in METRICS
+            )
             for part in ("frozen", "trained")
         ]
-        start = f"| {row['set']} | {row['shots']} | {row['rate']:g} |"
-        lines.append(f"{start} {cells[0]} | {cells[1]} | {gain(row):+.1f} |")
+        gains = with_deviation([gain(row) for row in own], "+.1f")
+        lines.append(
+            f"| {name} | {shots} | {rate:g} | {len(own)} | {cells[0]} | {cells[1]} | {gains} |"
+        )
     return "\n".join(lines)
 
 
@@ -216,5 +235,7 @@ if __name__ == "__main__":
     )
     parser.add_argument("--results", default="docs/studies/own-retrieval.json", metavar="FILE")
     parser.add_argument("--out", default="work_dirs/own-retrieval-study", metavar="DIR")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seeds", type=int, default=3, metavar="N", help="runs of the chosen rate (default: 3)"
+    )
     sys.exit(guard(study, parser.parse_args()))

@@ -20,7 +20,7 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -169,13 +169,14 @@ def write_crops(root: Path, part: str, out: Path) -> None:
 CHOICE = {"grocery": grocery, "coarse grocery": coarse_grocery, "CIFAR-10": cifar10}
 TEST = {"emoji": emoji, "Omniglot alphabets": omniglot, "CamVid crops": camvid}
 SHOTS = ("4", "8", "16", "all")
+LR = "optim_wrapper.optimizer.lr"
 
 
 def rates(lr: float, head: float = 1.0, init: str = "probe") -> dict[str, Any]:
     """Changes of the recipe: its rate, that of the head by a factor, and how the head begins."""
     return {
         "model.head_init": init,
-        "optim_wrapper.optimizer.lr": lr,
+        LR: lr,
         "optim_wrapper.paramwise_cfg.lr_mult": {"backbone.classifier": head},
     }
 
@@ -183,6 +184,11 @@ def rates(lr: float, head: float = 1.0, init: str = "probe") -> dict[str, Any]:
 GENTLE = {
     "train_dataloader.dataset.transform.auto_augment": None,
     "train_dataloader.dataset.transform.scale": (0.5, 1.0),
+}
+MAPPER = {
+    "model.type": "HierarchyClassifier",
+    "model.backbone.model_name": "himapper_tf_efficientnet_lite0",
+    "model.frozen": ("trunk.conv_stem.*", "trunk.bn1.*", "trunk.blocks.[012].*"),
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "timm's head, 5e-4, head 5e-3": rates(5e-4, 10.0, "timm"),
@@ -192,7 +198,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "probe, 1e-4": rates(1e-4),
     "probe, 1e-4, crops and flips alone": rates(1e-4) | GENTLE,
     "probe, 3e-4": rates(3e-4),
+    "Hi-Mapper, 3e-5": MAPPER | {LR: 3e-5},
+    "Hi-Mapper, 1e-4": MAPPER | {LR: 1e-4},
+    "Hi-Mapper, 3e-4": MAPPER | {LR: 3e-4},
 }
+# The recipes of docs/own-data.md, which are run with more seeds than the first.
+RECIPES = ("probe, 1e-4", "Hi-Mapper, 1e-4")
 
 
 def link(data: Data, shots: str, seed: int, out: Path) -> None:
@@ -265,18 +276,20 @@ def study(args: Namespace) -> None:
     path = Path(args.results)
     rows: dict[str, dict[str, Any]] = read_json(path) if path.is_file() else {}
     tasks = [
-        (name, shots, setting)
+        (name, shots, setting, seed)
+        for seed in range(args.seeds)
         for setting in args.settings
         for name in args.sets
         for shots in args.shots
+        if seed == 0 or setting in RECIPES
     ]
-    for name, shots, setting in tasks if args.data else ():
-        key = f"{name}, {shots}, {setting}, seed {args.seed}"
+    for name, shots, setting, seed in tasks if args.data else ():
+        key = f"{name}, {shots}, {setting}, seed {seed}"
         if key in rows:
             continue
         data = {**CHOICE, **TEST}[name](Path(args.data))
-        row = run(data, shots, args.seed, SETTINGS[setting], Path(args.out))
-        rows[key] = dict(set=name, shots=shots, setting=setting, seed=args.seed, **row)
+        row = run(data, shots, seed, SETTINGS[setting], Path(args.out))
+        rows[key] = dict(set=name, shots=shots, setting=setting, seed=seed, **row)
         write_json(path, rows)
     print(tables(list(rows.values())))
 
@@ -383,7 +396,7 @@ def tables(rows: list[dict[str, Any]]) -> str:
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
     for setting in SETTINGS:
-        own = [row for row in rows if row["setting"] == setting and row["set"] in CHOICE]
+        own = [row for row in rows if judges(row, setting=setting)]
         if own:
             means = [
                 statistics.mean(row[key] for row in own if key in row) for key in ("last", "best")
@@ -398,17 +411,58 @@ def tables(rows: list[dict[str, Any]]) -> str:
             )
     lines += [
         "",
-        "| data | images a class | setting | probe | last epoch | best epoch "
+        "| data | images a class | setting | seeds | probe | last epoch | best epoch "
         "| what `result` says |",
-        "|---|--:|---|--:|--:|--:|--:|",
+        "|---|--:|---|--:|--:|--:|--:|--:|",
     ]
+    for (name, shots, setting), own in grouped(rows, "set", "shots", "setting"):
+        values = ([_probe(row, rows), row["last"], row["best"], _taken(row)] for row in own)
+        cells = [with_deviation(column) for column in zip(*values)]
+        lines.append(f"| {name} | {shots} | {setting} | {len(own)} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", *(verdict(rows, setting) for setting in RECIPES)])
+
+
+def judges(row: dict[str, Any], **setting: Any) -> bool:
+    """Whether a setting is judged by a row: with 8 images a class of a set of the choice, and the
+    first seed."""
+    asked = dict(setting, shots="8", seed=0)
+    return row["set"] in CHOICE and all(row[key] == value for key, value in asked.items())
+
+
+def grouped(
+    rows: list[dict[str, Any]], *keys: str
+) -> list[tuple[tuple[Any, ...], list[dict[str, Any]]]]:
+    """The rows of equal values of these keys together, in the order of their first ones."""
+    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        cells = [_probe(row, rows), row["last"], row["best"], _taken(row)]
-        lines.append(
-            f"| {row['set']} | {row['shots']} | {row['setting']} | "
-            f"{' | '.join(f'{cell:.1f}' for cell in cells)} |"
-        )
-    return "\n".join(lines)
+        found.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return list(found.items())
+
+
+def with_deviation(values: Sequence[float], form: str = ".1f") -> str:
+    """The mean, and the standard deviation of several values."""
+    mean = f"{statistics.mean(values):{form}}"
+    return f"{mean} ± {statistics.stdev(values):.1f}" if len(values) > 1 else mean
+
+
+def verdict(rows: list[dict[str, Any]], setting: str) -> str:
+    """How often the better of a recipe and its probe is above the probe, as a sentence."""
+    own = [row for row in rows if row["setting"] == setting]
+    if not own:
+        return ""
+    gains = [_taken(row) - _probe(row, rows) for row in own]
+    above = sum(gain > 0 for gain in gains)
+    below = sum(gain < 0 for gain in gains)
+    means = [
+        statistics.mean(_taken(row) - _probe(row, rows) for row in group)
+        for _, group in grouped(own, "set", "shots")
+    ]
+    return (
+        f"{setting}: of {len(own)} runs {above} are above the probe and {below} below it, in the "
+        f"mean by {statistics.mean(gains):+.1f} points, at least {min(gains):+.1f}; of "
+        f"{len(means)} means over the seeds {sum(mean < 0 for mean in means)} are below it, at "
+        f"least {min(means):+.1f}."
+    )
 
 
 def _taken(row: dict[str, Any]) -> float:
@@ -450,5 +504,7 @@ if __name__ == "__main__":
     parser.add_argument(
         "--settings", nargs="+", default=list(SETTINGS), choices=SETTINGS, metavar="NAME"
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seeds", type=int, default=3, metavar="N", help="runs of the recipes (default: 3)"
+    )
     sys.exit(guard(study, parser.parse_args()))
