@@ -569,7 +569,7 @@ def _tokenizer(
 def pretrained_tags(name: str) -> list[str]:
     """Return the tags of the published weights of a CLIP model; an unknown model is an error."""
     open_clip = require("open_clip", "clip")
-    known = [*open_clip.list_models(), *ARCHITECTURES]
+    known = open_clip.list_models()
     if name not in known:
         weights = [r.name for r in builtin_index().records.values() if r.task == "zero-shot"]
         hint = did_you_mean(name, [*weights, *known], cutoff=0.4)

@@ -106,7 +106,8 @@ def _network_of(path: Path) -> str:
     if "visual.trunk.norm.weight" in weights and "logit_scale" in weights:
         return variant(weights)[0]
     found = _sizes(weights)
-    for name in (*ARCHITECTURES, *sorted(require("open_clip", "clip").list_models(), key=len)):
+    known = sorted(require("open_clip", "clip").list_models(), key=len)
+    for name in dict.fromkeys([*ARCHITECTURES, *known]):
         config = architecture(name)
         # The tables of a hyperbolic CLIP have the sizes of its baseline's, so the family must agree
         # too.

@@ -5,10 +5,10 @@
 >>> model, _, transform = open_clip.create_model_and_transforms("meru-vit-s-16", "redcaps")
 
 open_clip's registry holds sizes for its own classes, whose embeddings lie on a sphere. So its
-``create_model`` passes the names of :data:`~hypvision.clip.models.ARCHITECTURES` on to
-:func:`~hypvision.clip.models.create_clip`, and returns, for example, a
-:class:`~hypvision.clip.hyperbolic.HyperbolicCLIP` with its curvature; ``get_tokenizer`` returns the
-tokenizer of these models.
+``list_models`` adds the names of :data:`~hypvision.clip.models.ARCHITECTURES`; its ``create_model``
+passes them on to :func:`~hypvision.clip.models.create_clip`, and returns, for example, a
+:class:`~hypvision.clip.hyperbolic.HyperbolicCLIP` with its curvature; and ``get_tokenizer`` returns
+the tokenizer of these models.
 """
 
 from __future__ import annotations
@@ -87,10 +87,15 @@ def _install(module: Any) -> None:
             return plain_tokenizer(model_name, *given, **options)
         return tokenizer_of(ARCHITECTURES[model_name], *given, **options)
 
-    factory.create_model = create_model
-    module.create_model = create_model
-    factory.get_tokenizer = get_tokenizer
-    module.get_tokenizer = get_tokenizer
+    plain_list = factory.list_models
+
+    @wraps(plain_list)
+    def list_models() -> list[str]:
+        return [*plain_list(), *ARCHITECTURES]
+
+    for function in (create_model, get_tokenizer, list_models):
+        setattr(factory, function.__name__, function)
+        setattr(module, function.__name__, function)
 
 
 def _ours(asked: dict[str, Any]) -> nn.Module:

@@ -50,6 +50,12 @@ def test_tokenizers_are_those_of_create_clip():
             assert torch.equal(open_clip.get_tokenizer(name)(texts), expected)
 
 
+def test_names_are_in_its_list():
+    names = open_clip.list_models()
+    assert {"meru-vit-s-16", "uncha-emoji-s16", "ViT-B-32"} < set(names)
+    assert len(names) == len(set(names))
+
+
 def test_other_models_are_open_clips():
     model = open_clip.create_model("ViT-S-32-alt", load_weights=False)
     assert type(model) is open_clip.CLIP
