@@ -70,8 +70,9 @@ class Block(TokenBlock):
             those before the norm, as in other transformers.
         scale: factor of the space parts after each connection.
         drop: dropout of space parts, after the linear layers.
-        drop_path: rate of stochastic depth, the share of images for which a branch is left out. The
-            other images are not scaled up, because points cannot be.
+        drop_path: rate of stochastic depth, the share of images for which a branch is left out: its
+            weight in the connection is 0. The other images are not scaled up, because points cannot
+            be.
     """
 
     def __init__(
@@ -106,16 +107,24 @@ class Block(TokenBlock):
         self.act = nn.GELU()
         self.fc2 = LorentzLinear(hidden, dim, manifold, init="xavier", **factory)
         self.drop = nn.Dropout(drop)
-        self.drop_path = DropPath(drop_path, scale_by_keep=False) if drop_path else nn.Identity()
+        self.drop_path = DropPath(drop_path, scale_by_keep=False)
         self.add2 = LorentzResidual(manifold, "average", scale, **factory)
 
     def _tokens(self, x: Tensor) -> Tensor:
         normed = self.norm1(x)
         skip = normed if self.normed_skip else x
-        x = self.add1(skip, self.drop_path(self.attn(normed)))
+        x = self.add1(skip, self.attn(normed), self._kept(x))
         hidden = self.drop(self.act(self.fc1(self.norm2(x))))
-        out: Tensor = self.add2(x, self.drop_path(self.drop(self.fc2(hidden))))
+        out: Tensor = self.add2(x, self.drop(self.fc2(hidden)), self._kept(x))
         return out
+
+    def _kept(self, x: Tensor) -> Tensor | None:
+        """Return for each image of tokens ``(B, N, n)`` whether a branch counts, 1 or 0
+        ``(B, 1, 1)``; None if all do."""
+        if not self.training or not self.drop_path.drop_prob:
+            return None
+        kept: Tensor = self.drop_path(x.new_ones(len(x), 1, 1))
+        return kept
 
 
 class PatchEmbed(TokenStem):

@@ -257,7 +257,8 @@ def averaged(
     size: Tensor | float | None = None,
 ) -> Tensor:
     """Return the space parts of :func:`sized` of ``x + weight * y`` for points that are given by
-    their space parts ``x`` and ``y`` ``(..., n)``; at least float32."""
+    their space parts ``x`` and ``y`` ``(..., n)``; at least float32. The weight is one number, or
+    several ``(..., 1)``."""
     x = precise(x)
     function = _averaged if plain(x) else _Averaged.apply
     out: Tensor = function(x, precise(y), weight, c, least, size)
@@ -322,7 +323,9 @@ class _Averaged(Function):
         ratio = by_mean[..., :1] / points[..., :1]
         by_x, by_y = torch.addcmul(by_space, points[..., 1:], ratio).unbind()
         by_y.mul_(weight)
-        by_weight = (by_mean * points[1]).sum() if ctx.needs_input_grad[2] else None
+        by_weight = None
+        if ctx.needs_input_grad[2]:
+            by_weight = (by_mean * points[1]).sum_to_size(weight.shape)
         by_c = None
         if ctx.needs_input_grad[3]:
             by_times = (ratio[0] + weight * ratio[1]).sum() / ctx.c

@@ -42,7 +42,9 @@ class LorentzResidual(nn.Module):
             which radii grow by 4 in every connection unless a later layer reduces them.
 
     Shapes:
-        two tensors of space parts of equal shape to one of that shape.
+        two tensors of space parts of equal shape to one of that shape. ``keep``, numbers for each
+        point or image, 1 in the dimension of the channels, says how much ``y`` counts: where it is
+        0, as in stochastic depth, the result is that of ``x`` alone, scaled and rescaled.
     """
 
     log_scale: Tensor | None
@@ -92,7 +94,7 @@ class LorentzResidual(nn.Module):
             fixed = None if scale is None else torch.tensor(math.log(scale), **factory)
             self.register_buffer("log_scale", fixed)
 
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+    def forward(self, x: Tensor, y: Tensor, keep: Tensor | None = None) -> Tensor:
         check_features(self, x, dim=self.dim)
         check_features(self, y, dim=self.dim, name="y")
         if x.shape != y.shape:
@@ -101,22 +103,27 @@ class LorentzResidual(nn.Module):
                 f"{tuple(y.shape)}."
             )
         c = self.manifold.c
+        if self.mode == "average":
+            return radial_rescale(self._average(x, y, c, keep), c, self.slope, self.limit, self.dim)
+        if keep is not None:
+            y = y * keep
         if self.mode == "space":
             out = x + y
-        elif self.mode == "average":
-            out = self._average(x, y, c)
         else:
             points = (self.manifold.from_space(z.movedim(self.dim, -1)) for z in (x, y))
             out = self.manifold.boost(*points)[..., 1:].movedim(-1, self.dim)
         return radial_rescale(out, c, self.slope, self.limit, self.dim)
 
-    def _average(self, x: Tensor, y: Tensor, c: float | Tensor) -> Tensor:
+    def _average(self, x: Tensor, y: Tensor, c: float | Tensor, keep: Tensor | None) -> Tensor:
         first = x.movedim(self.dim, -1)
         second = y.movedim(self.dim, -1)
+        weight: Tensor = self.weight
+        if keep is not None:
+            weight = weight * keep.movedim(self.dim, -1)
         size: Tensor | float | None = self.scale
         if size is None and self.log_scale is not None:
             size = self.log_scale.exp()
-        out = averaged(first, second, self.weight, c, 1e-4, size)  # 1e-4 is the published clamp
+        out = averaged(first, second, weight, c, 1e-4, size)  # 1e-4 is the published clamp
         return out.movedim(-1, self.dim).to(x.dtype)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:

@@ -127,12 +127,27 @@ def test_a_class_token_is_one_more_token_of_every_block():
         make(global_pool="token")
 
 
-def test_dropped_branches_leave_the_others_unscaled():
-    block = make(drop_path_rate=0.999).stages[-1].train()
-    assert block.drop_path.drop_prob == pytest.approx(0.999)
+@torch.no_grad()
+@pytest.mark.parametrize("skip", ["prenorm", "normed"])
+def test_a_dropped_branch_has_the_weight_0_in_its_connection(skip):
+    """So the others are not scaled, and the origin is not averaged in."""
+    block = make(drop_path_rate=0.5, skip=skip).stages[-1].train()
+    x = torch.randn(64, 11, 3, 3)
+    block.drop_path.drop_prob = 1.0
+    none = block(x)
+    block.drop_path.drop_prob = 0.0
+    ways = []
+    for first, second in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        block.add1.weight.fill_(first)
+        block.add2.weight.fill_(second)
+        ways.append(block(x))
+    torch.testing.assert_close(none, ways[0])
+    block.drop_path.drop_prob = 0.5
     torch.manual_seed(0)
-    ones = block.drop_path(torch.ones(2000, 1, 1))
-    assert set(ones.flatten().tolist()) == {0.0, 1.0}
+    found = block(x)
+    apart = torch.stack([(found - way).flatten(1).abs().amax(1) for way in ways])
+    assert apart.amin(0).max() < 1e-4
+    assert len(apart.argmin(0).unique()) == 4
 
 
 def test_every_weight_gets_a_gradient_and_learned_curvature_follows():

@@ -166,9 +166,10 @@ def test_averages_of_positive_weights_are_means():
     torch.testing.assert_close(found, sized(1.6 * means, c, 1e-4)[..., 1:])
 
 
-def test_averages_are_differentiated_as_differences_say():
+@pytest.mark.parametrize("weight", [0.6, [[0.6], [0.0], [1.2]]], ids=["one", "one a row"])
+def test_averages_are_differentiated_as_differences_say(weight):
     given = [torch.randn(3, 4, dtype=torch.float64) for _ in range(2)]
-    given += [torch.tensor(v, dtype=torch.float64) for v in (0.6, 1.3, 2.0)]
+    given += [torch.tensor(v, dtype=torch.float64) for v in (weight, 1.3, 2.0)]
     assert torch.autograd.gradcheck(
         lambda x, y, w, c, size: averaged(x, y, w, c, 1e-4, size),
         [value.requires_grad_() for value in given],

@@ -924,6 +924,17 @@ def test_residual_modes_are_finite_at_the_origin(mode):
     assert x.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("mode", ["space", "average", "boost"])
+def test_a_residual_without_its_branch_is_its_first_point(mode):
+    """Scaled as the connection scales; the branch does not move it towards the origin."""
+    layer = hnn.LorentzResidual(Lorentz(C), mode, scale=3.0 if mode == "average" else None, dim=1)
+    x, y = torch.randn(2, 4, 6, 3, 3)
+    keep = torch.tensor([1.0, 0.0, 1.0, 0.0]).reshape(4, 1, 1, 1)
+    out = layer(x, y, keep)
+    torch.testing.assert_close(out[::2], layer(x, y)[::2])
+    torch.testing.assert_close(out[1::2], x[1::2] * (3 if mode == "average" else 1))
+
+
 @pytest.mark.parametrize("scale", [1.0, 1e4])
 def test_attention_drops_weights_and_keeps_radii(scale):
     """A centroid lies no farther out than its points, also if some of their weights are 0 and the
