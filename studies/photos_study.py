@@ -201,9 +201,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "Hi-Mapper, 3e-5": MAPPER | {LR: 3e-5},
     "Hi-Mapper, 1e-4": MAPPER | {LR: 1e-4},
     "Hi-Mapper, 3e-4": MAPPER | {LR: 3e-4},
+    "Hi-Mapper, 1e-3": MAPPER | {LR: 1e-3},
 }
 # The recipes of docs/own-data.md, which are run with more seeds than the first.
-RECIPES = ("probe, 1e-4", "Hi-Mapper, 1e-4")
+RECIPES = ("probe, 1e-4", "Hi-Mapper, 3e-4")
 
 
 def link(data: Data, shots: str, seed: int, out: Path) -> None:

@@ -30,8 +30,8 @@ class ClassTree(nn.Module):
     Args:
         classes: names of the classes in the order of their labels.
         tree: the tree as nested dicts and lists of names, ``{"thing": {"animal": ["cat", "dog"],
-            "car": []}, "sky": []}``, or a JSON file with it; None: all classes are children of the
-            root.
+            "car": []}, "sky": []}``, or a JSON file with it; the official files have it below one
+            name, ``{"root": {...}}``, which is no node. None: all classes are children of the root.
         official: compute as the official code: with one maximum for all nodes and floors under the
             sums of families, and in evaluation under each conditional probability, by which a
             family far below the maximum loses its mass. For comparison.
@@ -56,6 +56,8 @@ class ClassTree(nn.Module):
         super().__init__()
         self.official = official
         nodes = read_json(tree) if isinstance(tree, (str, Path)) else tree
+        if isinstance(nodes, Mapping) and list(nodes) == ["root"]:
+            nodes = nodes["root"]
         above = _parents(dict.fromkeys(classes) if nodes is None else nodes)
         inner = [name for name in above if name in set(above.values())]
         _check_leaves(classes, set(above) - set(inner))

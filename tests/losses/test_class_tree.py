@@ -25,6 +25,13 @@ def test_nodes_are_numbered_as_published(tmp_path):
     assert not ClassTree(NAMES).state_dict()
 
 
+def test_the_official_files_name_the_root(tmp_path):
+    (tmp_path / "toy.json").write_text(json.dumps({"root": TOY}))
+    named = ClassTree(NAMES, tmp_path / "toy.json")
+    plain = ClassTree(NAMES, TOY)
+    assert (named.names, named.parents) == (plain.names, plain.parents)
+
+
 @pytest.mark.parametrize("spread", [1.0, 60.0, 1e4])
 @pytest.mark.parametrize("tree", [TOY, None])
 def test_no_family_loses_its_mass(tree, spread):
