@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.geometry import Lorentz
-from hypvision.io.checks import between, more_than, one_of
+from hypvision.io.checks import at_least, between, more_than, one_of
 from hypvision.io.errors import ArgumentError
 
 from .checks import check_features, check_manifold, check_sizes
@@ -92,9 +92,15 @@ class LorentzLinear(nn.Module):
             LViT; ``"orthogonal"`` (as ``"isometric"``, but not scaled) by LHIER+.
         manifold_out: the hyperboloid of the result, if its curvature differs; the result is then
             scaled by ``sqrt(c / c_out)``.
+        activation: a module between the linear map and what sets the size, e.g. an activation or a
+            dropout; None for none.
+        heads: into how many points the result is split, before its size is set; those of
+            ``normalize="time"`` share their time (HexFormer, arXiv 2601.19849, with
+            ``margin=0.5``).
 
     Shapes:
-        space parts ``(..., in_features)`` to ``(..., out_features)``.
+        space parts ``(..., in_features)`` to ``(..., out_features)``, or of several heads
+        ``(..., heads, out_features / heads)``.
     """
 
     norm_bias: nn.Parameter | None
@@ -111,6 +117,8 @@ class LorentzLinear(nn.Module):
         init: str = "isometric",
         manifold_out: Lorentz | None = None,
         margin: float = 0.1,
+        activation: nn.Module | None = None,
+        heads: int = 1,
         device: Device = None,
         dtype: torch.dtype | None = None,
     ):
@@ -124,6 +132,12 @@ class LorentzLinear(nn.Module):
         check_sizes(self, in_features=in_features, out_features=out_features)
         one_of(("isometric", "uniform", "xavier", "torch", "orthogonal"), init=init)
         one_of((False, True, "time"), normalize=normalize)
+        at_least(1, integer=True, heads=heads)
+        if out_features % heads:
+            raise ArgumentError(
+                f"LorentzLinear: out_features must be a multiple of heads={heads}, got "
+                f"{out_features}."
+            )
         between(-80, 80, scale=scale)  # keeps exp(scale) finite
         more_than(0, margin=margin)
         if learn_scale and not normalize:
@@ -137,6 +151,8 @@ class LorentzLinear(nn.Module):
         self.init = init
         self.manifold = manifold
         self.manifold_out = manifold_out
+        self.activation = activation
+        self.heads = heads
         self.weight = nn.Parameter(torch.empty(out_features, in_features, **factory))
         self.time_weight = nn.Parameter(torch.empty(out_features, **factory))
         self.bias = nn.Parameter(torch.empty(out_features, **factory)) if bias else None
@@ -181,6 +197,10 @@ class LorentzLinear(nn.Module):
         check_features(self, x, self.in_features)
         x, time = timed(x, self.manifold.c)
         out = timed_linear(x, time, self.weight, self.time_weight, self.bias)
+        if self.activation is not None:
+            out = self.activation(out)
+        if self.heads > 1:
+            out = out.unflatten(-1, (self.heads, -1))
         if self.normalize:
             out = self._normalized(x, time, out)
         if self.manifold_out is not None:
@@ -192,6 +212,8 @@ class LorentzLinear(nn.Module):
         gate = gate + time * self.norm_weight[0]
         if self.norm_bias is not None:
             gate = gate + self.norm_bias
+        if self.heads > 1:
+            gate = gate.unsqueeze(-2)
         size = space_square(out)
         wanted = torch.sigmoid(gate) * self.scale.exp()
         if self.normalize == "time":

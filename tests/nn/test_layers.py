@@ -910,6 +910,27 @@ def test_running_statistics_follow(kind):
     torch.testing.assert_close(layer(x), expected, rtol=1e-3, atol=1e-4)
 
 
+def test_a_linear_layer_with_an_activation_and_heads_is_hexformers():
+    """Its formula (arXiv 2601.19849), written out; the heads share their time."""
+    manifold = Lorentz(0.7)
+    layer = hnn.LorentzLinear(
+        5, 6, manifold, normalize="time", margin=0.5, activation=nn.GELU(), heads=2
+    ).double()
+    x = torch.randn(3, 4, 5, dtype=torch.float64)
+    time = torch.sqrt(x.square().sum(-1, keepdim=True) + 1 / 0.7)
+    vector = F.gelu(x @ layer.weight.T + time * layer.time_weight + layer.bias)
+    gate = x @ layer.norm_weight[1:] + time[..., 0] * layer.norm_weight[0] + layer.norm_bias
+    times = math.exp(2.3) * torch.sigmoid(gate) + 0.7**-0.5 + 0.5
+    wanted = torch.sqrt(times.square() - 1 / 0.7)[..., None]
+    out = layer(x)
+    assert out.shape == (3, 4, 2, 3)
+    for head, part in enumerate(vector.split(3, -1)):
+        expected = part / part.norm(dim=-1, keepdim=True) * wanted
+        torch.testing.assert_close(out[..., head, :], expected)
+    with pytest.raises(ValueError, match="heads"):
+        hnn.LorentzLinear(5, 6, manifold, heads=4)
+
+
 def test_residual_scales_start_as_published_or_as_told():
     for options, start in (({}, 4.0), ({"scale_init": 2.0}, math.log(2))):
         layer = hnn.LorentzResidual(Lorentz(C), "average", scale="learned", **options)
