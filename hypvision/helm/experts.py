@@ -175,7 +175,8 @@ class MixtureOfCurvatures(nn.Module):
             done = _in_one_graph(own, gathered, counts, every[order])
         else:
             done = self._one_by_one(gathered, counts)
-        places = torch.arange(len(order), device=order.device)
+        # not len(), which a compiler takes for a constant
+        places = torch.arange(order.shape[0], device=order.device)
         back = torch.empty_like(order).scatter_(0, order, places).view(chosen.shape)
         picked = rows.upcast(done).index_select(0, back.T.flatten())
         return picked.unflatten(0, (chosen.shape[1], -1))

@@ -89,7 +89,7 @@ def config_of_weights(source: str | Path, weights: str | Path) -> str | Path | C
     """Return the config for a folder, as :func:`config_of` does; where a training on this folder
     has left its config beside the weights, this, which has the size of its images."""
     config = config_of(source)
-    beside = Path(weights).expanduser().with_name("config.py")
+    beside = Path(weights).expanduser().parent / "config.py"
     if not isinstance(config, Config) or not beside.is_file():
         return config
     parts = [dict(each.dataset("train")) for each in (config, load_config(beside))]

@@ -68,11 +68,13 @@ def files(folder):
 
 
 def results(folder, inputs):
-    """The files that are no inputs, and no logs of mmengine, which are written as they grow."""
+    """The files that are no inputs, no logs of mmengine, which are written as they grow, and no
+    lock files, which are always empty."""
     found = {
         name: content for name, content in files(folder).items() if not (inputs / name).is_file()
     }
-    return {name: content for name, content in found.items() if not re.search(r"\d{8}_\d{6}", name)}
+    none = re.compile(r"\d{8}_\d{6}|\.lock$")
+    return {name: content for name, content in found.items() if not none.search(name)}
 
 
 def test_the_lines_are_of_every_command():

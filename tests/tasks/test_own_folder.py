@@ -113,6 +113,9 @@ def test_a_test_takes_the_config_of_its_training(images, tmp_path):
         config = config_of_weights(folder, weights / "probe.pth")
         assert config.test_dataloader.dataset.root == f"{folder}/val"
     assert config_of_weights("mine.py", tmp_path / "probe.pth") == "mine.py"
+    # weights that are no name of a file: to say so is up to their reader
+    for weights in ("", ".", "/"):
+        assert config_of_weights("mine.py", weights) == "mine.py"
 
 
 def test_choices(images):
