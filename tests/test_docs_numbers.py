@@ -1,4 +1,5 @@
-"""Every mean and deviation on the pages is recomputed from the result files of its trainings."""
+"""Every mean and deviation on the pages is recomputed from the result files of its trainings, and
+what a page of a method says stands on the pages that it summarises."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FILES = [*ROOT.glob("configs/*/curves/*.json"), *ROOT.glob("docs/studies/*.json")]
+METHODS = sorted(ROOT.glob("docs/methods/*.md"))
 PAGES = [
+    *METHODS,
     *ROOT.glob("configs/*/README.md"),
     *ROOT.glob("docs/studies/*.md"),
     *(ROOT / "docs" / name for name in ("evidence.md", "hyperbolic-clip.md", "reproduce.md")),
@@ -31,6 +34,7 @@ UNKEPT = {  # measured here, of runs that were not kept: loss of the test parts
 }  # fmt: skip
 WITHOUT_RUNS = {  # measured here before runs were kept: page and the start of its rows
     "configs/lhier/README.md": r"\| (Proxy-Anchor, Euclidean|HIER|LHIER) \| (128|16) ",
+    "docs/methods/hier.md": "finds 80.3",
     "docs/evidence.md": r"\| (Proxy-Anchor, Euclidean|HIER|LHIER) \| 8|\| EfficientNet-Lite0",
 }
 PAIR = re.compile(r"(\d+(?:\.\d+)?) ± (\d+(?:\.\d+)?)")
@@ -59,8 +63,17 @@ def runs(path: Path) -> Iterator[tuple[str, Any]]:
             yield match[1], run
 
 
+def readme_of(method: Path) -> Path:
+    """The page of the configs of a page of a method."""
+    [folder] = re.findall(r"^```{configs} (\S+)$", method.read_text(), flags=re.M)
+    return ROOT / "configs" / folder / "README.md"
+
+
 def files_of(page: Path) -> tuple[Path, ...]:
-    """The result files beside a page or named on it; all for the pages that gather results."""
+    """The result files beside a page or named on it, for a page of a method those of its configs;
+    all for the pages that gather results."""
+    if page in METHODS:
+        return files_of(readme_of(page))
     if page.name in ("evidence.md", "reproduce.md"):
         return tuple(FILES)
     text = page.read_text()
@@ -140,3 +153,50 @@ def test_a_wrong_number_is_found():
     assert is_measured(*known, page)
     assert not is_measured(known[0], "77.7", page)
     assert not is_measured(*known, ROOT / "configs/helm/README.md")
+
+
+NUMBER = re.compile(r"\d+\.\d+|\d{1,3}(?:,\d{3})+")  # decimals and thousands
+
+
+def section(page: Path, *titles: str) -> str:
+    """The text below some headings of a page."""
+    parts = re.split(r"^## (.+)\n", page.read_text(), flags=re.M)
+    below = dict(zip(parts[1::2], parts[2::2]))
+    return "\n".join(below[title] for title in titles)
+
+
+def unsaid(text: str, sources: list[Path]) -> list[str]:
+    """The numbers of a text to which none of its sources' rounds."""
+    known = {number for path in sources for number in NUMBER.findall(path.read_text())}
+    values = [float(number.replace(",", "")) for number in known]
+    return [
+        number
+        for number in NUMBER.findall(text)
+        if not any(rounds_to(value, number.replace(",", "")) for value in values)
+    ]
+
+
+def linked(page: Path, text: str) -> list[Path]:
+    """The pages that a text of a page links to."""
+    return [(page.parent / link).resolve() for link in re.findall(r"\]\(([^)#:]+\.md)", text)]
+
+
+@pytest.mark.parametrize("page", METHODS, ids=lambda path: path.stem)
+def test_results_of_a_method_are_those_of_the_pages_that_it_links_to(page):
+    text = section(page, "Results", "Limits")
+    assert not unsaid(text, [readme_of(page), *linked(page, text)])
+
+
+def test_a_number_that_no_page_has_is_found():
+    page = ROOT / "docs/methods/hecnn.md"
+    assert unsaid("62.4 of 62.37, but 62.9 and 1,234", [readme_of(page)]) == ["62.9", "1,234"]
+
+
+def test_pages_say_the_kernels_that_were_counted():
+    """Numbers of kernels stand in the table of `tools/benchmark.py kernels` on the page on GPUs."""
+    text = (ROOT / "docs/gpu.md").read_text()
+    rows = re.findall(r"^\| (\w+), \d+ x .*?\| ([\d,]+) \|", text, flags=re.M)
+    counted = dict(rows)
+    page = " ".join((ROOT / "docs/methods/lvit.md").read_text().split())
+    assert f"launches {counted['lvit_tiny']} kernels" in page
+    assert f"`hexformer_tiny` launches {counted['hexformer_tiny']} kernels" in page
