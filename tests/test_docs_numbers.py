@@ -1,5 +1,6 @@
-"""Every mean and deviation on the pages is recomputed from the result files of its trainings, and
-what a page of a method says stands on the pages that it summarises."""
+"""Every mean and deviation on the pages and every result in metafiles is recomputed from the result
+files of its trainings; what a page of a method says stands on the pages that it summarises.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 FILES = [*ROOT.glob("configs/*/curves/*.json"), *ROOT.glob("docs/studies/*.json")]
@@ -200,3 +202,73 @@ def test_pages_say_the_kernels_that_were_counted():
     page = " ".join((ROOT / "docs/methods/lvit.md").read_text().split())
     assert f"launches {counted['lvit_tiny']} kernels" in page
     assert f"`hexformer_tiny` launches {counted['hexformer_tiny']} kernels" in page
+
+
+METRICS = {  # in metafiles, and in result files where that is another name
+    "Top 1 Accuracy": "top1",
+    "Recall@1": "recall@1",
+    "mAP@R": "map@r",
+    "mIoU of held-out classes": "mIoU_novel",
+    "box AP50": "AP50",
+    "box AP50 of held-out classes": "AP50_novel",
+}
+OTHER_DATA = {"wikitext2_resplit"}  # on which the runs that were kept were not measured
+
+
+def measurements(path: Path) -> Iterator[tuple[str, str, dict[str, float]]]:
+    """The config, the name without the seed and the metrics of each run of a result file, if its
+    training was as long as the config says."""
+    for name, run in runs(path):
+        if "config" in run and "train_cfg.max_epochs" not in run["changes"]:
+            yield Path(run["config"]).stem, name, run.get("metrics", {})
+        elif "run" in run:  # language models
+            yield f"{name}-small_books", name, {"bits per byte": [*run["curve"].values()][-1]}
+    log = re.fullmatch(r"(.+)-seed\d+", path.stem)
+    if log:
+        yield f"{log[1]}_3e_cifar10", log[1], json.loads(path.read_text().splitlines()[-1])
+
+
+@cache
+def trained(folder: str) -> dict[str, list[dict[str, float]]]:
+    """Means of the metrics of the trainings with several seeds in a folder, by their config, which
+    has more than one training where a study changed more than its rate."""
+    seeds = defaultdict(list)
+    for path in FILES:
+        if path.parents[1].name == folder:
+            for config, name, metrics in measurements(path):
+                seeds[config, name].append(metrics)
+    means = defaultdict(list)
+    for (config, _), rows in seeds.items():
+        if len(rows) > 1:
+            mean = {key: statistics.fmean(row[key] for row in rows) for key in rows[0]}
+            means[config].append(mean)
+    return means
+
+
+def agrees(result: dict[str, Any], means: list[dict[str, float]]) -> bool:
+    """Whether all numbers of a result of a metafile are means of one training."""
+    wanted = {METRICS.get(name, name): repr(value) for name, value in result["Metrics"].items()}
+    return any(
+        all(key in mean and rounds_to(mean[key], number) for key, number in wanted.items())
+        for mean in means
+    )
+
+
+@pytest.mark.parametrize(
+    "folder", sorted({path.parents[1].name for path in FILES if path.parent.name == "curves"})
+)
+def test_metafiles_have_the_means_of_their_runs(folder):
+    content = yaml.safe_load((ROOT / "configs" / folder / "metafile.yml").read_text())
+    models = {model["Name"]: model for model in content["Models"]}
+    for config, means in trained(folder).items():
+        assert config in models, f"{config} was trained and is in no metafile"
+        assert models[config].get("Reported") == "here", f"{config} was trained with several seeds"
+        for result in models[config]["Results"]:
+            assert result["Dataset"] in OTHER_DATA or agrees(result, means), (config, result)
+
+
+def test_a_wrong_result_is_found():
+    means = trained("lvit")["vit-slim_3e_cifar10"]
+    assert agrees({"Metrics": {"Top 1 Accuracy": 38.0}}, means)
+    assert not agrees({"Metrics": {"Top 1 Accuracy": 38.6}}, means)
+    assert not agrees({"Metrics": {"Top 1 Accuracy": 38.0, "unknown": 38.0}}, means)
