@@ -341,6 +341,9 @@ def _model(cfg: Config) -> dict[str, Any]:
         found["curvature"] = f"{head.c:g}"
         found["nodes of the tree"] = f"{head.num_classes}, all below the root"
         found["labels of the loss"] = at[head.loss_at]
+        pixels = model.data_preprocessor
+        assert set(pixels.mean) == set(pixels.std) == {127.5}
+        found["mean and deviation of pixels"] = "0.5 for both"
     if "entail" in model:
         found["entailment"] = f"{model.entail:g}"
         assert "preprocess" not in model.clip
