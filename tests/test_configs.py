@@ -4,6 +4,7 @@ tests only."""
 import re
 
 import pytest
+import timm
 import torch
 import yaml
 from helpers.configs import ROOT, WHOLE, data, shipped, shrink  # noqa: F401 - a fixture
@@ -96,6 +97,25 @@ def test_names_say_the_length_of_a_training():
         if found.get(LENGTHS[match[2]]) != UNITS[match[2]] * int(match[1]):
             wrong.append(f"{name}: {found}")
     assert len(LONG) > 180 and wrong == []
+
+
+def test_pixels_are_scaled_as_the_weights_of_the_backbone_want():
+    """Of dense models, whose mean and deviation stand in the config and not in timm's record; also
+    where the backbone starts at random and an option takes its weights."""
+    wrong = []
+    looked = 0
+    dense = [name for name in LONG if re.search("_(ade20k|coco|camvid|voc12)", name)]
+    for name in dense:
+        model = load_config(ROOT / name).model
+        backbone = model.get("backbone") or {}
+        pixels = model.get("data_preprocessor") or {}
+        if backbone.get("type") == "TimmBackbone" and "mean" in pixels:
+            looked += 1
+            weights = timm.get_pretrained_cfg(backbone.model_name)
+            wanted = [255 * value for value in (*weights.mean, *weights.std)]
+            if [*pixels.mean, *pixels.std] != pytest.approx(wanted, abs=0.05):
+                wrong.append(name)
+    assert looked > 30 and wrong == []
 
 
 def bases_of(path):

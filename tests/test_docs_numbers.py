@@ -1,4 +1,6 @@
-"""Every mean and deviation on the pages is recomputed from the result files of its trainings."""
+"""Every mean and deviation on the pages and every result in metafiles is recomputed from the result
+files of its trainings; what a page of a method says stands on the pages that it summarises.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 FILES = [*ROOT.glob("configs/*/curves/*.json"), *ROOT.glob("docs/studies/*.json")]
+METHODS = sorted(ROOT.glob("docs/methods/*.md"))
 PAGES = [
+    *METHODS,
     *ROOT.glob("configs/*/README.md"),
     *ROOT.glob("docs/studies/*.md"),
     *(ROOT / "docs" / name for name in ("evidence.md", "hyperbolic-clip.md", "reproduce.md")),
@@ -31,6 +36,7 @@ UNKEPT = {  # measured here, of runs that were not kept: loss of the test parts
 }  # fmt: skip
 WITHOUT_RUNS = {  # measured here before runs were kept: page and the start of its rows
     "configs/lhier/README.md": r"\| (Proxy-Anchor, Euclidean|HIER|LHIER) \| (128|16) ",
+    "docs/methods/hier.md": "finds 80.3",
     "docs/evidence.md": r"\| (Proxy-Anchor, Euclidean|HIER|LHIER) \| 8|\| EfficientNet-Lite0",
 }
 PAIR = re.compile(r"(\d+(?:\.\d+)?) ± (\d+(?:\.\d+)?)")
@@ -59,8 +65,17 @@ def runs(path: Path) -> Iterator[tuple[str, Any]]:
             yield match[1], run
 
 
+def readme_of(method: Path) -> Path:
+    """The page of the configs of a page of a method."""
+    [folder] = re.findall(r"^```{configs} (\S+)$", method.read_text(), flags=re.M)
+    return ROOT / "configs" / folder / "README.md"
+
+
 def files_of(page: Path) -> tuple[Path, ...]:
-    """The result files beside a page or named on it; all for the pages that gather results."""
+    """The result files beside a page or named on it, for a page of a method those of its configs;
+    all for the pages that gather results."""
+    if page in METHODS:
+        return files_of(readme_of(page))
     if page.name in ("evidence.md", "reproduce.md"):
         return tuple(FILES)
     text = page.read_text()
@@ -140,3 +155,120 @@ def test_a_wrong_number_is_found():
     assert is_measured(*known, page)
     assert not is_measured(known[0], "77.7", page)
     assert not is_measured(*known, ROOT / "configs/helm/README.md")
+
+
+NUMBER = re.compile(r"\d+\.\d+|\d{1,3}(?:,\d{3})+")  # decimals and thousands
+
+
+def section(page: Path, *titles: str) -> str:
+    """The text below some headings of a page."""
+    parts = re.split(r"^## (.+)\n", page.read_text(), flags=re.M)
+    below = dict(zip(parts[1::2], parts[2::2]))
+    return "\n".join(below[title] for title in titles)
+
+
+def unsaid(text: str, sources: list[Path]) -> list[str]:
+    """The numbers of a text to which none of its sources' rounds."""
+    known = {number for path in sources for number in NUMBER.findall(path.read_text())}
+    values = [float(number.replace(",", "")) for number in known]
+    return [
+        number
+        for number in NUMBER.findall(text)
+        if not any(rounds_to(value, number.replace(",", "")) for value in values)
+    ]
+
+
+def linked(page: Path, text: str) -> list[Path]:
+    """The pages that a text of a page links to."""
+    return [(page.parent / link).resolve() for link in re.findall(r"\]\(([^)#:]+\.md)", text)]
+
+
+@pytest.mark.parametrize("page", METHODS, ids=lambda path: path.stem)
+def test_results_of_a_method_are_those_of_the_pages_that_it_links_to(page):
+    text = section(page, "Results", "Limits")
+    assert not unsaid(text, [readme_of(page), *linked(page, text)])
+
+
+def test_a_number_that_no_page_has_is_found():
+    page = ROOT / "docs/methods/hecnn.md"
+    assert unsaid("62.4 of 62.37, but 62.9 and 1,234", [readme_of(page)]) == ["62.9", "1,234"]
+
+
+def test_pages_say_the_kernels_that_were_counted():
+    """Numbers of kernels stand in the table of `tools/benchmark.py kernels` on the page on GPUs."""
+    text = (ROOT / "docs/gpu.md").read_text()
+    rows = re.findall(r"^\| (\w+), \d+ x .*?\| ([\d,]+) \|", text, flags=re.M)
+    counted = dict(rows)
+    page = " ".join((ROOT / "docs/methods/lvit.md").read_text().split())
+    assert f"launches {counted['lvit_tiny']} kernels" in page
+    assert f"`hexformer_tiny` launches {counted['hexformer_tiny']} kernels" in page
+
+
+METRICS = {  # in metafiles, and in result files where that is another name
+    "Top 1 Accuracy": "top1",
+    "Recall@1": "recall@1",
+    "mAP@R": "map@r",
+    "mIoU of held-out classes": "mIoU_novel",
+    "box AP50": "AP50",
+    "box AP50 of held-out classes": "AP50_novel",
+}
+OTHER_DATA = {"wikitext2_resplit"}  # on which the runs that were kept were not measured
+
+
+def measurements(path: Path) -> Iterator[tuple[str, str, dict[str, float]]]:
+    """The config, the name without the seed and the metrics of each run of a result file, if its
+    training was as long as the config says."""
+    for name, run in runs(path):
+        if "config" in run and "train_cfg.max_epochs" not in run["changes"]:
+            yield Path(run["config"]).stem, name, run.get("metrics", {})
+        elif "run" in run:  # language models
+            yield f"{name}-small_books", name, {"bits per byte": [*run["curve"].values()][-1]}
+    log = re.fullmatch(r"(.+)-seed\d+", path.stem)
+    if log:
+        yield f"{log[1]}_3e_cifar10", log[1], json.loads(path.read_text().splitlines()[-1])
+
+
+@cache
+def trained(folder: str) -> dict[str, list[dict[str, float]]]:
+    """Means of the metrics of the trainings with several seeds in a folder, by their config, which
+    has more than one training where a study changed more than its rate."""
+    seeds = defaultdict(list)
+    for path in FILES:
+        if path.parents[1].name == folder:
+            for config, name, metrics in measurements(path):
+                seeds[config, name].append(metrics)
+    means = defaultdict(list)
+    for (config, _), rows in seeds.items():
+        if len(rows) > 1:
+            mean = {key: statistics.fmean(row[key] for row in rows) for key in rows[0]}
+            means[config].append(mean)
+    return means
+
+
+def agrees(result: dict[str, Any], means: list[dict[str, float]]) -> bool:
+    """Whether all numbers of a result of a metafile are means of one training."""
+    wanted = {METRICS.get(name, name): repr(value) for name, value in result["Metrics"].items()}
+    return any(
+        all(key in mean and rounds_to(mean[key], number) for key, number in wanted.items())
+        for mean in means
+    )
+
+
+@pytest.mark.parametrize(
+    "folder", sorted({path.parents[1].name for path in FILES if path.parent.name == "curves"})
+)
+def test_metafiles_have_the_means_of_their_runs(folder):
+    content = yaml.safe_load((ROOT / "configs" / folder / "metafile.yml").read_text())
+    models = {model["Name"]: model for model in content["Models"]}
+    for config, means in trained(folder).items():
+        assert config in models, f"{config} was trained and is in no metafile"
+        assert models[config].get("Reported") == "here", f"{config} was trained with several seeds"
+        for result in models[config]["Results"]:
+            assert result["Dataset"] in OTHER_DATA or agrees(result, means), (config, result)
+
+
+def test_a_wrong_result_is_found():
+    means = trained("lvit")["vit-slim_3e_cifar10"]
+    assert agrees({"Metrics": {"Top 1 Accuracy": 38.0}}, means)
+    assert not agrees({"Metrics": {"Top 1 Accuracy": 38.6}}, means)
+    assert not agrees({"Metrics": {"Top 1 Accuracy": 38.0, "unknown": 38.0}}, means)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from helpers import clip_models
 from helpers.configs import braces, recipe_rows
 from mmengine.config import Config
@@ -26,10 +27,12 @@ from hypvision.openmmlab.backbone import TimmBackbone
 
 ROOT = Path(__file__).parents[1] / "configs"
 
+HYP_VIT = "{900-50i_cub200,882-300i_cars196,900-5000i_sop,900-3200i_inshop}"
+
 # family -> training of its README's table -> the configs
 CONFIGS: dict[str, dict[str, str]] = {
     "hecnn": {
-        "HCNN, CIFAR": "hcnn-resnet18_200e_cifar10",
+        "HCNN, CIFAR": "{hcnn-resnet18,resnet18}_200e_cifar10",
         "HECNN+, CIFAR": "hecnn-{resnet18,resnet50}_200e_{cifar10,cifar100}",
         "HECNN+, Tiny-ImageNet": "hecnn-{resnet18,resnet50}_200e_tiny-imagenet",
     },
@@ -65,6 +68,7 @@ CONFIGS: dict[str, dict[str, str]] = {
     "lvit": {
         "CIFAR": "lvit-tiny_300e_{cifar10,cifar100}",
         "ImageNet-1k": "lvit-{tiny,small,base,base-hypercore}_4xb256-310e_in1k",
+        "HexFormer, CIFAR-100": "hexformer-tiny_300e_cifar100",
     },
     "lhier": {
         "HIER, ResNet-50, CUB": "hier_resnet50_2xb90-100e_cub200",
@@ -88,12 +92,21 @@ CONFIGS: dict[str, dict[str, str]] = {
         ),
         "LHIER, DINO ViT-S, CUB and Cars": "lhier_dino-small_2xb90-100e_{cub200,cars196}",
         "LHIER, DINO ViT-S, SOP and In-Shop": "lhier_dino-small_2xb90-150e_{sop,inshop}",
+        "Hyp-ViT, all": f"hypvit_{{deit,dino,vit}}-small_1xb{HYP_VIT}",
+        "Hyp-ViT, DeiT-S": f"hypvit_deit-small_1xb{HYP_VIT}",
+        "Hyp-ViT, DINO ViT-S": f"hypvit_dino-small_1xb{HYP_VIT}",
+        "Hyp-ViT, ViT-S": f"hypvit_vit-small_1xb{HYP_VIT}",
+        "Hyp-ViT, CUB": "hypvit_{deit,dino,vit}-small_1xb900-50i_cub200",
+        "Hyp-ViT, Cars": "hypvit_{deit,dino,vit}-small_1xb882-300i_cars196",
+        "Hyp-ViT, SOP": "hypvit_{deit,dino,vit}-small_1xb900-5000i_sop",
+        "Hyp-ViT, In-Shop": "hypvit_{deit,dino,vit}-small_1xb900-3200i_inshop",
     },
     "hierarcaps": {
         "radial embeddings": "radial-clip-{vitb32,vitl14}_1xb8-1e_hierarcaps",
     },
     "hyperbolic-clip": {
         "MERU": "{clip,meru}-vit-{s,b,l}_8xb256-120k_redcaps",
+        "CLIP and MERU on GRIT": "{clip,meru}-vit-{s,b}_8xb96-500k_grit",
         "HyCoCLIP": "hycoclip-vit-{s,b}_8xb96-500k_grit",
         "UNCHA": "uncha-vit-{s,b}_8xb96-500k_grit",
         "PHyCLIP": "phyclip-vit-{s,b,l}_8xb96-500k_grit",
@@ -111,6 +124,8 @@ CONFIGS: dict[str, dict[str, str]] = {
         "1B": "{deepseek,helm-mice{,-const,-full,-learned}}-1b_4xb1_wikipedia",
     },
 }
+
+PADDING = {"constant": "zeros", "reflect": "reflected"}
 
 
 @cache
@@ -247,10 +262,12 @@ def _data(cfg: Config) -> dict[str, Any]:
     if train:
         if "pad_crop" in train:
             assert train.get("color_jitter") is None
-            assert not train.get("auto_augment")
-            assert not train.get("re_prob")
             text = f"crops of {train.input_size} padded by {train.pad_crop}, mirrored"
-            found["padding"] = {"constant": "zeros"}[train.pad_mode]
+            if train.get("auto_augment"):
+                text += f", {train.auto_augment}"
+            if train.get("re_prob"):
+                text += f", erasing {train.re_prob:g}"
+            found["padding"] = PADDING[train.get("pad_mode", "reflect")]
         elif train.get("auto_augment"):
             text = f"{train.auto_augment}, jitter {train.color_jitter:g}, erasing {train.re_prob:g}"
         else:
@@ -315,6 +332,7 @@ def _model(cfg: Config) -> dict[str, Any]:
         found["mixup, cutmix, label smoothing"] = (
             f"{mix.mixup_alpha:g}, {mix.cutmix_alpha:g}, {model.label_smoothing:g}"
         )
+        found["probability of mixup or cutmix"] = f"{mix.get('prob', 1):g}"
     if "drop_path_rate" in backbone:
         found["drop path"] = f"{backbone.drop_path_rate:g}"
     if isinstance(model.get("freeze"), str):
@@ -326,6 +344,8 @@ def _model(cfg: Config) -> dict[str, Any]:
         if model.get("frozen"):
             assert model.frozen == ("patch_embed.*",)
             found["frozen"] = "patch embedding"
+    if model.type == "MetricLearner" and model.metric_loss.name == "SupConLoss":
+        found.update(_pairs(model, cfg.val_evaluator))
     if "hier_loss" in model:
         own = model.hier_loss
         found["loss"] = (
@@ -341,6 +361,9 @@ def _model(cfg: Config) -> dict[str, Any]:
         found["curvature"] = f"{head.c:g}"
         found["nodes of the tree"] = f"{head.num_classes}, all below the root"
         found["labels of the loss"] = at[head.loss_at]
+        pixels = model.data_preprocessor
+        assert set(pixels.mean) == set(pixels.std) == {127.5}
+        found["mean and deviation of pixels"] = "0.5 for both"
     if "entail" in model:
         found["entailment"] = f"{model.entail:g}"
         assert "preprocess" not in model.clip
@@ -364,6 +387,21 @@ def _model(cfg: Config) -> dict[str, Any]:
                 f"{model.adapter.c_text:g}, {model.adapter.c_vision:g}"
             )
     return found
+
+
+def _pairs(model: Any, evaluator: Any) -> dict[str, Any]:
+    """Of Hyp-ViT's contrast of pairs."""
+    loss, neck = model.metric_loss, model.neck
+    assert not neck.last_norm
+    assert not neck.riemannian
+    recalls = "head and encoder" if evaluator.encoder else "head"
+    return {
+        "loss": f"contrast of pairs by {loss.distance} distances over {loss.temperature:g}, "
+        f"{loss.reduction} over the pairs",
+        "curvature": f"{neck.c:g}",
+        "longest vector before the ball": f"{neck.clip_radius:g}",
+        "recalls": recalls,
+    }
 
 
 def _dense(cfg: Config) -> dict[str, Any]:
@@ -469,6 +507,17 @@ def test_the_readme_says_what_differs_from_the_publication_and_why(family):
         own = found_here(family, training)[setting]
         assert here == ("the same" if own == published else own), (training, setting, own)
         assert bool(why) == (here != "the same"), (training, setting)
+
+
+def test_every_published_result_has_its_recipe():
+    """A config for which a metafile has the paper's or the authors' numbers is in a table."""
+    missing = []
+    for family, trainings in CONFIGS.items():
+        known = {name for pattern in trainings.values() for name in braces(pattern)}
+        models = yaml.safe_load((ROOT / family / "metafile.yml").read_text())["Models"]
+        published = {m["Name"] for m in models if m.get("Reported") in ("paper", "authors")}
+        missing += sorted(published - known)
+    assert missing == []
 
 
 def blocks_after_steps(**changes):

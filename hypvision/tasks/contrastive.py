@@ -371,7 +371,8 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
 
     def _of_parts(self, points: _Points, wholes: _Wholes, boxes: _Boxes) -> dict[str, Tensor]:
         """Return UNCHA's contrastive losses of boxes with their words, and of both with the whole
-        texts and images."""
+        texts and images: means over the boxes of all processes, in the official code over those of
+        each. So the gradients are those of one process with the whole batch."""
         clip: Any = self.clip
         size = boxes.most * len(points.image)
         parts = all_gather_object((boxes.places, boxes.words))

@@ -1,6 +1,6 @@
 # DeepLabV3+ on ResNet-101 v2 with hyperbolic pixels, the published recipe; a row of recipes.csv
 # says data, curvature, rate and length. Starting weights: model.backbone.pretrained=True, timm's of
-# ImageNet.
+# ImageNet, which learned on pixels from -1 to 1.
 _base_ = ["../../_base_/seg_runtime.py"]
 custom_imports = dict(
     imports=["hypvision.openmmlab", "hypvision.tasks", "hypvision.openmmlab.hyperbolic_head"]
@@ -9,8 +9,8 @@ model = dict(
     type="HyperbolicSegmentor",
     data_preprocessor=dict(
         type="SegDataPreProcessor",
-        mean=[123.675, 116.28, 103.53],
-        std=[58.395, 57.12, 57.375],
+        mean=[127.5, 127.5, 127.5],
+        std=[127.5, 127.5, 127.5],
         bgr_to_rgb=True,
         pad_val=0,
         seg_pad_val=255,
