@@ -420,7 +420,8 @@ def tables(rows: list[dict[str, Any]]) -> str:
         values = ([_probe(row, rows), row["last"], row["best"], _taken(row)] for row in own)
         cells = [with_deviation(column) for column in zip(*values)]
         lines.append(f"| {name} | {shots} | {setting} | {len(own)} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", *(verdict(rows, setting) for setting in RECIPES)])
+    verdicts = [verdict(rows, setting) for setting in RECIPES]
+    return "\n".join([*lines, "", *filter(None, verdicts)])
 
 
 def judges(row: dict[str, Any], **setting: Any) -> bool:
@@ -458,11 +459,12 @@ def verdict(rows: list[dict[str, Any]], setting: str) -> str:
         statistics.mean(_taken(row) - _probe(row, rows) for row in group)
         for _, group in grouped(own, "set", "shots")
     ]
+    worse = sum(mean < 0 for mean in means)
     return (
-        f"{setting}: of {len(own)} runs {above} are above the probe and {below} below it, in the "
-        f"mean by {statistics.mean(gains):+.1f} points, at least {min(gains):+.1f}; of "
-        f"{len(means)} means over the seeds {sum(mean < 0 for mean in means)} are below it, at "
-        f"least {min(means):+.1f}."
+        f"With the setting {setting}, {above} of {len(own)} runs are above the probe and {below} "
+        f"below it; the mean gain is {statistics.mean(gains):.1f} points, the least "
+        f"{min(gains):+.1f}. Of {len(means)} means over seeds {worse} are below it, the least is "
+        f"{min(means):+.1f}."
     )
 
 

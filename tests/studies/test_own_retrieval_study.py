@@ -39,7 +39,7 @@ def test_the_rate_is_chosen_by_the_gain_on_the_sets_of_the_choice(tool):
     assert tool["best_rate"](rows) == 1e-4
     text = tool["tables"](rows)
     assert "| 0.0001 | 1 | +5.0 | +5.0 |" in text
-    assert "| emoji | 8 | 0.0003 | 10.0, 10.0 | 90.0, 90.0 | +80.0 |" in text
+    assert "| emoji | 8 | 0.0003 | 1 | 10.0, 10.0 | 90.0, 90.0 | +80.0 |" in text
 
 
 def test_training_and_test_share_no_class(tool, tmp_path):

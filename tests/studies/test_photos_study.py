@@ -21,8 +21,11 @@ def tool():
 def test_the_page_has_the_tables_of_the_results(tool):
     rows = list(json.loads((ROOT / "docs/studies/photos.json").read_text()).values())
     page = PAGE.read_text()
-    for line in tool["tables"](rows).splitlines():
+    tables, _, verdicts = tool["tables"](rows).rpartition("\n\n")
+    for line in tables.splitlines():
         assert line in page, line
+    for sentence in verdicts.splitlines():
+        assert sentence in " ".join(page.split())
     found = json.loads((ROOT / "docs/studies/photos-unlike.json").read_text())
     for line in tool["unlike_table"](found).splitlines():
         assert line in page, line
@@ -47,7 +50,22 @@ def test_a_row_is_compared_with_the_probe_of_its_own_split(tool):
     rows.append(row("8", first, 20.0))
     text = tool["tables"](rows)
     assert f"| {first} | 1 | 60.0 | 20.0 | 21.0 | 20.0 | -40.0 |" in text and second not in text
-    assert "| probe, 1e-4 | 2 | 55.0 | 55.0 | 56.0 | 56.0 | +0.0 |" in text
+    # with 8 images a class alone
+    assert "| probe, 1e-4 | 1 | 60.0 | 58.0 | 59.0 | 60.0 | +0.0 |" in text
+    assert "With the setting probe, 1e-4, 1 of 2 runs are above the probe and 0 below it" in text
+
+
+def test_seeds_of_a_run_are_one_row(tool):
+    """With mean and deviation; the choice is judged by the first."""
+    about = dict(set="grocery", shots="8", setting="probe, 1e-4", probe_validation=50.0)
+    about |= dict(last_validation=60.0, best=70.0, probe=60.0)
+    rows = [dict(about, seed=seed, last=last) for seed, last in enumerate((62.0, 58.0, 63.0))]
+    text = tool["tables"](rows)
+    assert "| probe, 1e-4 | 1 | 60.0 | 62.0 | 70.0 | 62.0 | +2.0 |" in text
+    row = "| grocery | 8 | probe, 1e-4 | 3 | 60.0 ± 0.0 | 61.0 ± 2.6 | 70.0 ± 0.0 | 61.0 ± 2.6 |"
+    assert row in text
+    assert "2 of 3 runs are above the probe and 1 below it; the mean gain is 1.0" in text
+    assert "Of 1 means over seeds 0 are below it, the least is +1.0." in text
 
 
 def test_parts_of_a_run_share_no_image(tool, tmp_path):
