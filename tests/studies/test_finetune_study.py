@@ -123,6 +123,7 @@ def test_the_best_trial_gives_the_settings(tool):
     [
         ("himapper", "configs/himapper/README.md", "himapper/curves/grocery"),
         ("lorentz", "configs/hecnn/README.md", "hecnn/curves/cifar10"),
+        ("lhier", "configs/lhier/README.md", "lhier/curves/grocery-losses"),
         ("omniglot", "configs/lhier/README.md", "lhier/curves/omniglot"),
         ("vit", "configs/lvit/README.md", "lvit/curves/cifar10"),
         (
