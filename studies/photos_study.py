@@ -417,8 +417,9 @@ def tables(rows: list[dict[str, Any]]) -> str:
         "|---|--:|---|--:|--:|--:|--:|--:|",
     ]
     for (name, shots, setting), own in grouped(rows, "set", "shots", "setting"):
-        values = ([_probe(row, rows), row["last"], row["best"], _taken(row)] for row in own)
+        values = ([_probe(row, rows), row["last"], row["best"]] for row in own)
         cells = [with_deviation(column) for column in zip(*values)]
+        cells.append(f"{statistics.mean(map(_taken, own)):.1f}")
         lines.append(f"| {name} | {shots} | {setting} | {len(own)} | {' | '.join(cells)} |")
     verdicts = [*(verdict(rows, setting) for setting in RECIPES), compared(rows)]
     return "\n".join([*lines, "", *filter(None, verdicts)])

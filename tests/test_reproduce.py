@@ -140,6 +140,7 @@ FULL = ("*_in1k", "*_200e_*", "*_300e_*", "*2xb90*", "*80k_coco*", "*_wikipedia"
 "*_redcaps", "*_hierarcaps",
         "*_b2n", "*_fs", "*_xd", "*-3e_coco*", "*-50e_coco*", "*1x_coco", "*ade20k*")  # fmt: skip
 OURS = ("*-aux-*", "*-fuse-*", "upernet-sfp*", "*_himapper-resnet50_*", "mask-rcnn_himapper-swin*",
+"mask-rcnn_lvit*",
 "frozen-vit*",
         "ivlp_*", "cocoop_*", "zeroshot_*")  # fmt: skip
 

@@ -93,9 +93,12 @@ def _install(module: Any) -> None:
     def list_models() -> list[str]:
         return [*plain_list(), *ARCHITECTURES]
 
-    for function in (create_model, get_tokenizer, list_models):
-        setattr(factory, function.__name__, function)
-        setattr(module, function.__name__, function)
+    factory.create_model = create_model
+    module.create_model = create_model
+    factory.get_tokenizer = get_tokenizer
+    module.get_tokenizer = get_tokenizer
+    factory.list_models = list_models
+    module.list_models = list_models
 
 
 def _ours(asked: dict[str, Any]) -> nn.Module:
