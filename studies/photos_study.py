@@ -469,13 +469,16 @@ def verdict(rows: list[dict[str, Any]], setting: str) -> str:
     )
 
 
+def last_epochs(rows: list[dict[str, Any]], setting: str) -> dict[tuple[Any, ...], float]:
+    """What the last epoch of a setting reached, by set, images a class and seed."""
+    own = [row for row in rows if row["setting"] == setting]
+    return {(row["set"], row["shots"], row["seed"]): row["last"] for row in own}
+
+
 def compared(rows: list[dict[str, Any]]) -> str:
     """What Hi-Mapper's recipe gains beside the plain one in the same runs, as a sentence."""
-    plain, mapper = (
-        {(row["set"], row["shots"], row["seed"]): row["last"] for row in rows
-         if row["setting"] == setting}
-        for setting in RECIPES
-    )  # fmt: skip
+    plain = last_epochs(rows, RECIPES[0])
+    mapper = last_epochs(rows, RECIPES[1])
     gains = [mapper[key] - plain[key] for key in mapper if key in plain]
     if not gains:
         return ""

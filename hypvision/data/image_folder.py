@@ -211,7 +211,8 @@ class _ImageDataset(Dataset):
     ) -> None:
         """Set the images to ``samples`` (path and label), or to those at the ``indices`` alone;
         ``kind`` is the word for them in ``usage``."""
-        samples = [samples[number] for number in kept(indices, len(samples))]
+        if indices is not None:
+            samples = [samples[number] for number in chosen(indices, len(samples))]
         self.paths = [path for path, _ in samples]
         self.labels = np.array([label for _, label in samples], dtype=np.int64)
         self.metainfo = dict(classes=tuple(classes))
@@ -236,14 +237,12 @@ class _ImageDataset(Dataset):
         )
 
 
-def kept(indices: Sequence[int] | None, count: int) -> np.ndarray:
-    """Return the numbers ``(N,)`` of the images to keep of ``count``; None: all.
+def chosen(indices: Sequence[int], count: int) -> np.ndarray:
+    """Return the numbers ``(N,)`` of the images to keep of ``count``.
 
     Raises:
         HypvisionError: ``indices`` is no list of such numbers.
     """
-    if indices is None:
-        return np.arange(count)
     numbers = np.asarray(indices)
     fits = numbers.ndim == 1 and numbers.dtype.kind in "iu" and len(numbers) > 0
     ensure(
@@ -497,7 +496,8 @@ class CIFARDataset(_ImageDataset):
                 "(see docs/data.md). Images in class folders are read with ImageFolderDataset "
                 "instead."
             ) from error
-        self._numbers = kept(indices, len(data))
+        count = len(data)
+        self._numbers = np.arange(count) if indices is None else chosen(indices, count)
         self.images = data.data[self._numbers]
         self.labels = np.array(data.targets, dtype=np.int64)[self._numbers]
         self.metainfo = dict(classes=tuple(data.classes))

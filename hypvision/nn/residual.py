@@ -102,17 +102,23 @@ class LorentzResidual(nn.Module):
                 f"LorentzResidual: x and y must have the same shape, got {tuple(x.shape)} and "
                 f"{tuple(y.shape)}."
             )
+        if keep is not None and (keep.dim() != x.dim() or keep.shape[self.dim] != 1):
+            raise ArgumentError(
+                "LorentzResidual: keep must have the dimensions of x, with 1 for the channels, got "
+                f"{tuple(keep.shape)} for {tuple(x.shape)}."
+            )
         c = self.manifold.c
         if self.mode == "average":
-            return radial_rescale(self._average(x, y, c, keep), c, self.slope, self.limit, self.dim)
-        if keep is not None:
-            y = y * keep
-        if self.mode == "space":
-            out = x + y
+            out = self._average(x, y, c, keep)
         else:
-            points = (self.manifold.from_space(z.movedim(self.dim, -1)) for z in (x, y))
-            out = self.manifold.boost(*points)[..., 1:].movedim(-1, self.dim)
+            branch = y if keep is None else y * keep
+            out = x + branch if self.mode == "space" else self._boosted(x, branch)
         return radial_rescale(out, c, self.slope, self.limit, self.dim)
+
+    def _boosted(self, x: Tensor, y: Tensor) -> Tensor:
+        points = (self.manifold.from_space(z.movedim(self.dim, -1)) for z in (x, y))
+        out: Tensor = self.manifold.boost(*points)[..., 1:]
+        return out.movedim(-1, self.dim)
 
     def _average(self, x: Tensor, y: Tensor, c: float | Tensor, keep: Tensor | None) -> Tensor:
         first = x.movedim(self.dim, -1)

@@ -954,6 +954,8 @@ def test_a_residual_without_its_branch_is_its_first_point(mode):
     out = layer(x, y, keep)
     torch.testing.assert_close(out[::2], layer(x, y)[::2])
     torch.testing.assert_close(out[1::2], x[1::2] * (3 if mode == "average" else 1))
+    with pytest.raises(ValueError, match="keep"):
+        layer(x, y, keep.flatten())
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e4])
