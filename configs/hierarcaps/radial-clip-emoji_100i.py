@@ -27,7 +27,7 @@ test_dataloader = dict(val_dataloader, dataset=dict(val_dataloader["dataset"], s
 val_evaluator = dict(type="ChainOrder")
 test_evaluator = val_evaluator
 train_cfg = dict(type="IterBasedTrainLoop", max_iters=100, val_interval=100)
-optim_wrapper = dict(optimizer=dict(type="AdamW", lr=3e-4, weight_decay=0.01, fused=True))
+optim_wrapper = dict(optimizer=dict(type="AdamW", lr=1e-3, weight_decay=0.01, fused=True))
 custom_hooks = [dict(type="FrozenTextsHook")]
 default_hooks = dict(
     checkpoint=dict(by_epoch=False, interval=100, max_keep_ckpts=2, save_best=None),
