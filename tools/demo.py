@@ -512,7 +512,7 @@ def write_report(
     found = probed()
     if found is not None:
         lines.append(
-            "<tr><td>photos</td><td>the same by a linear head on the frozen features</td>"
+            "<tr><td>photos</td><td>the same before the training: linear probe</td>"
             f'<td class="number">{found / 100:.3f}</td><td></td><td></td></tr>'
         )
     figures = []
@@ -532,8 +532,8 @@ def write_report(
 
 
 def probed() -> float | None:
-    """The accuracy of a linear head on the frozen features before the training of the photos, in
-    per cent, by its last checkpoint; None if nothing tells it."""
+    """The accuracy of the linear probe with which the training of the photos begins, in per cent, by
+    its last checkpoint; None if nothing tells it."""
     path = ROOT / "photos/last.pth"
     checkpoint = read_file(path) if path.is_file() else {}
     hub = checkpoint.get("message_hub") or {}
@@ -545,9 +545,9 @@ def about_probe() -> str:
     """What :func:`probed` says, in words."""
     found = probed()
     if found is None:
-        return "Nothing tells what a linear head on the frozen features reaches."
+        return "Nothing tells what the linear probe reaches."
     return (
-        f"The photos by a linear head on the frozen features, with which their training begins: "
+        f"The photos by a linear probe of the new Hi-Mapper, with which their training begins: "
         f"{found / 100:.3f}. What the training adds to that is its own; one of 160 photos is 0.006."
     )
 
@@ -570,7 +570,7 @@ def mean_iou(
 
 
 def floor(part: Part) -> float:
-    """What a constant answer reaches on the validation data."""
+    """The score on the validation data of a model that gives every image the same answer."""
     if part.name == "photos":
         counts = [len(list(folder.iterdir())) for folder in (SHIPPED / "photos/test").iterdir()]
         return max(counts) / sum(counts)

@@ -74,7 +74,7 @@ def test_the_report_says_what_the_frozen_features_reach(demo):
     torch.save(content, demo.ROOT / "photos/last.pth")
     assert "with which their training begins: 0.806" in demo.about_probe()
     page = demo.write_report([(demo.PARTS[0], 0.75, 0.05, 12.3)], []).read_text()
-    assert "a linear head on the frozen features</td>" in page and ">0.806<" in page
+    assert ">0.806<" in page
 
 
 def test_what_is_painted_on_the_larger_image(demo):
