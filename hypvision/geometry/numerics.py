@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn.functional import hardtanh
 
 from . import exportable
 
@@ -346,18 +347,17 @@ class _SquareNorm(Function):
 
 
 class _Hypotenuse(Function):
-    """``x`` and ``sqrt(|x|^2 + more)``, or the norm if ``more`` is None. The backward joins the
+    """``x`` and ``sqrt(|x|^2 + leg^2)``, or the norm if ``leg`` is None. The backward joins the
     gradients of both in one product, where PyTorch's of the norm divides and masks all
     coordinates."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, more: float | Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, x: Tensor, leg: float | Tensor | None) -> tuple[Tensor, Tensor]:
         size = _norm(x)
-        if more is not None:
-            size = torch.hypot(size, torch.as_tensor(more, dtype=x.dtype).sqrt())
-        ctx.save_for_backward(x, size)
-        ctx.zero = more is None
-        ctx.shape = more.shape if isinstance(more, Tensor) else None
+        if leg is not None:
+            size = torch.hypot(size, torch.as_tensor(leg, dtype=x.dtype))
+        ctx.save_for_backward(x, size, leg if isinstance(leg, Tensor) else None)
+        ctx.zero = leg is None
         ctx.set_materialize_grads(False)
         return x.view_as(x), size
 
@@ -365,12 +365,12 @@ class _Hypotenuse(Function):
     def backward(
         ctx: Any, by_x: Tensor | None, by_size: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        x, size = ctx.saved_tensors
+        x, size, leg = ctx.saved_tensors
         if by_size is None:
             return by_x, None
         share = by_size / (size.clamp_min(tiny(size)) if ctx.zero else size)
-        by_more = None if ctx.shape is None else share.sum_to_size(ctx.shape) / 2
-        return x * share if by_x is None else torch.addcmul(by_x, x, share), by_more
+        by_leg = None if leg is None else (share * leg).sum_to_size(leg.shape)
+        return x * share if by_x is None else torch.addcmul(by_x, x, share), by_leg
 
 
 def _norm(x: Tensor) -> Tensor:
@@ -403,19 +403,19 @@ def with_length(x: Tensor) -> tuple[Tensor, Tensor]:
     return with_hypotenuse(x, None)
 
 
-def hypotenuse(x: Tensor, more: float | Tensor | None) -> Tensor:
-    """Return ``sqrt(|x|^2 + more)`` ``(..., 1)`` of ``x`` ``(..., n)``; ``more`` is positive, or
+def hypotenuse(x: Tensor, leg: float | Tensor | None) -> Tensor:
+    """Return ``sqrt(|x|^2 + leg^2)`` ``(..., 1)`` of ``x`` ``(..., n)``; ``leg`` is positive, or
     None."""
-    return with_hypotenuse(x, more)[1]
+    return with_hypotenuse(x, leg)[1]
 
 
-def with_hypotenuse(x: Tensor, more: float | Tensor | None) -> tuple[Tensor, Tensor]:
+def with_hypotenuse(x: Tensor, leg: float | Tensor | None) -> tuple[Tensor, Tensor]:
     """Return ``x`` and :func:`hypotenuse`. What reads both should read this ``x``: the gradients of
     the two are joined in one operation."""
-    if needs_grad(x, more) and not plain(x):
-        out: tuple[Tensor, Tensor] = _Hypotenuse.apply(x, more)
+    if needs_grad(x, leg) and not plain(x):
+        out: tuple[Tensor, Tensor] = _Hypotenuse.apply(x, leg)
         return out
-    return x, _norm(x) if more is None else torch.sqrt(square_norm(x) + more)
+    return x, _norm(x) if leg is None else torch.sqrt(square_norm(x) + leg * leg)
 
 
 class _Heading(Function):
@@ -497,15 +497,6 @@ def tiny(x: Tensor) -> float:
 
 
 @overload
-def inverse(c: Tensor) -> Tensor: ...
-@overload
-def inverse(c: float | Tensor) -> float | Tensor: ...
-def inverse(c: float | Tensor) -> float | Tensor:
-    """Return ``1 / c``; a tensor is inverted in one operation."""
-    return c.reciprocal() if isinstance(c, Tensor) else 1 / c
-
-
-@overload
 def square_root(c: Tensor) -> Tensor: ...
 @overload
 def square_root(c: float | Tensor) -> float | Tensor: ...
@@ -513,6 +504,12 @@ def square_root(c: float | Tensor) -> float | Tensor:
     """Return ``sqrt(c)``; for a tensor by ``torch.sqrt``, because the gradient of ``c**0.5`` takes
     one operation more."""
     return torch.sqrt(c) if isinstance(c, Tensor) else c**0.5
+
+
+def clamped(x: Tensor, low: float = -math.inf, high: float = math.inf) -> Tensor:
+    """Return ``x`` within bounds. At and beyond them its gradient is 0, which takes one kernel
+    where that of ``torch.clamp`` takes three."""
+    return hardtanh(x, low, high)
 
 
 def safe_sqrt(x: Tensor) -> Tensor:
@@ -548,7 +545,7 @@ def tanhc_sqrt(q: Tensor) -> Tensor:
 
 
 def _of_root(function: Callable[[Tensor], Tensor], q: Tensor) -> Tensor:
-    root = torch.sqrt(q.clamp_min(tiny(q)))
+    root = torch.sqrt(clamped(q, tiny(q)))
     return function(root) / root
 
 
@@ -586,4 +583,4 @@ def clip_norm(x: Tensor, radius: float = 1.0) -> Tensor:
     This is feature clipping (Guo et al., "Clipped Hyperbolic Classifiers Are Super-Hyperbolic
     Classifiers", CVPR 2022).
     """
-    return x * (radius / length(x).clamp_min(radius))
+    return x * (radius / clamped(length(x), radius))

@@ -35,10 +35,10 @@ from .numerics import (
     angle,
     asinhc_sqrt,
     bounded,
+    clamped,
     divided,
     dot,
     heading,
-    inverse,
     length,
     log_beta,
     narrow,
@@ -62,7 +62,7 @@ def _inside(x: Tensor, c: Curvature, dtype: torch.dtype) -> Tensor:
     """Return points that lie inside the ball: those outside are moved to the largest radius that
     ``dtype`` holds. The divisor counts as a constant of differentiation."""
     with torch.no_grad():
-        divisor = (length(x) * (square_root(c) / _BOUNDARY[dtype])).clamp_min(1.0)
+        divisor = clamped(length(x) * (square_root(c) / _BOUNDARY[dtype]), 1.0)
     return x / divisor
 
 
@@ -101,7 +101,7 @@ def _default_eps(x: Tensor) -> float:
 @stable("x", small=True)
 def _project(x: Tensor, c: Curvature, eps: float) -> Tensor:
     x, size = with_length(x)
-    return x * ((1 - eps) / (size * square_root(c)).clamp_min(1 - eps))
+    return x * ((1 - eps) / clamped(size * square_root(c), 1 - eps))
 
 
 def _check_eps(function: str, eps: float) -> None:
@@ -130,8 +130,8 @@ def expmap0(u: Tensor, c: Curvature, eps: float = 0.0) -> Tensor:
     """
     _check_eps("expmap0", eps)
     u, size = with_length(u)
-    z = (size * square_root(c)).clamp_min(tiny(u))
-    return u * (torch.tanh(z).clamp_max(1 - eps) / z)
+    z = clamped(size * square_root(c), tiny(u))
+    return u * (clamped(torch.tanh(z), high=1 - eps) / z)
 
 
 @_ball("x", small=True)
@@ -142,7 +142,7 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
     Its length is half of the distance of ``x`` from the origin.
     """
     x, size = with_length(x)
-    z = (size * square_root(c)).clamp_min(tiny(x))
+    z = clamped(size * square_root(c), tiny(x))
     return x * (exportable.atanh(z) / z)
 
 
@@ -152,8 +152,8 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     :math:`x \oplus \tanh(\sqrt c |u| / X)\, u / (\sqrt c |u|)`, all ``(..., n)``."""
     gap = _gap(x, c)
     u, size = with_length(u)
-    size = (size * square_root(c)).clamp_min(tiny(u))
-    z = (size / gap).clamp_max(_CAP)
+    size = clamped(size * square_root(c), tiny(u))
+    z = clamped(size / gap, high=_CAP)
     return _add(x, u * (torch.tanh(z) / size), gap, exportable.cosh(z) ** -2, c)
 
 
@@ -165,7 +165,7 @@ def _add(x: Tensor, y: Tensor, x_gap: Tensor, y_gap: Tensor, c: Curvature) -> Te
     """
     both = x + y
     square = c * square_norm(both)
-    share = inverse(x_gap * y_gap + square)
+    share = (x_gap * y_gap + square).reciprocal()
     return (x_gap * share) * both + (square * share) * x
 
 
@@ -529,7 +529,7 @@ def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = Tru
     gap = _gap(p, c)
     delta = x - p
     root = square_root(c)
-    size = length(a).clamp_min(tiny(a))
+    size = clamped(length(a), tiny(a))
     top = (gap * dot(delta, a) - c * square_norm(delta) * dot(p, a)) / size
     out = (exportable.asinh(2 * root * top / (_gap(x, c) * gap)) / root).squeeze(-1)
     return out if signed else out.abs()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hypvision.geometry import Manifold, lorentz
 from hypvision.geometry._typing import Curvature
-from hypvision.geometry.numerics import exact, sinhc_sqrt
+from hypvision.geometry.numerics import exact, heading, sinhc_sqrt
 from hypvision.io.checks import at_least, one_of
 from hypvision.io.errors import ArgumentError
 
@@ -60,7 +60,7 @@ class IdealPrototypes(nn.Module):
     def forward(self, u: Tensor) -> Tensor:
         """Return the cosines ``(..., K)`` of features ``(..., n)`` with the prototypes; the nearest
         prototype has the largest."""
-        return F.normalize(u.float(), dim=-1) @ self.prototypes.T
+        return heading(u.float())[0] @ self.prototypes.T
 
 
 def _directions(given: Tensor, num_classes: int, dim: int) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hypvision.geometry.numerics import exact, precise, readable
+from hypvision.geometry.numerics import exact, heading, precise, readable
 from hypvision.io.errors import ArgumentError
 
 # A similarity maps vectors (N, d) and (M, d) to a matrix (N, M).
@@ -18,7 +18,7 @@ Similarity = Callable[[Tensor, Tensor], Tensor]
 
 def cosines(x: Tensor, y: Tensor) -> Tensor:
     """Return the cosines ``(N, M)`` of vectors ``(N, d)`` and ``(M, d)``."""
-    return F.linear(F.normalize(x), F.normalize(y))
+    return F.linear(heading(x)[0], heading(y)[0])
 
 
 class ProxyAnchorLoss(nn.Module):

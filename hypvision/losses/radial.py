@@ -61,9 +61,8 @@ def cone_half_aperture(general: Tensor, root: Tensor, epsilon: float) -> Tensor:
     entailment cone at ``e`` in flat space, after Ganea et al.; closer to the root than ``epsilon``
     the cone is a half-space, with gradient 0."""
     square = square_norm(general - root)
-    return torch.atan2(
-        torch.full_like(square, epsilon), safe_sqrt((square - epsilon**2).clamp(min=0))
-    ).squeeze(-1)
+    ahead = safe_sqrt(square - epsilon**2)
+    return torch.atan2(torch.full_like(square, epsilon), ahead).squeeze(-1)
 
 
 def chain_triples(

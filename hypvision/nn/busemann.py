@@ -11,7 +11,7 @@ from torch.types import Device
 
 from hypvision.geometry import Lorentz, PoincareBall, lorentz
 from hypvision.geometry.lorentz.cones import space_busemann
-from hypvision.geometry.numerics import exact
+from hypvision.geometry.numerics import clamped, exact
 
 from .checks import check_features, check_manifold, check_sizes
 from .functional import precise
@@ -143,7 +143,7 @@ class BusemannLinear(BusemannMLR):
     def forward(self, x: Tensor) -> Tensor:
         c = self.manifold.c
         with exact(x.device):
-            heights = (self.activation(self.logits(x)) * c**0.5).clamp(-LONGEST, LONGEST)
+            heights = clamped(self.activation(self.logits(x)) * c**0.5, -LONGEST, LONGEST)
             points = lorentz.from_space(torch.sinh(heights) / c**0.5, c)
             if self.shift is not None:
                 points = lorentz.boost(self._moved_origin(self.shift), points, c)

@@ -21,6 +21,7 @@ from hypvision.geometry.numerics import (
     SINGLE_ONLY,
     Function,
     backward_of,
+    clamped,
     exact,
     needs_grad,
     plain,
@@ -420,7 +421,7 @@ def rescale_factor(
     """Return the factor by which the maximum-distance rescaling multiplies space parts of the
     squared norms ``square``."""
     # Nearer to the origin than NEAR the factor is its value at the origin, up to round-off.
-    sinh = torch.sqrt((square * c).clamp(min=NEAR[square.dtype]))
+    sinh = torch.sqrt(clamped(square * c, NEAR[square.dtype]))
     return torch.sinh(rescaled(torch.asinh(sinh), c, slope, limit)) / sinh
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.geometry import Lorentz
+from hypvision.geometry.numerics import clamped
 from hypvision.io.checks import at_least, between, more_than, one_of
 from hypvision.io.errors import ArgumentError
 
@@ -220,9 +221,9 @@ class LorentzLinear(nn.Module):
             c = self.manifold.c
             rise = wanted + self.margin  # time minus the time of the origin
             # The clamp is the published one.
-            factor = torch.sqrt(rise * (rise + 2 / c**0.5) / size.clamp(min=1e-8))
+            factor = torch.sqrt(rise * (rise + 2 / c**0.5) / clamped(size, 1e-8))
         else:  # as published, vectors near 0 become the origin
-            factor = torch.where(size > 1e-10, wanted / torch.sqrt(size.clamp(min=1e-10)), 0.0)
+            factor = torch.where(size > 1e-10, wanted / torch.sqrt(clamped(size, 1e-10)), 0.0)
         return out * factor.to(out.dtype)
 
     def extra_repr(self) -> str:

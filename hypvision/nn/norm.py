@@ -14,7 +14,15 @@ from torch.types import Device
 
 from hypvision.geometry import Lorentz, ManifoldParameter, exportable
 from hypvision.geometry.lorentz.points import CAPS
-from hypvision.geometry.numerics import Function, backward_of, exact, has_float64, needs_grad, plain
+from hypvision.geometry.numerics import (
+    Function,
+    backward_of,
+    clamped,
+    exact,
+    has_float64,
+    needs_grad,
+    plain,
+)
 from hypvision.io.checks import at_least, between
 
 from .checks import check_features, check_manifold, check_rescaling, check_sizes, takes_statistics
@@ -41,7 +49,7 @@ def _centroid(time: Tensor, space: Tensor, count: int) -> tuple[Tensor, Tensor]:
     c = 1, from the sums of their times and of their space parts."""
     square = time * time - (space * space).sum(-1)
     # A mean of points has a square of at least 1; for distant points rounding may bring it below.
-    factor = torch.rsqrt(square.clamp(min=count * count))
+    factor = torch.rsqrt(clamped(square, count * count))
     return time * factor, space * factor.unsqueeze(-1)
 
 
@@ -49,8 +57,8 @@ def _from_tangent(tangent: Tensor, longest: float) -> tuple[Tensor, Tensor]:
     """Return the exponential map at the origin of one vector ``(C,)``: a time and a space part
     ``(C,)``."""
     length = torch.linalg.vector_norm(tangent)
-    angle = length.clamp(max=longest)
-    return exportable.cosh(angle), tangent * (exportable.sinh(angle) / length.clamp(min=1e-30))
+    angle = clamped(length, high=longest)
+    return exportable.cosh(angle), tangent * (exportable.sinh(angle) / clamped(length, 1e-30))
 
 
 def _batch_mean(time: Tensor, space: Tensor, pixels: int, joint: bool) -> Tensor:
@@ -129,7 +137,7 @@ def _numbers(
     x_m = x_m * root
     x_b = x_b * root
     t = torch.sqrt(1 + c * square)
-    h = (m_time * t - x_m - 1).clamp(min=NEAR[square.dtype])
+    h = clamped(m_time * t - x_m - 1, NEAR[square.dtype])
     sinh = torch.sqrt(h * (h + 2))
     r = exportable.asinh(sinh)
     if options.gyro:
@@ -141,7 +149,7 @@ def _numbers(
     s = r * gain
     if options.slope is not None:
         s = rescaled(s, c, options.slope, options.limit)
-    s = s.clamp(max=options.longest)
+    s = clamped(s, high=options.longest)
     f = exportable.sinh(s) / sinh
     e_m = -f * ((t + 1 + h) / (m_time + 1))
     e_b = exportable.cosh(s) + (f * x_b + e_m * gram[0, 1]) / (b_time + 1)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz
-from hypvision.geometry.numerics import asinhc_sqrt, sinhc_sqrt, squash_factor
+from hypvision.geometry.numerics import asinhc_sqrt, clamped, sinhc_sqrt, squash_factor
 from hypvision.io.errors import ArgumentError
 
 from .checks import check_features, check_manifold, check_rescaling
@@ -63,7 +63,7 @@ class ToLorentz(nn.Module):
         parts."""
         if self.slope is not None:
             return squash_factor(square, rescale_limit(c, self.limit), self.slope)
-        shrink = self.clip / torch.sqrt(square.clamp(min=self.clip**2))
+        shrink = self.clip / torch.sqrt(clamped(square, self.clip**2))
         return shrink * sinhc_sqrt(square * (shrink * shrink) * c)
 
     def extra_repr(self) -> str:

@@ -337,22 +337,32 @@ def test_large_arguments_can_be_traced(tmp_path):
         torch.testing.assert_close(loaded(x, y), lorentz.dist(x, y, 1.0))
 
 
-@pytest.mark.parametrize("more", [None, 2.0, torch.tensor([[2.0], [0.5]]).double()])
-def test_hypotenuses_and_the_gradients_that_they_join(more):
+@pytest.mark.parametrize("leg", [None, 2.0, torch.tensor([[2.0], [0.5]]).double()])
+def test_hypotenuses_and_the_gradients_that_they_join(leg):
     x = torch.tensor([[3.0, -4.0], [0.6, 0.8]], dtype=torch.float64, requires_grad=True)
-    more = more.requires_grad_() if isinstance(more, torch.Tensor) else more
-    same, size = numerics.with_hypotenuse(x, more)
+    leg = leg.requires_grad_() if isinstance(leg, torch.Tensor) else leg
+    same, size = numerics.with_hypotenuse(x, leg)
     squares = torch.tensor([[25.0], [1.0]], dtype=torch.float64)
-    torch.testing.assert_close(size**2, squares if more is None else squares + more)
+    torch.testing.assert_close(size**2, squares if leg is None else squares + leg**2)
     assert torch.equal(same, x)
-    inputs = (x, more) if isinstance(more, torch.Tensor) else (x,)
+    inputs = (x, leg) if isinstance(leg, torch.Tensor) else (x,)
 
-    def both(x, more=more):
-        return torch.cat(numerics.with_hypotenuse(x, more), -1)
+    def both(x, leg=leg):
+        return torch.cat(numerics.with_hypotenuse(x, leg), -1)
 
-    for call in (both, lambda x, more=more: numerics.hypotenuse(x, more)):
+    for call in (both, lambda x, leg=leg: numerics.hypotenuse(x, leg)):
         assert torch.autograd.gradcheck(call, inputs)
         assert torch.autograd.gradgradcheck(call, inputs)
+
+
+def test_numbers_within_bounds_and_their_gradients():
+    x = torch.tensor([-3.0, -1.0, 0.5, 2.0, math.nan], dtype=torch.float64, requires_grad=True)
+    assert numerics.clamped(x, high=1.0)[:4].tolist() == [-3, -1, 0.5, 1]
+    out = numerics.clamped(x, -1.0, 1.0)
+    assert out[:4].tolist() == [-1, -1, 0.5, 1]
+    assert out[4].isnan()
+    (slope,) = torch.autograd.grad(out[:4].sum(), x)
+    assert slope.tolist() == [0, 0, 1, 0, 0]
 
 
 @pytest.mark.parametrize("shape", [(), (2, 1, 1), (3, 1)])

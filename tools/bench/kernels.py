@@ -82,11 +82,11 @@ DIM = 64
 # Most kernels that each operation may launch, forward and backward with a learned curvature.
 BUDGETS = {
     "lorentz": dict(
-        dist=91, logmap=128, expmap=99, transp=134, expmap0=55, logmap0=40, dist0=33, projx=22,
+        dist=86, logmap=124, expmap=89, transp=128, expmap0=51, logmap0=38, dist0=33, projx=21,
         proju=38, cdist=57
     ),
     "ball": dict(
-        dist=87, logmap=129, expmap=115, transp=146, expmap0=40, logmap0=47, dist0=42, project=33,
+        dist=87, logmap=127, expmap=111, transp=146, expmap0=36, logmap0=45, dist0=42, project=31,
         mobius_add=86, cdist=59,
     ),
 }  # fmt: skip
@@ -326,7 +326,7 @@ LAYERS: dict[str, tuple[Callable[[], Callable[[], None]], Callable[[], Callable[
 # Name -> image size, Euclidean twin, most kernels of a training step
 NETWORKS: dict[str, tuple[int, str, int | None]] = {
     "hcnn_resnet18": (32, "resnet18", 895),
-    "hecnn_resnet18": (32, "resnet18", 1406),
+    "hecnn_resnet18": (32, "resnet18", 1380),
     "hcformer_nano": (224, "swin_tiny_patch4_window7_224", 1390),
     "lvit_tiny": (224, "vit_tiny_patch16_224", 1651),
     "hexformer_tiny": (224, "vit_tiny_patch16_224", 3935),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .. import exportable
@@ -13,9 +12,9 @@ from ..numerics import (
     along_and_across,
     angle,
     bounded,
+    clamped,
     dot,
     heading,
-    inverse,
     length,
     safe_sqrt,
     square_norm,
@@ -50,7 +49,7 @@ def dist2plane(
     root = square_root(c)
     normal, _ = heading(z)
     cosh, sinh = _offset(a, root, z)
-    side = cosh * dot(space, normal) - sinh * _time(space, inverse(c))
+    side = cosh * dot(space, normal) - sinh * _time(space, c**-0.5)
     out = (exportable.asinh(root * side) / root).squeeze(-1)
     return out if signed else out.abs()
 
@@ -59,7 +58,7 @@ def _offset(a: Tensor | float, root: Curvature, z: Tensor) -> tuple[Tensor, Tens
     """Return the cosh and the sinh ``(..., 1)`` of the offsets ``a`` in radii of curvature;
     ``root`` is ``sqrt(c)``, ``z`` gives dtype and device."""
     a = torch.as_tensor(a, dtype=z.dtype, device=z.device)
-    a = F.hardtanh((a.unsqueeze(-1) if a.dim() else a) * root, -CAP, CAP)
+    a = clamped((a.unsqueeze(-1) if a.dim() else a) * root, -CAP, CAP)
     return exportable.cosh(a), exportable.sinh(a)
 
 
@@ -101,9 +100,9 @@ def _logits(space: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
     root = square_root(c)
     size = length(z)
     cosh, minus_sinh = _offset(a, -root, z)
-    scale = cosh / F.threshold(size, tiny(z), tiny(z))
+    scale = cosh / clamped(size, tiny(z))
     planes = torch.cat([minus_sinh, scale * z], -1)
-    points = _from_space(widen(space), c) * root
+    points = _from_space(widen(space) * root, 1.0)
     return plane_products(points, planes, size / root, space.dtype)
 
 
@@ -125,14 +124,13 @@ def busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
         c: curvature.
     """
     space = x[..., 1:]
-    root = square_root(c)
+    radius = c**-0.5
     size = length(space)
     # The two parts x_t - |x_s| and |x_s| - x_s . p are computed from positive terms, without
     # cancellation.
-    unit = inverse(c)
-    gap = unit / (_time(space, unit) + size)
-    side = square_norm(space - size * p) / (2 * size).clamp_min(tiny(size))
-    return (torch.log(root * (gap + side)) / root).squeeze(-1)
+    gap = radius * radius / (_time(space, radius) + size)
+    side = square_norm(space - size * p) / clamped(2 * size, tiny(size))
+    return (torch.log((gap + side) / radius) * radius).squeeze(-1)
 
 
 @stable("x", fits=("p",), rows=False, small=True)
@@ -140,13 +138,12 @@ def space_busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
     """Return :func:`busemann` ``(..., K)`` of the points with the space parts ``x`` ``(..., n)``,
     for the ideal points in the directions ``p`` ``(K, n)``, of any length but 0, by one matrix
     product."""
-    root = square_root(c)
+    radius = c**-0.5
     size = length(x)
-    unit = inverse(c)
     # x_t - |x_s| has no cancellation; |x_s| - x_s . p has at least 0, whatever is rounded.
-    gap = unit / (_time(x, unit) + size)
-    side = (size - torch.matmul(x, heading(p)[0].t())).clamp_min(0)
-    return torch.log(root * (gap + side)) / root
+    gap = radius * radius / (_time(x, radius) + size)
+    side = clamped(size - torch.matmul(x, heading(p)[0].t()), 0.0)
+    return torch.log((gap + side) / radius) * radius
 
 
 def horosphere_dist(x: Tensor, p: Tensor, tau: float | Tensor, c: Curvature) -> Tensor:
@@ -183,9 +180,10 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     :math:`t\, \hat s \cdot (s' - s) - |s| (t' - t)` (Desai et al., ICML 2023, compute an ``acos``,
     which loses half of the digits, and gives pi/2 where points coincide).
     """
-    time, ahead, delta, _ = chord(x, y, c)
+    radius = c**-0.5
+    time, ahead, delta, _ = chord(x, y, radius)
     size, along, across = along_and_across(x[..., 1:], delta)
-    return angle(across * c**-0.5, time * along - size * ahead)
+    return angle(across * radius, time * along - size * ahead)
 
 
 @stable("x", "y", sets=("x", "y"))
@@ -203,11 +201,11 @@ def exterior_angles(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """
     space = x[..., 1:]
     others = y[..., 1:]
-    unit = inverse(c)
+    radius = c**-0.5
     ray, size = heading(space)
     ahead = torch.matmul(ray, others.mT)
-    across = safe_sqrt(square_norm(others).mT - ahead * ahead) * c**-0.5
-    along = _time(space, unit) * ahead - size * _time(others, unit).mT
+    across = safe_sqrt(square_norm(others).mT - ahead * ahead) * radius
+    along = _time(space, radius) * ahead - size * _time(others, radius).mT
     return angle(across[..., None], along[..., None])
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import exportable
 from .._typing import Curvature
 from ..border import positive, same_list, stable
-from ..numerics import square_norm, squash_factor
+from ..numerics import clamped, square_norm, squash_factor
 from .points import expmap0, from_space, logmap0
 
 # the smallest product of curvature and time with which max_distance computes
@@ -34,7 +34,7 @@ def max_distance(c: Curvature, largest: float = 2000.0) -> float | Tensor:
     root = c**0.5
     x = c * largest
     if isinstance(x, Tensor):
-        return exportable.acosh(x.clamp(min=_LEAST_TIME)) / root
+        return exportable.acosh(clamped(x, _LEAST_TIME)) / root
     return math.acosh(max(x, _LEAST_TIME)) / root
 
 

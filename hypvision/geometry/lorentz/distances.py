@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import hardtanh
 
 from .. import exportable
 from .._typing import Curvature
@@ -16,9 +15,9 @@ from ..border import STEEPEST, stable
 from ..numerics import (
     Function,
     bounded,
+    clamped,
     divided,
     dot,
-    inverse,
     needs_grad,
     plain,
     safe_sqrt,
@@ -30,17 +29,17 @@ from ..numerics import (
 )
 
 
-def chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def chord(x: Tensor, y: Tensor, radius: Curvature) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     r"""Return the time of ``x``, the differences ``t' - t`` and ``s' - s`` of times and space
-    parts, and the squared chord :math:`\langle y - x, y - x\rangle_L`.
+    parts, and the squared chord :math:`\langle y - x, y - x\rangle_L`; ``radius`` is
+    ``1 / sqrt(c)``, the radius of curvature.
 
     The difference of times is computed as :math:`(|\Delta|^2 + 2 \Delta \cdot s) / (t' + t)` with
     :math:`\Delta = s' - s`, which keeps the digits of near points, and those of the gradient of
     the curvature.
     """
-    unit = inverse(c)
-    start, time = with_hypotenuse(x[..., 1:], unit)
-    end, end_time = with_hypotenuse(y[..., 1:], unit)
+    start, time = with_hypotenuse(x[..., 1:], radius)
+    end, end_time = with_hypotenuse(y[..., 1:], radius)
     delta = end - start
     square = square_norm(delta)
     ahead = torch.add(square, dot(delta, start), alpha=2) / (end_time + time)
@@ -54,9 +53,10 @@ def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
     The gradient is 0 where the points coincide.
     """
-    *_, square = chord(x, y, c)
-    half = square_root(c) / 2
-    return (exportable.asinh(safe_sqrt(square) * half) / half).squeeze(-1)
+    radius = c**-0.5
+    *_, square = chord(x, y, radius)
+    diameter = 2 * radius
+    return (exportable.asinh(safe_sqrt(square) / diameter) * diameter).squeeze(-1)
 
 
 @stable("x", "y")
@@ -66,7 +66,7 @@ def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
     It is not the square of :func:`dist` but the squared chord (Law et al., ICML 2019).
     """
-    return chord(x, y, c)[3].clamp_min(0).squeeze(-1)
+    return clamped(chord(x, y, c**-0.5)[3], 0.0).squeeze(-1)
 
 
 # the largest number of distances of a matrix that is computed in float64
@@ -170,7 +170,7 @@ def _asinh_root(squares: Tensor, dtype: torch.dtype) -> Tensor:
 
     Rounding may make squares negative; at the bounds the gradient is 0.
     """
-    return exportable.asinh(torch.sqrt(hardtanh(squares, _LEAST, torch.finfo(dtype).max).to(dtype)))
+    return exportable.asinh(torch.sqrt(clamped(squares, _LEAST, torch.finfo(dtype).max).to(dtype)))
 
 
 class _AsinhRoot(Function):
@@ -179,7 +179,7 @@ class _AsinhRoot(Function):
 
     @staticmethod
     def forward(ctx: Any, squares: Tensor, dtype: torch.dtype) -> Tensor:
-        cut = hardtanh(squares, _LEAST, torch.finfo(dtype).max)
+        cut = clamped(squares, _LEAST, torch.finfo(dtype).max)
         out = torch.sqrt(cut, out=torch.empty_like(cut, dtype=dtype)).asinh_()
         ctx.save_for_backward(out)
         ctx.dtype = squares.dtype

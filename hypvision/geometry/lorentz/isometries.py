@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .._typing import Curvature
 from ..border import check_factor, stable
-from ..numerics import add_scaled, bounded, dot, inverse, square_root, stretched, with_hypotenuse
+from ..numerics import add_scaled, bounded, dot, stretched, with_hypotenuse
 from .distances import chord
 from .points import _from_space, expmap0, from_space, logmap0
 from .tangents import expmap, logmap, norm
@@ -19,25 +19,25 @@ def boost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
     The result is the gyrovector (Moebius) sum :math:`x \oplus y` of the model, :func:`expmap` at
     ``x`` of the transported :func:`logmap0` of ``y`` (Chami et al., NeurIPS 2019):
-    :math:`s' + \left(\sqrt c t' + \frac{c\, s \cdot s'}{1 + \sqrt c t}\right) s`.
+    :math:`s' + \left(t' + \frac{s \cdot s'}{R + t}\right) \frac{s}{R}` with the radius of
+    curvature :math:`R = 1 / \sqrt c`.
     """
-    unit = inverse(c)
-    space, time = with_hypotenuse(x[..., 1:], unit)
-    end, end_time = with_hypotenuse(y[..., 1:], unit)
-    root = square_root(c)
-    amount = root * end_time + c * dot(space, end) / (1 + root * time)
-    return _from_space(add_scaled(end, space, amount), c)
+    radius = c**-0.5
+    space, time = with_hypotenuse(x[..., 1:], radius)
+    end, end_time = with_hypotenuse(y[..., 1:], radius)
+    amount = (end_time + dot(space, end) / (radius + time)) / radius
+    return _from_space(add_scaled(end, space, amount), radius)
 
 
 @stable("x", "y")
 def unboost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Return ``y`` as seen from ``x``, :math:`(-x) \oplus y`: the inverse of :func:`boost` for the
     same ``x``; accurate for near points too."""
-    time, ahead, delta, _ = chord(x, y, c)
+    radius = c**-0.5
+    time, ahead, delta, _ = chord(x, y, radius)
     space = x[..., 1:]
-    root = square_root(c)
-    amount = c * dot(space, delta) / (1 + root * time) - root * ahead
-    return _from_space(add_scaled(delta, space, amount), c)
+    amount = (dot(space, delta) / (radius + time) - ahead) / radius
+    return _from_space(add_scaled(delta, space, amount), radius)
 
 
 @stable("x", space=("matrix",), wide=False)

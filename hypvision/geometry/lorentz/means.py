@@ -7,7 +7,17 @@ from torch import Tensor
 
 from .._typing import Curvature
 from ..border import STEEPEST, one_each, positive, some_points, stable
-from ..numerics import bounded, narrow, readable, safe_sqrt, sinhc_sqrt, square_norm, tiny, widen
+from ..numerics import (
+    bounded,
+    clamped,
+    narrow,
+    readable,
+    safe_sqrt,
+    sinhc_sqrt,
+    square_norm,
+    tiny,
+    widen,
+)
 from .isometries import boost, unboost
 from .points import _from_space, expmap0, logmap0
 
@@ -37,8 +47,9 @@ def centroid(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Te
         ValueError: there are no points, or not one weight for each.
     """
     shares = _shares("centroid", x, weights)
-    mean = (shares.unsqueeze(-1) * _from_space(x[..., 1:], c)).sum(-2)
-    return _from_space(centroid_space(mean[..., :1], mean[..., 1:], c), c)
+    radius = c**-0.5
+    mean = (shares.unsqueeze(-1) * _from_space(x[..., 1:], radius)).sum(-2)
+    return _from_space(centroid_space(mean[..., :1], mean[..., 1:], c), radius)
 
 
 def _shares(function: str, x: Tensor, weights: Tensor | None) -> Tensor:
@@ -80,9 +91,10 @@ def weighted_centroids(weights: Tensor, x: Tensor, c: Curvature) -> Tensor:
     some_points("weighted_centroids", x)
     one_each("weighted_centroids", "weights", weights, x.shape[-2])
     c = widen(c, STEEPEST)
-    points = bounded(_from_space(widen(x[..., 1:]), c), x.dtype)
+    radius = c**-0.5
+    points = bounded(_from_space(widen(x[..., 1:]), radius), x.dtype)
     mean = widen(torch.matmul(narrow(normalised(widen(weights)), x.dtype), points))
-    return narrow(_from_space(centroid_space(mean[..., :1], mean[..., 1:], c), c), x.dtype)
+    return narrow(_from_space(centroid_space(mean[..., :1], mean[..., 1:], c), radius), x.dtype)
 
 
 def centroid_space(time: Tensor, space: Tensor, c: Curvature, dim: int = -1) -> Tensor:
@@ -148,7 +160,7 @@ def _newton(mean: Tensor, x: Tensor, weights: Tensor, c: Curvature) -> Tensor:
         stretch = torch.sqrt(1 + c * q * sinhc_sqrt(c * q) ** 2) / sinhc_sqrt(c * q)  # d coth d
         # The Hessian of half a squared distance has the eigenvalue 1 along the geodesic and d coth
         # d across it.
-        inverse = (1 - stretch) / q.clamp_min(tiny(q))
+        inverse = (1 - stretch) / clamped(q, tiny(q))
         hessian = torch.matmul((logs * (weights * inverse)).transpose(-1, -2), logs)
         across = (weights * stretch).sum(-2)
         # If all weights are 0, a divisor of 1 makes the step 0.
@@ -157,5 +169,5 @@ def _newton(mean: Tensor, x: Tensor, weights: Tensor, c: Curvature) -> Tensor:
     step: Tensor = torch.linalg.solve(hessian, (weights * logs).sum(-2))
     # The step is limited, because the Hessian far from the mean is a poor guide.
     with torch.no_grad():
-        factor = (_STEP / safe_sqrt(c * square_norm(step))).clamp(max=1)
+        factor = clamped(_STEP / safe_sqrt(c * square_norm(step)), high=1.0)
     return step * factor

@@ -9,8 +9,8 @@ from .. import exportable
 from .._typing import Curvature
 from ..border import stable
 from ..numerics import (
+    clamped,
     hypotenuse,
-    inverse,
     length,
     narrow,
     square_root,
@@ -19,6 +19,7 @@ from ..numerics import (
     with_hypotenuse,
     with_length,
 )
+from ..rows import in_blocks
 
 # Exponential maps move points by at most this number of radii of curvature, because the square of
 # its sinh still is a float32 number.
@@ -45,7 +46,7 @@ def origin(
 def time_from_space(space: Tensor, c: Curvature) -> Tensor:
     """Return the time coordinate ``(..., 1)`` of the points with the space parts ``space``
     ``(..., n)``."""
-    return _time(space, inverse(c))
+    return _time(space, c**-0.5)
 
 
 @stable("space", wide=False)
@@ -63,7 +64,12 @@ def projx(x: Tensor, c: Curvature) -> Tensor:
 
 def _with_time(space: Tensor, c: Curvature) -> Tensor:
     """Return points of the dtype of ``space``; only their time is computed in float64."""
-    return _joined(narrow(_time(widen(space), inverse(c)), space.dtype), space)
+    time = in_blocks(_rounded_time, dict(space=space), dict(radius=c**-0.5))
+    return _joined(time, space)
+
+
+def _rounded_time(space: Tensor, radius: Curvature) -> Tensor:
+    return narrow(_time(widen(space), radius), space.dtype)
 
 
 def _joined(time: Tensor, space: Tensor) -> Tensor:
@@ -72,14 +78,14 @@ def _joined(time: Tensor, space: Tensor) -> Tensor:
     return torch.cat([time, space.expand(*time.shape[:-1], space.shape[-1])], -1)
 
 
-def _time(space: Tensor, unit: Curvature) -> Tensor:
-    """Return the times ``(..., 1)`` of space parts; ``unit`` is ``1 / c``, the squared radius of
+def _time(space: Tensor, radius: Curvature) -> Tensor:
+    """Return the times ``(..., 1)`` of space parts; ``radius`` is ``1 / sqrt(c)``, the radius of
     curvature."""
-    return hypotenuse(space, unit)
+    return hypotenuse(space, radius)
 
 
-def _from_space(space: Tensor, c: Curvature) -> Tensor:
-    space, time = with_hypotenuse(space, inverse(c))
+def _from_space(space: Tensor, radius: Curvature) -> Tensor:
+    space, time = with_hypotenuse(space, radius)
     return _joined(time, space)
 
 
@@ -108,8 +114,8 @@ def expmap0(u: Tensor, c: Curvature) -> Tensor:
     """
     root = square_root(c)
     u, size = with_length(u)
-    z = (size * root).clamp_min(tiny(u))
-    moved = z.clamp_max(CAP)
+    z = clamped(size * root, tiny(u))
+    moved = clamped(z, high=CAP)
     return torch.cat([exportable.cosh(moved) / root, u * (exportable.sinh(moved) / z)], -1)
 
 
@@ -118,7 +124,7 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
     """Return the logarithm at the origin: the space part ``(..., n)`` of the tangent vectors that
     lead to ``x`` ``(..., n + 1)``."""
     space, size = with_length(x[..., 1:])
-    z = (size * square_root(c)).clamp_min(tiny(x))
+    z = clamped(size * square_root(c), tiny(x))
     return space * (exportable.asinh(z) / z)
 
 

@@ -14,8 +14,8 @@ from .._typing import Curvature
 from ..border import stable
 from ..numerics import (
     add_scaled,
+    clamped,
     dot,
-    inverse,
     safe_sqrt,
     square_norm,
     square_root,
@@ -40,14 +40,14 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
             than 40 radii of curvature are shortened to that length.
         c: curvature.
     """
-    space = x[..., 1:]
+    radius = c**-0.5
+    space, time = with_hypotenuse(x[..., 1:], radius)
     velocity = u[..., 1:]
-    along = dot(space, velocity)
-    square = square_norm(velocity) - along * along / (square_norm(space) + inverse(c))
-    theta = torch.sqrt((square * c).clamp_min(tiny(x)))
-    moved = theta.clamp_max(CAP)
+    first = dot(space, velocity) / time
+    theta = torch.sqrt(clamped((square_norm(velocity) - first * first) * c, tiny(x)))
+    moved = clamped(theta, high=CAP)
     ahead = add_scaled(exportable.cosh(moved) * space, velocity, exportable.sinh(moved) / theta)
-    return _from_space(ahead, c)
+    return _from_space(ahead, radius)
 
 
 @stable("x", "y")
@@ -59,9 +59,9 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
     where ``A / sqrt(c)`` is the distance and ``q / c`` the squared chord.
     """
-    time, ahead, delta, square = chord(x, y, c)
+    time, ahead, delta, square = chord(x, y, c**-0.5)
     # Rounding may make the squared chord of far points negative.
-    quarter = (square * (c / 4)).clamp_min(tiny(x))
+    quarter = clamped(square * (c / 4), tiny(x))
     root = torch.sqrt(quarter)
     factor = exportable.asinh(root) / (root * torch.sqrt(1 + quarter))  # A / sinh(A)
     back = 2 * quarter * factor
@@ -82,7 +82,7 @@ def proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
 def egrad2rgrad(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     """Return the Riemannian gradient ``(..., n + 1)`` at ``x`` for the Euclidean gradient ``v``
     ``(..., n + 1)``."""
-    space, time = with_hypotenuse(x[..., 1:], inverse(c))
+    space, time = with_hypotenuse(x[..., 1:], c**-0.5)
     # the derivative with respect to the space part when the point moves on the hyperboloid
     covector = v[..., 1:] + (space / time) * v[..., :1]
     along = c * dot(space, covector)
@@ -100,7 +100,7 @@ def inner(x: Tensor, u: Tensor, v: Tensor, c: Curvature) -> Tensor:
 
 
 def _inner(space: Tensor, u: Tensor, v: Tensor, c: Curvature) -> Tensor:
-    return dot(u, v) - dot(space, u) * dot(space, v) / (square_norm(space) + inverse(c))
+    return dot(u, v) - dot(space, u) * dot(space, v) / (square_norm(space) + c**-1)
 
 
 @stable("x", "u")
@@ -121,11 +121,13 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
 
     where ``q / c`` is the squared chord. Only the space part of ``v`` is read.
     """
-    time, ahead, delta, square = chord(x, y, c)
+    radius = c**-0.5
+    time, ahead, delta, square = chord(x, y, radius)
     space = x[..., 1:]
     vector = v[..., 1:]
     first = dot(space, vector) / time
-    share = c * (dot(delta, vector) - ahead * first) / (2 + square * (c / 2)).clamp_min(2.0)
+    # Rounding may make the squared chord of far points negative.
+    share = (dot(delta, vector) - ahead * first) / (2 * radius**2 + clamped(square, 0.0) / 2)
     out = add_scaled(vector, space + y[..., 1:], share)
     return torch.cat([first + share * (2 * time + ahead), out], -1)
 
@@ -134,16 +136,17 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
 def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """Return the tangent vectors ``u`` ``(..., n)`` at the origin after parallel transport to ``x``
     ``(..., n + 1)``, as ``(..., n + 1)``."""
-    space, time = with_hypotenuse(x[..., 1:], inverse(c))
-    root = square_root(c)
-    along = dot(space, u) * root
-    return torch.cat([along, add_scaled(u, space, along / (time + inverse(root)))], -1)
+    radius = c**-0.5
+    space, time = with_hypotenuse(x[..., 1:], radius)
+    along = dot(space, u) / radius
+    return torch.cat([along, add_scaled(u, space, along / (time + radius))], -1)
 
 
 @stable("x", "v")
 def transp0back(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     """Return the tangent vectors ``v`` ``(..., n + 1)`` at ``x`` after parallel transport to the
     origin, as their space part ``(..., n)``."""
-    space, time = with_hypotenuse(x[..., 1:], inverse(c))
+    radius = c**-0.5
+    space, time = with_hypotenuse(x[..., 1:], radius)
     vector = v[..., 1:]
-    return vector - space * (dot(space, vector) / (time * (time + c**-0.5)))
+    return vector - space * (dot(space, vector) / (time * (time + radius)))

@@ -34,7 +34,7 @@ def module(dim=32, seed=1, **options):
 def drawn(model, features, labels):
     """Triplets among these features."""
     points = model.lift(features)
-    rows, valid = model.draw(model.distances(points, len(points)), labels)
+    rows, valid = model.draw(model.ball.cdist(points, points), labels)
     return rows[valid]
 
 

@@ -6,15 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.clip.adapters.base import Adapter, register
 from hypvision.clip.adapters.lathadapter.config import LatHAdapterConfig
 from hypvision.clip.memo import Memo
 from hypvision.clip.towers import embedding_size
-from hypvision.geometry import PoincareBall, exportable
-from hypvision.geometry.numerics import exact, narrow, safe_sqrt, square_norm, widen
+from hypvision.geometry import PoincareBall
+from hypvision.geometry.numerics import exact, heading
 from hypvision.losses import clip_to_ball, lca_triplet_loss
 from hypvision.losses.hier import draw_triplets
 
@@ -38,7 +37,7 @@ def refine(text: Tensor, attributes: Tensor, beta: float = 0.1, degree: str = "a
     """
     count = text.shape[-2]
     nodes = torch.cat([text, attributes.expand(*text.shape[:-2], -1, -1)], dim=-2)
-    unit = F.normalize(nodes, dim=-1)
+    unit, _ = heading(nodes)
     cosines = unit[..., :count, :] @ unit.mT  # the rows of attributes are not needed
     if degree == "clamp":  # a sum of inner products is the inner product with the sum
         degrees = (unit @ unit.sum(-2)[..., None])[..., 0].clamp(min=_LEAST)
@@ -98,7 +97,7 @@ class LatentHierarchy(nn.Module):
             self.attributes.copy_(mean + 0.02 * torch.randn_like(self.attributes))
 
     def _scaled(self, x: Tensor) -> Tensor:
-        return x if self.config.raw else F.normalize(x, dim=-1)
+        return x if self.config.raw else heading(x)[0]
 
     def nodes(self) -> Tensor:
         """Return the attributes ``(N, d)``, of unit length if features are."""
@@ -109,18 +108,18 @@ class LatentHierarchy(nn.Module):
         radius = self.config.clip_radius if self.config.raw else None
         return clip_to_ball(x, self.ball, radius, self.config.riemannian)
 
-    def refine(self, text: Tensor) -> Pair:
-        """Return refined class features ``(..., C, d)``: normalised, for cosines, and as they
-        are."""
-        refined = refine(text, self.nodes().to(text.dtype), self.config.beta, self.config.degree)
-        return F.normalize(refined, dim=-1), refined
+    def refine(self, text: Tensor, nodes: Tensor) -> Pair:
+        """Return class features ``(..., C, d)`` refined by the attributes ``nodes``: normalised,
+        for cosines, and as they are."""
+        refined = refine(text, nodes.to(text.dtype), self.config.beta, self.config.degree)
+        return heading(refined)[0], refined
 
     def classes(self, text: Tensor) -> Pair:
         """Return refined classes for cosines, and as points of the ball; cached until classes or
         attributes change."""
 
         def make() -> Pair:
-            unit, refined = self.refine(text)
+            unit, refined = self.refine(text, self.nodes())
             return unit, self.lift(refined)
 
         if torch.is_grad_enabled() and (self.attributes.requires_grad or text.requires_grad):
@@ -154,8 +153,12 @@ class LatentHierarchy(nn.Module):
             image = image.to(dtype)
             text = text.to(dtype)
             wanted = self.config.hierarchy and (self.training if losses is None else losses)
-            unit, classes = self.refine(text) if wanted else self.classes(text)
-            direction = F.normalize(image, dim=-1)
+            if wanted:
+                nodes = self.nodes().to(dtype)
+                unit, classes = self.refine(text, nodes)
+            else:
+                unit, classes = self.classes(text)
+            direction, _ = heading(image)
             cosine = scale * (
                 direction @ unit.T if text.dim() == 2 else (unit @ direction[..., None])[..., 0]
             )
@@ -164,18 +167,16 @@ class LatentHierarchy(nn.Module):
             if not wanted:
                 rows = self.lift(image)
                 rows = rows if classes.dim() == 2 else rows[:, None]
-                count = rows.shape[-2]
-                distance = self.distances(torch.cat([rows, classes], -2), count)[
-                    ..., count:
-                ].view_as(cosine)
+                distance = self.ball.cdist(rows, classes).view_as(cosine)
                 return LatHOutput(cosine - distance, cosine, distance, unit)
             noise = gumbel or (None, None)
-            distance, parts = self._hierarchy(image, classes, labels, triplets, noise)
+            distance, parts = self._hierarchy(image, nodes, classes, labels, triplets, noise)
             return LatHOutput(cosine - distance, cosine, distance, unit, parts)
 
     def _hierarchy(
         self,
         image: Tensor,
+        nodes: Tensor,
         classes: Tensor,
         labels: Tensor | None,
         triplets: Pair | None,
@@ -185,16 +186,15 @@ class LatentHierarchy(nn.Module):
         :meth:`forward`."""
         config = self.config
         count = len(image)
-        number = len(self.attributes)
-        every = torch.cat([image, self.nodes().to(image.dtype), classes.flatten(0, -2)])
-        nodes, points = self.lift(every).split([count + number, len(every) - count - number])
-        points = points.view(classes.shape)
+        rows = count + len(nodes)
+        every = self.lift(torch.cat([image, nodes, classes.flatten(0, -2)]))
+        below = every[:rows]
+        points = every[rows:].view(classes.shape)
         # If each image has its own class features, images and attributes stand under each set of
         # classes.
-        above = torch.cat([nodes.expand(*points.shape[:-2], -1, -1), points], -2)
-        rows = count + number
+        above = torch.cat([below.expand(*points.shape[:-2], -1, -1), points], -2)
         # (1 or B, B + N, B + N + C)
-        found = self.distances(above, rows).view(-1, rows, above.shape[-2])
+        found = self.ball.cdist(below, above).view(-1, rows, above.shape[-2])
         distance = found[0, :count, rows:]
         if classes.dim() == 3:
             distance = found[:, :count, rows:].diagonal(0, 0, 1).T
@@ -218,24 +218,6 @@ class LatentHierarchy(nn.Module):
             if len(of_attributes) == 1
             else torch.stack(of_attributes).mean(),
         )
-
-    def distances(self, points: Tensor, count: int) -> Tensor:
-        r"""Return hyperbolic distances ``(..., count, n)`` of the first ``count`` points of ``(...,
-        n, d)`` from all points.
-
-        .. math:: \tfrac{2}{\sqrt c}\, \mathrm{asinh}
-                  \frac{\sqrt c\, |x - y|}{\sqrt{(1 - c|x|^2)(1 - c|y|^2)}},
-
-        computed without guards in float64, because the lift leaves all points well within the ball.
-        """
-        c = self.config.c
-        x = widen(points)
-        square = c * square_norm(x)
-        gap = 1 - square
-        first, own, left = (part[..., :count, :] for part in (x, square, gap))
-        chord = torch.add(own + square.mT, first @ x.mT, alpha=-2 * c)
-        half = exportable.asinh(safe_sqrt(chord / (left * gap.mT)))
-        return narrow(half * (2 / c**0.5), self.attributes.dtype)
 
     @torch.no_grad()
     def draw(self, distances: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
