@@ -151,6 +151,14 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**31
 
 
+def as_number(text: Any) -> float:
+    """Return a text from a file as a number; NaN if it is none."""
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return math.nan
+
+
 def whole_size(height: Any, width: Any) -> bool:
     """Return whether the two values can be the height and width of an image that is opened."""
     whole = all(is_number(side) and side > 0 and side == int(side) for side in (height, width))

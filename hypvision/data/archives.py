@@ -359,11 +359,11 @@ def panoptic_map(semantic: np.ndarray, instances: np.ndarray) -> tuple[np.ndarra
         instances: map of instances (H, W, 3): the number of the thing's class, 1 to 100, and the
             number of the instance.
     """
-    if instances.ndim != 3 or instances.shape[:2] != semantic.shape:
-        raise HypvisionError(
-            f"A map of instances has the shape {instances.shape}, but its label map "
-            f"{semantic.shape}. Fetch the archives again."
-        )
+    ensure(
+        instances.ndim == 3 and instances.shape[:2] == semantic.shape,
+        f"A map of instances has the shape {instances.shape}, but its label map "
+        f"{semantic.shape}. Fetch the archives again.",
+    )
     ids = np.zeros(semantic.shape, dtype=np.int64)
     found = []
     masks = [(label - 1, semantic == label) for label in np.unique(semantic) if label in _STUFF]

@@ -87,6 +87,11 @@ def whole_label(value: Any) -> int | None:
     return int(value)
 
 
+def numbered(names: Iterable[Any]) -> dict[Any, int]:
+    """Return the number of each name, counted from 0."""
+    return {name: number for number, name in enumerate(names)}
+
+
 def check_classes(
     pairs: Iterable[tuple[Any, Any]], where: str, remedy: str, shared_names: bool = False
 ) -> dict[Any, str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import csv
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hypvision.data.annotations import Box, BoxCheck, is_number, whole_size
+from hypvision.data.annotations import Box, BoxCheck, as_number, is_number, whole_size
 from hypvision.data.masks import run_length
 from hypvision.data.tables import (
     IMAGE_COLUMNS,
@@ -245,11 +244,11 @@ def _area(shape: Shape) -> float:
 
 def _size(item: Annotated) -> tuple[int, int]:
     """Return height and width of the image; raise an error if the annotation has another size."""
-    if not item.image.is_file():
-        raise HypvisionError(
-            f"'{item.source}' is about the image '{item.image}', which does not exist. Put the "
-            "image there."
-        )
+    ensure(
+        item.image.is_file(),
+        f"'{item.source}' is about the image '{item.image}', which does not exist. Put the "
+        "image there.",
+    )
     size = shown_size(item.image)
     said = item.size
     if said is not None and whole_size(*said) and (int(said[0]), int(said[1])) != size:
@@ -292,10 +291,10 @@ def _voc(file: Path, usage: Usage) -> Iterator[Annotated]:
         where = f"In '{file}', object {number}"
         sides = [item.findtext(f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")]
         name = _name(item.findtext("name"), where)
-        difficult = _number(item.findtext("difficult")) == 1
-        corners = [_number(side) - 1 for side in sides]
+        difficult = as_number(item.findtext("difficult")) == 1
+        corners = [as_number(side) - 1 for side in sides]
         shapes.append(Shape(where, name, corners, crowd=difficult))
-    height, width = (_number(root.findtext(f"size/{side}")) for side in ("height", "width"))
+    height, width = (as_number(root.findtext(f"size/{side}")) for side in ("height", "width"))
     image = _beside(file, str(root.findtext("filename") or ""))
     yield Annotated(image, file, shapes, (height, width))
 
@@ -312,13 +311,6 @@ def _beside(file: Path, name: str) -> Path:
         for path in (folder / f"{file.stem}{ending}", folder / f"{file.stem}{ending.upper()}")
     ]
     return next((path for path in [*same, *named] if path.is_file()), [*named, file][0])
-
-
-def _number(text: Any) -> float:
-    try:
-        return float(text)
-    except (TypeError, ValueError):
-        return math.nan
 
 
 def _name(name: Any, where: str) -> str:
@@ -347,11 +339,11 @@ def _centred(entry: Any, where: str) -> Shape:
     given = entry.get("coordinates")
     box = given if isinstance(given, dict) else {}
     values: list[Any] = [box.get(key) for key in ("x", "y", "width", "height")]
-    if not all(map(is_number, values)):
-        raise HypvisionError(
-            f"{where} has the coordinates {str(given):.100}. Expected: x, y, width and height, in "
-            "pixels, where x and y are the centre. Correct it."
-        )
+    ensure(
+        all(map(is_number, values)),
+        f"{where} has the coordinates {str(given):.100}. Expected: x, y, width and height, in "
+        "pixels, where x and y are the centre. Correct it.",
+    )
     x, y, width, height = values
     corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
     return Shape(where, _name(entry.get("label"), where), corners)
@@ -384,12 +376,12 @@ def _table(file: Path, usage: Usage) -> Iterator[Annotated]:
         unit = (width, height, width, height)
         shapes = []
         for where, row in rows:
-            corners = [_number(row[side]) * scale for side, scale in zip(sides, unit)]
+            corners = [as_number(row[side]) * scale for side, scale in zip(sides, unit)]
             text = _name(row[label], where)
             crowd = row.get("IsGroupOf") == "1"
             shapes.append(Shape(where, names.get(text, text), corners, crowd=crowd))
         first = rows[0][1]
-        size = (_number(first.get("height")), _number(first.get("width")))
+        size = (as_number(first.get("height")), as_number(first.get("width")))
         yield Annotated(path, file, shapes, size)
 
 
@@ -432,11 +424,11 @@ def _points(item: Plain, where: str) -> np.ndarray:
     except (TypeError, ValueError, OverflowError):
         found = np.zeros((0, 2))
     least = dict(rectangle=2, circle=2, mask=2).get(str(item.get("shape_type")), 3)
-    if len(found) < least or not np.isfinite(found).all():
-        raise HypvisionError(
-            f"{where} has the points {str(points):.100}. Expected: {least} or more, [x, y] each. "
-            "Correct it."
-        )
+    ensure(
+        len(found) >= least and np.isfinite(found).all(),
+        f"{where} has the points {str(points):.100}. Expected: {least} or more, [x, y] each. "
+        "Correct it.",
+    )
     return found
 
 

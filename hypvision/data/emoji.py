@@ -32,7 +32,7 @@ from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.images import open_image
 from hypvision.io.records import Name, read_record
-from hypvision.io.types import Plain, StrPath
+from hypvision.io.types import Names, Plain, StrPath
 
 TEMPLATES = ("a photo of a {}", "a picture of a {}", "a drawing of a {}", "an emoji of a {}")
 
@@ -47,7 +47,7 @@ class Emoji:
 
     id: str  # code points in hex, joined by ``-``; the file name of the images, without suffix
     name: str  # Unicode's name of the emoji; the keywords are Unicode's, too
-    keywords: tuple[str, ...]
+    keywords: Names
     label: int  # number of the emoji's class, from 0
     classname: str  # readable name of the class; ``group`` is that of the group above it
     group: str
@@ -57,7 +57,7 @@ class Emoji:
 class _Entry(NamedTuple):
     id: Name
     name: str
-    keywords: tuple[str, ...]
+    keywords: Names
     group: str
     subgroup: str
 
@@ -69,7 +69,7 @@ class _Class(NamedTuple):
     group_name: str
 
 
-def read_emoji(root: StrPath, split: str) -> tuple[list[Emoji], tuple[str, ...]]:
+def read_emoji(root: StrPath, split: str) -> tuple[list[Emoji], Names]:
     """Return the emoji of a split, in the order of the split's list, and the names of all classes,
     in the order of their labels."""
     root = Path(root).expanduser()
@@ -118,10 +118,31 @@ def _read(kind: Any, path: Path) -> Any:
     return read_record(kind, path, advice, extra=True)
 
 
-def class_groups(root: StrPath) -> tuple[tuple[str, ...], ...]:
+def class_groups(root: StrPath) -> tuple[Names, ...]:
     """Return for each class, in the order of the labels, a tuple with the name of the group above
     it."""
     return tuple((row.group_name,) for row in _classes(Path(root).expanduser()))
+
+
+def style_images(
+    emoji: Sequence[Emoji], root: StrPath, styles: Sequence[str], usage: Usage
+) -> list[tuple[int, Path]]:
+    """Return the image files of emoji in some styles, each with the number of its emoji; ``usage``
+    counts them, and those that a style lacks."""
+    listing = Listing()
+    found: list[tuple[int, Path]] = []
+    for style in styles:
+        folder = Path(root).expanduser() / "images" / style
+        before = len(found)
+        for number, item in enumerate(emoji):
+            path = folder / f"{item.id}.png"
+            if str(path) in listing:
+                found.append((number, path))
+                usage.use("images")
+            else:
+                usage.leave_out("images", "no file", path.name)
+        ensure(len(found) > before, f"The style '{style}' has no image of the split in '{folder}'.")
+    return found
 
 
 @DATASETS.register_module()
@@ -165,10 +186,8 @@ class EmojiCaptions(Dataset):
         ensure(min(self.mix) >= 0, f"mix={mix}: {expected}")
         self.metainfo = dict(classes=classes, ancestors=class_groups(self.root))
         self.groups = sorted({item.group for item in self.emoji})
-        self.items: list[tuple[int, Path]] = []
         self.usage = Usage(self.root)
-        for style in self.styles:
-            self.items += self._of_style(Path(self.root).expanduser() / "images" / style)
+        self.items = style_images(self.emoji, self.root, self.styles, self.usage)
         if self.split != "train":
             self.augmented = False
             self.length = len(self.items)
@@ -176,20 +195,6 @@ class EmojiCaptions(Dataset):
         side = (self.size, self.size)
         images = (open_image(path).resize(side, Image.Resampling.BICUBIC) for _, path in self.items)
         self._images = [np.asarray(image) for image in images]
-
-    def _of_style(self, folder: Path) -> list[tuple[int, Path]]:
-        listing = Listing()
-        there = []
-        for number, item in enumerate(self.emoji):
-            path = folder / f"{item.id}.png"
-            if str(path) in listing:
-                there.append((number, path))
-                self.usage.use("images")
-            else:
-                self.usage.leave_out("images", "no file", path.name)
-        nothing = f"has no image of the split '{self.split}' in '{folder}'."
-        ensure(there, f"The style '{folder.name}' {nothing}")
-        return there
 
     def __len__(self) -> int:
         return self.length

@@ -24,10 +24,10 @@ from torch.utils.data import Dataset
 
 from hypvision.data.caption_folder import box_fields, chosen_boxes
 from hypvision.data.classes import enumerated
-from hypvision.data.emoji import Emoji, augment, read_emoji
+from hypvision.data.emoji import Emoji, augment, read_emoji, style_images
 from hypvision.data.masks import box_of
-from hypvision.data.usage import Listing
-from hypvision.io.checks import at_least, between, ensure
+from hypvision.data.usage import Usage
+from hypvision.io.checks import at_least, between
 from hypvision.io.files import replacing
 from hypvision.io.images import images_in, open_image
 from hypvision.io.types import Plain, StrPath
@@ -125,19 +125,8 @@ class EmojiScenes(Dataset):
         self.emoji, classes = read_emoji(self.root, self.split)
         self.metainfo = dict(classes=classes)
         self._photos = images_in(self.photos)
-        folder = Path(self.root).expanduser() / "images"
-        there = Listing()
-        found = [
-            (number, folder / style / f"{item.id}.png")
-            for style in self.styles
-            for number, item in enumerate(self.emoji)
-        ]
-        self.items = [(number, path) for number, path in found if str(path) in there]
-        ensure(
-            self.items,
-            f"No style of {list(self.styles)} has an image of the split '{self.split}' in "
-            f"'{self.root}/images'.",
-        )
+        self.usage = Usage(self.root)
+        self.items = style_images(self.emoji, self.root, self.styles, self.usage)
         self._seed = [self.seed, ("train", "val", "test").index(self.split)]
         self._cache = self.cache and Path(self.cache).expanduser() / self._name(settings)
 

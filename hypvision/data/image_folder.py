@@ -22,7 +22,7 @@ from torchvision import datasets as tv_datasets
 from torchvision import transforms as tv_transforms
 from torchvision.transforms.v2 import functional
 
-from hypvision.data.classes import MAX_CLASSES, check_classes
+from hypvision.data.classes import MAX_CLASSES, check_classes, numbered
 from hypvision.data.usage import (
     Listing,
     Usage,
@@ -37,7 +37,7 @@ from hypvision.io.errors import HypvisionError, did_you_mean, explaining, some
 from hypvision.io.files import inside, on_disk, read_lines, why_no_file
 from hypvision.io.images import WHITE, check_normalisation, open_channels, open_image
 from hypvision.io.shipped import where_data_come_from
-from hypvision.io.types import Plain, StrPath
+from hypvision.io.types import NameList, Plain, StrPath
 
 CIFAR_LAYOUT = {
     "cifar10": (tv_datasets.CIFAR10, "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"),
@@ -196,7 +196,7 @@ class _ImageDataset(Dataset):
     def use_classes(self, names: Sequence[str]) -> None:
         """Renumber the labels by another list of class names, which must contain those of this data
         set."""
-        labels = {name: label for label, name in enumerate(names)}
+        labels = numbered(names)
         order = np.array([labels[name] for name in self.metainfo["classes"]], dtype=np.int64)
         self.labels = order[self.labels]
         self.metainfo["classes"] = tuple(names)
@@ -290,7 +290,7 @@ class ImageFolderDataset(_ImageDataset):
         root: str,
         transform: Plain | Callable,
         ann_file: str | None = None,
-        classes: Sequence[str] | StrPath | None = None,
+        classes: NameList | None = None,
         indices: Sequence[int] | None = None,
         cache: bool = False,
         channels: int = 3,
@@ -327,7 +327,7 @@ class ImageFolderDataset(_ImageDataset):
             self.count_classes()
         self._cache = [self._decode(i) for i in range(len(self.paths))] if cache else None
 
-    def _named(self, classes: Sequence[str] | StrPath | None) -> list[str] | None:
+    def _named(self, classes: NameList | None) -> list[str] | None:
         """Return the class names that ``classes`` stands for; None if it is None."""
         if classes is None:
             return None
@@ -380,14 +380,14 @@ class ImageFolderDataset(_ImageDataset):
         if classes is None:
             check_depth(self.root, wanted)
         images = class_images(self.root, sorted(found), self.usage)
-        labels = dict(zip(wanted, range(len(wanted))))
+        labels = numbered(wanted)
         return [(path, labels[name]) for name, paths in images.items() for path in paths], wanted
 
     def _scan_named(
         self, folders: Mapping[str, str], names: Sequence[str] | None
     ) -> tuple[list[tuple[str, int]], list[str]]:
         names = list(dict.fromkeys(folders.values())) if names is None else list(names)
-        labels = {name: label for label, name in enumerate(names)}
+        labels = numbered(names)
         unknown = [name for name in folders.values() if name not in labels]
         if unknown:
             raise HypvisionError(

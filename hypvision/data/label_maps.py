@@ -214,14 +214,12 @@ def _rest(pictures: _Named, labels: _Named, flat: bool) -> Iterator[tuple[str, s
 def _no_label_map(image: Path, images: Path, maps: Path, labels: _Named) -> str:
     stem = image.relative_to(images).as_posix().removesuffix(image.suffix)
     text = f"The image '{image}' has no label map; expected '{maps / (stem + labels.suffix)}'."
-    names = [path.relative_to(maps).as_posix() for path in labels.files]
+    names = sorted(path.relative_to(maps).as_posix() for path in labels.files)
     like = [name for name in names if name.startswith(stem)]
-    if not like:
-        return f"{text} No other image has one. Check data_prefix and seg_map_suffix."
-    ending = os.path.splitext(like[0])[1]
-    if ending.lower() in SUFFIXES.difference(LOSSLESS):
-        return f"{text} '{like[0]}' cannot be it: {ending} changes the numbers. Save it as PNG."
-    return f"{text} If '{like[0]}' is it, set seg_map_suffix='{like[0][len(stem) :]}'."
+    return (
+        f"{text} There is {some(like or names, 3)}. Set seg_map_suffix to what follows the image's "
+        "name there, or correct data_prefix. JPEG changes the numbers: save label maps as PNG."
+    )
 
 
 # Reading label maps

@@ -17,7 +17,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -37,20 +37,6 @@ from hypvision.io.types import StrPath
 _logger = logging.getLogger(__name__)
 
 
-class Tokenizer(Protocol):
-    """The interface of a tokenizer. Two tokenizers with the same ``identity`` give the same
-    tokens."""
-
-    vocab_size: int
-    identity: str
-    bos_id: int
-    pad_id: int
-
-    def encode(self, text: str) -> list[int]: ...
-
-    def decode(self, ids: Sequence[int]) -> str: ...
-
-
 class ByteTokenizer:
     """Tokenizer whose tokens are the bytes of UTF-8, like transformers'
     ``ByT5Tokenizer(extra_ids=0)``: token 0 is padding, 1 begins a document, and byte b is token b +
@@ -59,13 +45,10 @@ class ByteTokenizer:
     vocab_size = 259
     bos_id = 1
     pad_id = 0
-    name = identity = "byte"
+    identity = "byte"
 
     def encode(self, text: str) -> list[int]:
         return [byte + 3 for byte in text.encode()]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return bytes(i - 3 for i in ids if 3 <= i < 259).decode(errors="replace")
 
 
 class _Pretrained:
@@ -86,7 +69,6 @@ class _Pretrained:
             self.inner = transformers.AutoTokenizer.from_pretrained(
                 name, trust_remote_code=False, local_files_only=offline()
             )
-        self.name = name
         self.vocab_size = len(self.inner)
         first = [self.inner.bos_token_id, self.inner.eos_token_id, self.inner.cls_token_id, 0]
         self.bos_id = next(i for i in first if i is not None)
@@ -103,8 +85,9 @@ class _Pretrained:
     def encode(self, text: str) -> list[int]:
         return self.inner.encode(text, add_special_tokens=False)
 
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.inner.decode(ids, skip_special_tokens=True)
+
+Tokenizer = ByteTokenizer | _Pretrained
+"""Both kinds of tokenizers; two of the same ``identity`` give the same tokens."""
 
 
 def load_tokenizer(name: str) -> Tokenizer:

@@ -13,7 +13,7 @@ import torch
 from mmengine.registry import DATASETS
 
 from hypvision.data.annotations import name_difference
-from hypvision.data.classes import check_classes
+from hypvision.data.classes import check_classes, numbered
 from hypvision.data.image_folder import _ImageDataset
 from hypvision.data.tables import (
     IMAGE_COLUMNS,
@@ -30,7 +30,7 @@ from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, some
 from hypvision.io.files import inside
 from hypvision.io.records import read_json_lines
-from hypvision.io.types import Plain, StrPath
+from hypvision.io.types import NameList, Plain, StrPath
 
 _TABLE = "the table of images and their labels"
 _FORMS = (
@@ -71,7 +71,7 @@ class MultiLabelDataset(_ImageDataset):
         root: str,
         ann_file: str,
         transform: Plain | Callable,
-        classes: Sequence[str] | StrPath | None = None,
+        classes: NameList | None = None,
         white: int | str | None = None,
         separator: str | None = None,
     ):
@@ -96,7 +96,7 @@ class MultiLabelDataset(_ImageDataset):
             f"{some(missing, 1)}. The table's paths start from '{root}': correct them, or 'root' "
             "of the data set.",
         )
-        places = {composed(name): place for place, name in enumerate(names)}
+        places = numbered(map(composed, names))
         rows = {image: list(map(composed, found)) for image, found in rows.items()}
         for image, found in rows.items():
             known_labels(found, places, f"'{ann_file}' gives the image '{image}'")
@@ -116,7 +116,7 @@ class MultiLabelDataset(_ImageDataset):
         contain those of this data set."""
         self._check_columns(names, "the model and the training data")
         labels = np.zeros((len(self.labels), len(names)), dtype=np.float32)
-        place = {name: number for number, name in enumerate(names)}
+        place = numbered(names)
         labels[:, [place[name] for name in self.metainfo["classes"]]] = self.labels
         self.labels = labels
         self.metainfo["classes"] = tuple(names)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from hypvision.io.checks import whole_number
+from hypvision.io.checks import ensure, whole_number
 from hypvision.io.errors import HypvisionError, one_line, without_secrets
 from hypvision.io.web import (
     BUSY,
@@ -116,20 +116,20 @@ class RemoteFile:
     def read_text(self) -> str:
         with self.open() as file:
             content = file.read(_TEXT + 1)
-        if len(content) > _TEXT:
-            raise HypvisionError(
-                f"'{self}' has more than {_TEXT:,} bytes, too many for a text. Give a smaller file."
-            )
+        ensure(
+            len(content) <= _TEXT,
+            f"'{self}' has more than {_TEXT:,} bytes, too many for a text. Give a smaller file.",
+        )
         return content.decode("utf-8")
 
     def children(self, ending: str | tuple[str, ...]) -> list[RemoteFile]:
         """Return the files of a folder with an ending, sorted; raise an error for a folder of a web
         server, which has no list of its files."""
-        if self._is_http:
-            raise HypvisionError(
-                f"'{self}' is a folder of a web server, which has no list of its files. Give a "
-                "pattern, such as '.../{000000..000099}.tar', or a list."
-            )
+        ensure(
+            not self._is_http,
+            f"'{self}' is a folder of a web server, which has no list of its files. Give a "
+            "pattern, such as '.../{000000..000099}.tar', or a list.",
+        )
         with self._system() as (system, path):
             names = sorted(str(name) for name in system.ls(path, detail=False))
         protocol = self.url.partition("://")[0]

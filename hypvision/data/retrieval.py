@@ -24,16 +24,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from mmengine.registry import DATASETS
 
-from hypvision.data.classes import check_classes
+from hypvision.data.classes import check_classes, numbered
 from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, did_you_mean, some
 from hypvision.io.files import inside
 from hypvision.io.records import parse, read_record
-from hypvision.io.types import Plain
+from hypvision.io.types import Ancestors, Names, Plain
 
 from .image_folder import ImageFolderDataset, _ImageDataset
 from .published import read_label, read_matlab, read_rows
-from .samplers import members_of
+from .samplers import evenly, members_of
 from .usage import Listing, Usage, class_names
 
 
@@ -43,7 +43,7 @@ class _Loaded(NamedTuple):
     # path below the root and class of each image; images of other splits' classes may be among them
     rows: Sequence[tuple[str, Any]]
     # name and ancestors of each class of the split, in the order of the labels
-    classes: Mapping[Any, tuple[str, tuple[str, ...]]]
+    classes: Mapping[Any, tuple[str, Names]]
     # number of images, at the beginning, that are queries; None: every image is one
     queries: int | None = None
 
@@ -66,7 +66,7 @@ class _RetrievalDataset(_ImageDataset):
         if not self.root.is_dir():
             raise self._missing(f"The data folder '{self.root}' does not exist.")
         rows, classes, queries = self._load()
-        place = {key: label for label, key in enumerate(classes)}
+        place = numbered(classes)
         chosen = [(str(self.root / path), place[key]) for path, key in rows if key in place]
         inside([path for path, _ in chosen], self.root)
         paths, absent = Listing().find_all([path for path, _ in chosen])
@@ -306,9 +306,7 @@ def _in_file(name: str, kind: Any) -> Any:
     return parse(kind, content[key], f"'{name}'", advice=advice)
 
 
-def _above(
-    names: Sequence[str], ancestors: Mapping[str, Sequence[str]] | str | None
-) -> tuple[tuple[str, ...], ...]:
+def _above(names: Sequence[str], ancestors: Ancestors | str | None) -> tuple[Names, ...]:
     """Return for each class a tuple of the groups above it, all tuples equally long."""
     if ancestors is None:
         return ((),) * len(names)
@@ -346,7 +344,7 @@ class RetrievalFolder(ImageFolderDataset):
         root: str,
         transform: Plain | Callable,
         classes: Sequence[str] | str | None = None,
-        ancestors: Mapping[str, Sequence[str]] | str | None = None,
+        ancestors: Ancestors | str | None = None,
         per_class: int | None = None,
         cache: bool = False,
         gallery: str | None = None,
@@ -374,9 +372,7 @@ class RetrievalFolder(ImageFolderDataset):
     def _thin(self, per_class: int) -> None:
         chosen: list[int] = []
         for members in members_of(self).values():
-            chosen += members[
-                np.linspace(0, len(members) - 1, min(per_class, len(members))).astype(int)
-            ].tolist()
+            chosen += members[evenly(len(members), per_class)].tolist()
         self.usage.use("files", len(chosen) - len(self.paths))
         for i in sorted(set(range(len(self.paths))) - set(chosen)):
             self.usage.leave_out("files", f"per_class={per_class}", Path(self.paths[i]).name)

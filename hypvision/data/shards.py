@@ -46,7 +46,7 @@ from hypvision.io.checks import at_least, between, ensure, whole_number
 from hypvision.io.errors import HypvisionError, explaining, require, some
 from hypvision.io.files import parse_json, read_lines, why_no_file
 from hypvision.io.images import FORMATS, MAX_PIXELS, to_rgb
-from hypvision.io.types import Plain, StrPath
+from hypvision.io.types import NameList, Plain, StrPath
 
 require("webdataset", "shards")
 
@@ -362,7 +362,7 @@ class ImageShards(_Shards):
         self,
         shards: Any,
         transform: Any,
-        classes: Sequence[str] | StrPath | None = None,
+        classes: NameList | None = None,
         shuffle: int = 1000,
         seed: int = 0,
     ):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from mmengine.registry import DATASETS
 
-from hypvision.data.classes import check_classes
+from hypvision.data.classes import check_classes, numbered
 from hypvision.data.image_folder import _ImageDataset
 from hypvision.data.usage import Usage, composed, natural
 from hypvision.io.checks import ensure
@@ -24,7 +24,7 @@ from hypvision.io.errors import HypvisionError, did_you_mean, explaining, some
 from hypvision.io.files import inside, read_lines
 from hypvision.io.images import images_in, is_image
 from hypvision.io.records import read_json_lines
-from hypvision.io.types import Plain, StrPath
+from hypvision.io.types import NameList, Plain, StrPath
 
 # Names of the column of images, and of the column of labels, the most usual one first.
 IMAGE_COLUMNS = (
@@ -91,7 +91,7 @@ _IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp", ".g
 
 
 def _of_json(path: StrPath, expected: str) -> Cells:
-    lines = read_json_lines(dict[str, Any], path, _TABLE, f"{expected}.")
+    lines = read_json_lines(Plain, path, _TABLE, f"{expected}.")
     found = [
         (number, {name: "" if value is None else str(value) for name, value in row.items()})
         for number, row in lines
@@ -252,7 +252,7 @@ class ImageTableDataset(_ImageDataset):
         root: str,
         ann_file: str,
         transform: Plain | Callable,
-        classes: Sequence[str] | StrPath | None = None,
+        classes: NameList | None = None,
         image: str | None = None,
         label: str | None = None,
         indices: Sequence[int] | None = None,
@@ -271,7 +271,7 @@ class ImageTableDataset(_ImageDataset):
                 f"The label {some(joined, 1)} is the name of one class here. For several labels "
                 "per image use MultiLabelDataset."
             )
-        number = {composed(name): place for place, name in enumerate(names)}
+        number = numbered(map(composed, names))
         known_labels(rows.values(), number, f"'{ann_file}' has")
         images = list(rows)
         paths, missing = find_images_of(images, Path(root).expanduser(), ann_file)

@@ -19,7 +19,7 @@ from hypvision.data.usage import Usage
 from hypvision.io.checks import at_least, between, ensure, one_of
 from hypvision.io.errors import HypvisionError
 from hypvision.io.images import open_image
-from hypvision.io.types import Plain, StrPath
+from hypvision.io.types import NameList, Plain, StrPath
 
 TEMPLATES = ("a photo of {}", "A photo of {} in the scene")
 
@@ -68,7 +68,7 @@ class TagCaptions(Dataset):
 
     data_root: StrPath
     data_prefix: dict[str, str]
-    classes: StrPath | Sequence[str]
+    classes: NameList
     length: int = 100_000
     size: int = 64
     zoom: Sequence[float] = (0.15, 0.8)

@@ -24,7 +24,7 @@ from hypvision.io.checks import ensure, whole_number
 from hypvision.io.errors import HypvisionError, explaining, one_line
 from hypvision.io.files import inside, read_lines, read_text
 from hypvision.io.images import images_in, is_image, shown_size
-from hypvision.io.types import Plain, StrPath
+from hypvision.io.types import Names, Plain, StrPath
 
 _BEYOND = 1e-3  # how far rounding may put a point outside its image, as a share of the image
 _LARGEST = 2**21  # limit in bytes for a data.yaml, which allows a hundred thousand names
@@ -36,7 +36,7 @@ class YoloData(NamedTuple):
     numbers, the images of each part, and the shape of the key points (empty without)."""
 
     path: Path
-    names: tuple[str, ...]
+    names: Names
     images: dict[str, list[Path]]
     points: tuple[int, ...] = ()
 
@@ -111,7 +111,7 @@ def _points(content: Plain, path: Path) -> tuple[int, ...]:
     return found
 
 
-def _names(content: Plain, path: Path) -> tuple[str, ...]:
+def _names(content: Plain, path: Path) -> Names:
     names = content.get("names")
     if isinstance(names, dict):
         numbers = [str(number) for number in range(len(names))]

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hypvision.data.classes import imagenet_templates
+from hypvision.data.classes import imagenet_templates, numbered
 from hypvision.data.fewshot import raw
 from hypvision.data.fewshot.layouts import LAYOUTS, imagenet_validation, load_split
 from hypvision.data.fewshot.splits import Item, class_folders, class_names, folder_names
@@ -206,7 +206,7 @@ def _listed(place: Path, images: Path) -> Labelled:
     """Read images by a list of lines 'CLASS/FILE', in which FILE may lack '.jpg'."""
     lines = read_lines(place, "the list of test images (lines 'CLASS/FILE')")
     names = sorted({line.partition("/")[0] for line in lines})
-    label = {name: number for number, name in enumerate(names)}
+    label = numbered(names)
     items = []
     for line in lines:
         name = line.partition("/")[0]
@@ -223,7 +223,7 @@ def _cub(place: Path, images: Path) -> Labelled:
         dict(read_rows(folder / name, what, 2, 2))
         for name in ("classes.txt", "image_class_labels.txt", "images.txt", place.name)
     )
-    number = {key: row for row, key in enumerate(names)}
+    number = numbered(names)
     spoken = [name.partition(".")[2].replace("_", " ") for name in names.values()]
     items = []
     with _of_form(folder / "image_class_labels.txt"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,3 +13,9 @@ Values: TypeAlias = Mapping[str, Any]
 """Values by name that a function only reads."""
 Names: TypeAlias = tuple[str, ...]
 """Names of classes, in the order of their labels."""
+NameList: TypeAlias = StrPath | Sequence[str]
+"""Names of classes, or the file or the shipped list that has them."""
+Ancestors: TypeAlias = Mapping[str, Sequence[str]]
+"""The groups above each class, from general to specific."""
+Metrics: TypeAlias = dict[str, float]
+"""The values of metrics by name."""

@@ -30,7 +30,9 @@ from torch.nn.modules.batchnorm import _NormBase
 from hypvision.checkpoints.match import check_tuning, check_unknown, compare, filtered
 from hypvision.checkpoints.read import network_weights
 from hypvision.checkpoints.wrappers import common_prefix, flat
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
+from hypvision.io.types import Plain
 from hypvision.tasks.classification import create_backbone
 
 
@@ -165,15 +167,15 @@ class TimmBackbone(BaseModule):
                 yield self._base.get_submodule(name)
 
     def _freeze(self) -> None:
-        if not self._stem_and_stages:
-            raise HypvisionError(
-                f"The stages of '{self.model_name}' are not known: set frozen_stages=-1."
-            )
-        if self.frozen_stages > self.num_stages:
-            raise HypvisionError(
-                f"'{self.model_name}' with out_indices={self.out_indices} has {self.num_stages} "
-                f"stages: frozen_stages={self.frozen_stages} is too large."
-            )
+        ensure(
+            self._stem_and_stages,
+            f"The stages of '{self.model_name}' are not known: set frozen_stages=-1.",
+        )
+        ensure(
+            self.frozen_stages <= self.num_stages,
+            f"'{self.model_name}' with out_indices={self.out_indices} has {self.num_stages} "
+            f"stages: frozen_stages={self.frozen_stages} is too large.",
+        )
         for module in self._frozen():
             module.requires_grad_(False)
         # Position embeddings and class tokens are frozen as well: they belong to the modules that
@@ -304,7 +306,7 @@ def _below(prefix: str, weights: dict[str, Tensor], checkpoint: str) -> dict[str
 
 
 def _create(
-    model_name: str, out_indices: tuple[int, ...], pretrained: bool, timm_kwargs: dict[str, Any]
+    model_name: str, out_indices: tuple[int, ...], pretrained: bool, timm_kwargs: Plain
 ) -> nn.Module:
     """Return the timm model, made to accept inputs of any size if it has an argument for this."""
     for flexible in ({"strict_img_size": False}, {"dynamic_img_size": True}, {}):
@@ -334,9 +336,7 @@ def _create(
     raise AssertionError("the last attempt returns or raises")
 
 
-def _units(
-    module: nn.Module, levels: list[dict[str, Any]], name: str = ""
-) -> list[tuple[str, nn.Module]]:
+def _units(module: nn.Module, levels: list[Plain], name: str = "") -> list[tuple[str, nn.Module]]:
     """Return the parts of a network, with their names, in the order of computation; modules that
     contain stages, at any depth, are split into their children."""
     children = list(module.named_children())
@@ -347,7 +347,7 @@ def _units(
     return [unit for inner, child in children for unit in _units(child, levels, prefix + inner)]
 
 
-def _split(base: nn.Module, levels: list[dict[str, Any]]) -> list[list[str]]:
+def _split(base: nn.Module, levels: list[Plain]) -> list[list[str]]:
     """Return the names of the modules of the stem, then those of each stage, which ends with its
     level; empty if the levels (timm's ``feature_info``) are not found."""
     units = [(name, flat(name), module) for name, module in _units(base, levels)]

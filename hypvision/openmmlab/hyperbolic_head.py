@@ -284,23 +284,18 @@ class HyperbolicHead(BaseDecodeHead):
         super().__init__(*args, init_cfg=init_cfg, **kwargs)
         names = _class_names(classes, self.num_classes, tree is not None)
         nodes = ClassTree(names, tree)
-        logits = self._node_logits(geometry, dim, len(nodes.names), c, learn_c, clamp)
+        count = len(nodes.names)
+        logits: nn.Module = FlatLogits(dim, count)
+        if geometry == "lorentz":
+            logits = LorentzPixelLogits(dim, count, Lorentz(c, learnable=learn_c))
+        elif geometry == "poincare":
+            logits = PixelLogits(dim, count, PoincareBall(c, learnable=learn_c), clamp)
         self.conv_seg = PixelClassifier(self.channels, logits, dim, nodes)
         self.class_names = None if classes is None else tuple(classes)
         self.loss_at = loss_at
         for name in unseen:
             one_of(names, unseen=name)
         self.unseen = [names.index(name) for name in unseen]
-
-    @staticmethod
-    def _node_logits(
-        geometry: str, dim: int, count: int, c: float, learn_c: bool, clamp: str | None
-    ) -> nn.Module:
-        if geometry == "euclidean":
-            return FlatLogits(dim, count)
-        if geometry == "lorentz":
-            return LorentzPixelLogits(dim, count, Lorentz(c, learnable=learn_c))
-        return PixelLogits(dim, count, PoincareBall(c, learnable=learn_c), clamp)
 
     def loss_by_feat(self, seg_logits: Tensor, batch_data_samples: list[SegDataSample]) -> dict:
         """Return mmseg's losses, at the size of the labels or of the maps (``loss_at``)."""
@@ -394,11 +389,8 @@ class HyperbolicSegmentor(EncoderDecoder):
         """Return log-probabilities and, as the last channel, distances, ``(B, K + 1, H, W)``."""
         kept: list[Tensor] = []
         pixels = self.decode_head.conv_seg
-        hook = pixels.project.register_forward_hook(lambda *call: kept.append(call[-1]))
-        try:
+        with pixels.project.register_forward_hook(lambda *call: kept.append(call[-1])):
             logits = super().encode_decode(inputs, batch_img_metas)
-        finally:
-            hook.remove()
         size = logits.shape[2:]
         radius = resize(pixels.logits.radius(kept[0]), size, None, "bilinear", self.align_corners)
         return torch.cat([logits, radius.to(logits.dtype)], 1)

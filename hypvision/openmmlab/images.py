@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +19,7 @@ from hypvision.data.usage import Usage, check_white, find_white
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_bytes
 from hypvision.io.images import FORMATS, WHITE, image_kind, image_size, open_image
+from hypvision.io.types import Plain, StrPath
 
 
 def install() -> None:
@@ -30,7 +30,7 @@ def install() -> None:
     )
 
 
-def read_bgr(path: str | Path, white: int = WHITE) -> np.ndarray:
+def read_bgr(path: StrPath, white: int = WHITE) -> np.ndarray:
     """Read an image as :func:`hypvision.io.images.open_image` does, and return it as uint8 ``(H, W,
     3)`` in OpenCV's order, BGR. ``white`` is the value of white in an image of 16 bits.
 
@@ -67,7 +67,7 @@ class LoadShownImage(LoadImageFromFile):
         check_white(white)
         self.white = white
 
-    def transform(self, results: dict[str, Any]) -> dict[str, Any] | None:
+    def transform(self, results: Plain) -> Plain | None:
         if self.color_type != "color" or self.backend_args or self.file_client_args:
             return super().transform(results)
         try:
@@ -90,7 +90,7 @@ def tell_depth(steps: Sequence[Any], paths: Sequence[str], usage: Usage) -> None
         find_white(paths, None, usage)
 
 
-def check_size(results: dict[str, Any]) -> None:
+def check_size(results: Plain) -> None:
     """Raise an error if the size of an image as displayed differs from that in its annotation,
     because its boxes would be misplaced."""
     path = results["img_path"]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any, NoReturn
@@ -390,19 +389,6 @@ class _Extension(ModuleType):
         return missing
 
 
-class _ExtensionLoader(Loader):
-    """A loader of the stand-in, so that ``importlib.reload`` and look-ups of the module's
-    specification work."""
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _Extension(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__doc__ = __doc__
-        for function in ANSWERED:
-            setattr(module, function.__name__, function)
-
-
 def has_compiled_mmcv() -> bool:
     """Return whether mmcv is installed with its own compiled operators, without importing it."""
     mmcv = importlib.util.find_spec("mmcv")
@@ -420,10 +406,10 @@ def install() -> bool:
     if NAME not in sys.modules:
         if has_compiled_mmcv():
             return False
+        extension = _Extension(NAME, __doc__)
         # mmengine reads the import specification of mmcv's extension, so the module needs one.
-        loader = _ExtensionLoader()
-        sys.modules[NAME] = importlib.util.module_from_spec(
-            ModuleSpec(NAME, loader, origin=__name__)
-        )
-        loader.exec_module(sys.modules[NAME])
+        extension.__spec__ = ModuleSpec(NAME, None, origin=__name__)
+        for function in ANSWERED:
+            setattr(extension, function.__name__, function)
+        sys.modules[NAME] = extension
     return isinstance(sys.modules[NAME], _Extension)

@@ -12,7 +12,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from hypvision.io.checks import ensure
-from hypvision.tasks.probe import LinearProbeHook, Probe, as_tested, choose, fit_path
+from hypvision.tasks.probe import LinearProbeHook, Probe, as_tested, choose, evaluating, fit_path
 
 _IMAGES = 256  # at most so many images are read for the probe
 _PATCHES = 8192  # and so many of their patches are fitted
@@ -65,23 +65,23 @@ def patches(model: Any, dataset: Any) -> tuple[Tensor, Tensor]:
     each = -(-len(dataset) // _IMAGES)
     numbers = range(0, len(dataset), each)
     most = -(-_PATCHES // len(numbers))
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
     features = []
     labels = []
-    for number in numbers:
-        sample = dataset[number]
-        batch = dict(inputs=[sample["inputs"]], data_samples=[sample["data_samples"]])
-        batch = model.data_preprocessor(batch, False)
-        (maps,) = model.decode_head._transform_inputs(model.extract_feat(batch["inputs"]))
-        truth = sample["data_samples"].gt_sem_seg.data[None].float()
-        label = (
-            F.interpolate(truth, size=maps.shape[-2:], mode="nearest-exact").flatten().long().cpu()
-        )
-        known = (label != model.decode_head.ignore_index).nonzero().flatten()
-        taken = known[torch.randperm(len(known), generator=apart)[:most]]
-        features.append(maps.flatten(1).T[taken.to(maps.device)].float().cpu())
-        labels.append(label[taken])
-    for module, mode in modes:
-        module.training = mode
+    with evaluating(model):
+        for number in numbers:
+            sample = dataset[number]
+            batch = dict(inputs=[sample["inputs"]], data_samples=[sample["data_samples"]])
+            batch = model.data_preprocessor(batch, False)
+            (maps,) = model.decode_head._transform_inputs(model.extract_feat(batch["inputs"]))
+            truth = sample["data_samples"].gt_sem_seg.data[None].float()
+            label = (
+                F.interpolate(truth, size=maps.shape[-2:], mode="nearest-exact")
+                .flatten()
+                .long()
+                .cpu()
+            )
+            known = (label != model.decode_head.ignore_index).nonzero().flatten()
+            taken = known[torch.randperm(len(known), generator=apart)[:most]]
+            features.append(maps.flatten(1).T[taken.to(maps.device)].float().cpu())
+            labels.append(label[taken])
     return torch.cat(features), torch.cat(labels)

@@ -22,7 +22,9 @@ from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request
 from hypvision.inference.results import Boxes, Labels, Result, Segments
 from hypvision.inference.summary import Subject
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
+from hypvision.io.types import Names, Plain
 from hypvision.openmmlab.testing import kinds
 
 BOX_SCORE = 0.3  # lowest score of a box that is drawn
@@ -43,7 +45,7 @@ def _predictor(model: BaseModel, config: Run, request: Request) -> Predictor:
     with DefaultScope.overwrite_default_scope(scope):
         steps = Compose(pipeline)
 
-    def prepare(image: Image.Image) -> dict[str, Any]:
+    def prepare(image: Image.Image) -> Plain:
         pixels = np.ascontiguousarray(np.array(image)[..., ::-1])  # BGR, as OpenCV reads files
         size = pixels.shape[:2]
         loaded = dict(
@@ -57,7 +59,7 @@ def _predictor(model: BaseModel, config: Run, request: Request) -> Predictor:
         # These are the keys that LoadImageFromFile would set.
         return steps(dict(loaded, img_fields=["img"], seg_fields=[]))
 
-    def find(prepared: list[dict[str, Any]]) -> list[Result]:
+    def find(prepared: list[Plain]) -> list[Result]:
         with DefaultScope.overwrite_default_scope(scope):
             batch = {key: [item[key] for item in prepared] for key in ("inputs", "data_samples")}
             samples = model.test_step(batch)
@@ -72,7 +74,7 @@ def _predictor(model: BaseModel, config: Run, request: Request) -> Predictor:
     )
 
 
-def _knowledge(model: BaseModel, config: Run, request: Request, names: tuple[str, ...]) -> Known:
+def _knowledge(model: BaseModel, config: Run, request: Request, names: Names) -> Known:
     from hypvision.tasks.publishing import input_size
 
     named = (getattr(model, "dataset_meta", None) or {}).get("classes")
@@ -88,7 +90,7 @@ def _knowledge(model: BaseModel, config: Run, request: Request, names: tuple[str
     return Known(names, source, size, resized)
 
 
-def _classes(model: BaseModel, config: Run, request: Request) -> tuple[str, ...]:
+def _classes(model: BaseModel, config: Run, request: Request) -> Names:
     """Return the class names; for an open-vocabulary model set those of the request first."""
     from hypvision.clip.open_vocabulary import check_words
     from hypvision.data.classes import load_classes
@@ -110,7 +112,7 @@ def _classes(model: BaseModel, config: Run, request: Request) -> tuple[str, ...]
     return _known(model, config) or _unknown()
 
 
-def _known(model: BaseModel, config: Run) -> tuple[str, ...]:
+def _known(model: BaseModel, config: Run) -> Names:
     """Return the class names of the training, from the checkpoint, the config or the config's data
     set; () if none of them has names."""
     names = (getattr(model, "dataset_meta", None) or {}).get("classes")
@@ -131,17 +133,17 @@ def _unknown() -> NoReturn:
     )
 
 
-def _pipeline(config: Run) -> list[dict[str, Any]]:
+def _pipeline(config: Run) -> list[Plain]:
     """Return the steps of the config's test pipeline after the reading of images and
     annotations."""
     dataset = config.dataset("test")
     steps = [dict(step) for step in dataset.get("pipeline") or config.get("test_pipeline") or []]
     names = kinds(steps)
-    if not steps or not names[-1].startswith("Pack"):
-        raise HypvisionError(
-            "The test pipeline of the config should end with PackSegInputs or PackDetInputs; it is "
-            f"{', '.join(names) or 'empty'}."
-        )
+    ensure(
+        steps and names[-1].startswith("Pack"),
+        "The test pipeline of the config should end with PackSegInputs or PackDetInputs; it is "
+        f"{', '.join(names) or 'empty'}.",
+    )
     kept = [step for step, name in zip(steps, names) if not name.startswith("Load")]
     if "meta_keys" in kept[-1]:  # images in memory have no paths, and heads read the other keys
         kept[-1]["meta_keys"] = tuple(
@@ -193,7 +195,7 @@ def result_of(
     return Labels(_numpy(sample.pred_sem_seg.data[0]), tuple(names), **maps)
 
 
-def _segments(coded: np.ndarray, names: tuple[str, ...]) -> Segments:
+def _segments(coded: np.ndarray, names: Names) -> Segments:
     codes = [code for code in np.unique(coded).tolist() if 0 <= code % _OFFSET < len(names)]
     numbers = np.zeros(coded.shape, dtype=np.int32)
     for number, code in enumerate(codes, 1):

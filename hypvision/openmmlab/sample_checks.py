@@ -17,12 +17,14 @@ from mmengine.dataset import BaseDataset, Compose
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
+from hypvision.data.samplers import evenly
 from hypvision.data.usage import leaves
 from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.engine.hooks import DatasetHook, class_heads, has_fixed_classes, network_of
 from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError, some
 from hypvision.io.images import label_palette
+from hypvision.io.types import Plain
 
 _logger = logging.getLogger(__name__)
 
@@ -52,7 +54,7 @@ class CheckedPipeline:
             raise AttributeError(name)
         return getattr(self.pipeline, name)
 
-    def __call__(self, data_info: dict[str, Any]) -> Any:
+    def __call__(self, data_info: Plain) -> Any:
         # Transforms add to the dict that they get, so the paths are read first.
         image: str | None = data_info.get("img_path")
         labels: str | None = data_info.get("seg_map_path")
@@ -187,16 +189,16 @@ def check_label_maps(dataset: Any) -> None:
         _logger.warning("%s %s", one, binary)
 
 
-def _labels_in_maps(dataset: Any, loader: Any) -> tuple[set[int], dict[str, Any]]:
+def _labels_in_maps(dataset: Any, loader: Any) -> tuple[set[int], Plain]:
     """Return the labels that occur in the maps of :func:`check_label_maps`, and the last map's
     info."""
     ignored = dataset.ignore_index
     seen: set[int] = set()
-    info: dict[str, Any] = {}
-    spread = np.linspace(0, len(dataset) - 1, min(len(dataset), 100)).astype(int).tolist()
+    info: Plain = {}
+    spread = evenly(len(dataset), 100)
     order = dict.fromkeys([*spread, *range(len(dataset))])
     for place, index in enumerate(order):
-        if place >= len({*spread}) and not seen <= {0, ignored}:
+        if place >= len(spread) and not seen <= {0, ignored}:
             break
         info = dataset.get_data_info(index)
         loader.transform(info)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hypvision.engine.reports import ReportMetric
 from hypvision.io.images import open_image
+from hypvision.io.types import Plain
 from hypvision.tasks.classification_metrics import auroc, average_precision
 from hypvision.tasks.classification_report import class_part, confusion_parts, matrix_rates
 from hypvision.viz.class_map import boundary_map, draw_class_map
@@ -46,7 +47,7 @@ class SegmentationReport(ReportMetric):
     def __init__(self, ignore_index: int = 255, **kwargs: Any):
         super().__init__(**kwargs)
         self.ignore_index = ignore_index
-        self._worst: list[dict[str, Any]] = []
+        self._worst: list[Plain] = []
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
         for sample in data_samples:
@@ -62,9 +63,7 @@ class SegmentationReport(ReportMetric):
                 np.stack([truth[known], found[known]]), axis=1, return_counts=True
             )
             path = str(sample["img_path"])
-            entry: dict[str, Any] = dict(
-                path=path, pairs=pairs, counts=counts, iou=mean_iou(pairs, counts)
-            )
+            entry: Plain = dict(path=path, pairs=pairs, counts=counts, iou=mean_iou(pairs, counts))
             heats = []
             if "uncertainty" in maps:
                 uncertain, radius = (
@@ -77,7 +76,7 @@ class SegmentationReport(ReportMetric):
                 self._keep_if_bad(entry, np.where(known, truth, -1), found, heats)
 
     def _keep_if_bad(
-        self, entry: dict[str, Any], truth: np.ndarray, found: np.ndarray, heats: list[Tensor]
+        self, entry: Plain, truth: np.ndarray, found: np.ndarray, heats: list[Tensor]
     ) -> None:
         """Draw an image that is among the worst so far, and drop the pictures of the one that no
         longer is."""

@@ -3,35 +3,35 @@ predictions, and reports."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hypvision.engine.config import Run
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, REPORTS, TEST_OPTIONS, TestOptions
-from hypvision.io.errors import HypvisionError
+from hypvision.io.checks import ensure
+from hypvision.io.types import Plain, Values
 
 # Steps that follow the flip of a view: padding must be on the right and below, and annotations are
 # those of the unflipped image.
 AFTER_FLIP = ("Pad", "LoadAnnotations")
 
 
-def kinds(pipeline: Sequence[Mapping[str, Any]]) -> list[str]:
+def kinds(pipeline: Sequence[Values]) -> list[str]:
     """Return the types of a pipeline's steps, without the names of packages."""
     return [str(step.get("type")).rpartition(".")[2] for step in pipeline]
 
 
-def mirror_pipeline(pipeline: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def mirror_pipeline(pipeline: Sequence[Plain]) -> list[Plain]:
     """Return a test pipeline that yields each image twice, as it is and mirrored left to right, for
     a pipeline of mmseg or mmdet that loads the image first and packs the inputs last."""
     steps = [dict(step) for step in pipeline]
     names = kinds(steps)
-    if len(steps) < 2 or not names[0].startswith("Load") or not names[-1].startswith("Pack"):
-        raise HypvisionError(
-            "--tta: the views cannot be derived from the test pipeline of the config, which should "
-            "begin with LoadImageFromFile and end with PackSegInputs or PackDetInputs; it is "
-            f"{', '.join(names) or 'empty'}. Add a tta_pipeline to the config, or leave out --tta."
-        )
+    ensure(
+        len(steps) >= 2 and names[0].startswith("Load") and names[-1].startswith("Pack"),
+        "--tta: the views cannot be derived from the test pipeline of the config, which should "
+        "begin with LoadImageFromFile and end with PackSegInputs or PackDetInputs; it is "
+        f"{', '.join(names) or 'empty'}. Add a tta_pipeline to the config, or leave out --tta.",
+    )
     pack = steps[-1]
     if "meta_keys" in pack:  # the tta_model must know which view is mirrored
         pack["meta_keys"] = tuple(
@@ -70,13 +70,13 @@ def _show(config: Run, folder: Path) -> None:
     config.add_hook(type="ResultPainterHook", out_dir=str(folder))
 
 
-def _segmentation_report(metric: Mapping[str, Any]) -> dict[str, Any]:
+def _segmentation_report(metric: Values) -> Plain:
     import hypvision.openmmlab.segmentation_report  # noqa: F401 - registers it
 
     return dict(type="SegmentationReport", ignore_index=metric.get("ignore_index", 255))
 
 
-def _detection_report(metric: Mapping[str, Any]) -> dict[str, Any]:
+def _detection_report(metric: Values) -> Plain:
     import hypvision.openmmlab.detection_report  # noqa: F401 - registers it; imports mmdet
 
     return dict(

@@ -13,6 +13,7 @@ from mmseg.registry import METRICS
 from torch import Tensor
 
 from hypvision.engine.metrics import Metric
+from hypvision.io.types import Metrics
 from hypvision.losses.class_tree import ClassTree
 
 KINDS = ("sibling", "cousin")
@@ -54,7 +55,7 @@ class TreeIoUMetric(Metric):
             pairs = truth[known] * number + found[known]
             self.results.append(pairs.bincount(minlength=number**2).view(number, number))
 
-    def compute_metrics(self, results: list) -> dict[str, float]:
+    def compute_metrics(self, results: list) -> Metrics:
         names = self.dataset_meta["classes"]
         counts = sum(results, torch.zeros(len(names), len(names), dtype=torch.int64))
         self.without_truth = [name for name, row in zip(names, counts) if not row.any()]
@@ -81,7 +82,7 @@ def near_classes(tree: ClassTree) -> list[Tensor]:
     return tables
 
 
-def _rates(counts: Tensor, near: Tensor) -> dict[str, float]:
+def _rates(counts: Tensor, near: Tensor) -> Metrics:
     """Return the rates of the numbers of pixels ``(K, K)`` by label and prediction, where the
     predictions ``near`` are right."""
     right = (counts * near).sum(1)

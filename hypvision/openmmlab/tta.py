@@ -11,17 +11,19 @@ from typing import Any
 
 import torch
 from mmcv.ops import batched_nms
+from mmdet.structures.bbox import bbox_flip
 from mmengine.model import BaseTTAModel
 from mmengine.registry import MODELS
 from mmengine.structures import InstanceData
 from torch import Tensor
 
 from hypvision.io.errors import HypvisionError
+from hypvision.io.types import Plain
 
 NMS = dict(nms=dict(type="nms", iou_threshold=0.5), max_per_img=100)
 
 
-def _unflip(instances: InstanceData, meta: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+def _unflip(instances: InstanceData, meta: Plain) -> tuple[Tensor, Tensor | None]:
     """Return boxes ``(N, 4)`` and masks ``(N, H, W)`` (None if there are none) as they lie in the
     unflipped image."""
     boxes = instances.bboxes
@@ -33,9 +35,7 @@ def _unflip(instances: InstanceData, meta: dict[str, Any]) -> tuple[Tensor, Tens
             raise HypvisionError(
                 f"tta_pipeline: views are flipped {meta['flip_direction']}. Use horizontal flips."
             )
-        left, top, right, bottom = boxes.unbind(-1)
-        width = meta["ori_shape"][1]
-        boxes = torch.stack([width - right, top, width - left, bottom], dim=-1)
+        boxes = bbox_flip(boxes, meta["ori_shape"])
         masks = None if masks is None else masks.flip(-1)
     return boxes, masks
 
@@ -53,9 +53,7 @@ class MirrorDetector(BaseTTAModel):
         module, data_preprocessor: see :class:`mmengine.model.BaseTTAModel`.
     """
 
-    def __init__(
-        self, module: Any, tta_cfg: dict[str, Any] | None = None, data_preprocessor: Any = None
-    ):
+    def __init__(self, module: Any, tta_cfg: Plain | None = None, data_preprocessor: Any = None):
         super().__init__(module, data_preprocessor)
         self.tta_cfg = {**NMS, **(tta_cfg or {})}
 

@@ -16,13 +16,15 @@ from PIL import Image
 from torch import Tensor
 
 import hypvision.data.retrieval  # noqa: F401 - registers the data sets
-from hypvision.data.samplers import members_of
+from hypvision.data.samplers import evenly, members_of
 from hypvision.engine.config import load_config
 from hypvision.engine.metrics import tell_missing
 from hypvision.geometry import Lorentz, lorentz
-from hypvision.io.errors import HypvisionError, require, require_finite
+from hypvision.io.checks import ensure
+from hypvision.io.errors import require, require_finite
 from hypvision.io.files import write_json
-from hypvision.tasks.metric_learning_metrics import lca_heights
+from hypvision.io.types import Metrics, Names, Plain, StrPath
+from hypvision.tasks.metric_learning_metrics import GroupTree, lca_heights
 from hypvision.viz.disk import draw_embedding
 from hypvision.viz.palette import palette
 from hypvision.viz.sheet import save_figure
@@ -43,7 +45,7 @@ class EmbeddedClasses(NamedTuple):
     points: Tensor
     labels: Tensor
     classes: list[str]
-    ancestors: list[tuple[str, ...]]
+    ancestors: list[Names]
     examples: list[Image.Image]
 
 
@@ -66,13 +68,13 @@ def embed_classes(
     found = EmbeddedClasses(torch.empty(0), torch.empty(0), [], [], [])
     points: list[Tensor] = []
     labels: list[int] = []
-    numbers: dict[tuple[str, tuple[str, ...], int], int] = {}  # labels by name, groups and count
+    numbers: dict[tuple[str, Names, int], int] = {}  # labels by name, groups and count
     if data_root:
-        if not config.get("data_root"):
-            raise HypvisionError(
-                "The config has no 'data_root', so --data-root has nothing to replace. Set "
-                "data_root in the config."
-            )
+        ensure(
+            config.get("data_root"),
+            "The config has no 'data_root', so --data-root has nothing to replace. Set "
+            "data_root in the config.",
+        )
         config = load_config(config, dict(data_root=data_root))
     for name in ("train", "test") if split == "both" else (split,):
         settings = config.dataset(name).to_dict()
@@ -86,9 +88,7 @@ def embed_classes(
             place = (*named, seen[named])
             seen[named] += 1
             known = place in numbers  # the other split has this class, too
-            chosen = members[
-                np.linspace(0, len(members) - 1, min(per_class, len(members))).astype(int)
-            ].tolist()
+            chosen = members[evenly(len(members), per_class)].tolist()
             for start in range(0, len(chosen), batch_size):
                 images = torch.stack(
                     [data[i]["inputs"] for i in chosen[start : start + batch_size]]
@@ -102,7 +102,7 @@ def embed_classes(
     return found._replace(points=torch.cat(points), labels=torch.tensor(labels))
 
 
-def class_hierarchy(learner: Any, data: EmbeddedClasses, out: str | Path) -> dict[str, Any]:
+def class_hierarchy(learner: Any, data: EmbeddedClasses, out: StrPath) -> Plain:
     """Measure and draw the hierarchy of the classes of :func:`embed_classes` with a learner on the
     CPU, and return the content of ``hierarchy.json``.
 
@@ -111,9 +111,11 @@ def class_hierarchy(learner: Any, data: EmbeddedClasses, out: str | Path) -> dic
     together with the proxies nearest to samples) and ``hierarchy.json``.
     """
     require("matplotlib", "viz")
-    if len(data.classes) < 2:
-        raise HypvisionError("A hierarchy needs at least two classes of data.")
-    report: dict[str, Any] = dict(classes=list(data.classes), images=len(data.points))
+    ensure(
+        len(data.classes) >= 2,
+        "A hierarchy needs at least two classes of data.",
+    )
+    report: Plain = dict(classes=list(data.classes), images=len(data.points))
     if learner.neck.manifold.learnable:
         report["curvature"] = learner.neck.manifold._value()
     points = places(learner, data)
@@ -134,7 +136,7 @@ def places(learner: Any, data: EmbeddedClasses) -> Tensor:
 
 def recovered_hierarchy(
     points: Tensor, labels: Tensor, ancestors: Sequence[Sequence[str]]
-) -> dict[str, float]:
+) -> Metrics:
     """Measure how well the distances of class centres follow a hierarchy.
 
     Returns two cophenetic correlations with the true heights of the classes' lowest common
@@ -147,7 +149,7 @@ def recovered_hierarchy(
     present = labels.unique()
     found = {"distances": math.nan, "tree": math.nan}
     if len(present) > 1:
-        between = _distances(_centres(points, labels))
+        between = _between(points, labels)
         true = lca_heights(ancestors)[present][:, present].numpy()
         found["distances"] = cophenetic_correlation(between, true)
         found["tree"] = cophenetic_correlation(cophenetic_distances(average_linkage(between)), true)
@@ -161,13 +163,9 @@ def recovered_groups(
     """Return the dendrogram purity of the tree of class centres for each level of a hierarchy, from
     general to specific; the arguments are those of :func:`recovered_hierarchy`."""
     ancestors = [ancestors[number] for number in labels.unique().tolist()]
-    tree = average_linkage(_distances(_centres(points, labels)))
-    found = []
-    for level in range(1, len(ancestors[0]) + 1):
-        names = [tuple(groups[:level]) for groups in ancestors]
-        numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
-        found.append(dendrogram_purity(tree, [numbers[name] for name in names]))
-    return found
+    tree = average_linkage(_between(points, labels))
+    levels = GroupTree(ancestors).levels[1:]
+    return [dendrogram_purity(tree, numbers.tolist()) for numbers in levels]
 
 
 def _centres(points: Tensor, labels: Tensor) -> Tensor:
@@ -176,13 +174,15 @@ def _centres(points: Tensor, labels: Tensor) -> Tensor:
     return torch.stack([lorentz.centroid(group, None, 1.0) for group in groups])
 
 
-def _distances(points: Tensor) -> np.ndarray:
-    """Return the distances between all points, as a matrix that is exactly symmetric."""
-    found: np.ndarray = lorentz.cdist(points, points, 1.0).numpy()
+def _between(points: Tensor, labels: Tensor, nodes: Sequence[Tensor] = ()) -> np.ndarray:
+    """Return the distances between all class centres, and further ``nodes``, as a matrix that is
+    exactly symmetric."""
+    places = torch.cat([_centres(points, labels), *nodes])
+    found: np.ndarray = lorentz.cdist(places, places, 1.0).numpy()
     return (found + found.T) / 2
 
 
-def _draw(learner: Any, data: EmbeddedClasses, out: Path, report: dict[str, Any]) -> None:
+def _draw(learner: Any, data: EmbeddedClasses, out: Path, report: Plain) -> None:
     points = data.points
     labels = data.labels
     classes = data.classes
@@ -202,7 +202,7 @@ def _draw(learner: Any, data: EmbeddedClasses, out: Path, report: dict[str, Any]
         if "cophenetic" in report
         else ""
     )
-    tree = average_linkage(_distances(_centres(points, labels)))
+    tree = average_linkage(_between(points, labels))
     save_figure(draw_tree(tree, classes, colours, data.examples, title), out / "tree.png", dpi=120)
     if proxies is None:
         return
@@ -212,7 +212,7 @@ def _draw(learner: Any, data: EmbeddedClasses, out: Path, report: dict[str, Any]
         lorentz.cdist(points.double(), nodes, 1.0).argmin(1), minlength=len(nodes)
     )
     used = counts.argsort(descending=True)[: min(40, int((counts > 0).sum()))]
-    between = _distances(torch.cat([_centres(points, labels), nodes[used]]))
+    between = _between(points, labels, [nodes[used]])
     names = [*classes, *(f"proxy {i}" for i in used.tolist())]
     shades = [*colours[: len(classes)], *["#999999"] * len(used)]
     save_figure(draw_tree(average_linkage(between), names, shades), out / "proxies.png", dpi=120)

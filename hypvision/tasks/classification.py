@@ -9,13 +9,12 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import timm
 import torch
@@ -24,7 +23,6 @@ from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.registry import HOOKS, MODELS
 from mmengine.runner import CheckpointLoader, Runner
-from PIL import Image, ImageDraw
 from timm.data import Mixup
 from torch import Tensor, nn
 
@@ -32,6 +30,7 @@ from hypvision.checkpoints.match import Comparison, check_tuning, check_unknown,
 from hypvision.checkpoints.read import network_weights
 from hypvision.checkpoints.wrappers import without_prefix
 from hypvision.data.image_folder import build_transform, unrecorded
+from hypvision.data.samplers import evenly
 from hypvision.engine.config import Run
 from hypvision.engine.extensions import PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
 from hypvision.engine.hooks import ClassWeights, classes_in
@@ -42,19 +41,17 @@ from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import below
 from hypvision.io.images import as_rgb
 from hypvision.io.records import foreign_setting
+from hypvision.io.types import Plain
 from hypvision.losses import PrototypeHead
 from hypvision.models.base import head_names
 from hypvision.models.timm_models import create_model
 from hypvision.nn.busemann import BusemannHead
 from hypvision.tasks.publishing import image_input, input_size
-from hypvision.viz.sheet import save_image
+from hypvision.viz.sheet import fitted, save_image, titled_sheet
 from hypvision.zoo.backbones import network_arguments
 
 _logger = logging.getLogger(__name__)
-_PAINTED = 160  # least side of a painted image in pixels
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+_PAINTED = 160  # least length of a painted image's longer side in pixels
 
 
 def create_backbone(model_name: str, remedy: str = "", **kwargs: Any) -> Any:
@@ -214,7 +211,7 @@ class BackboneModel(BaseModel):
 
     def __init__(
         self,
-        backbone: dict[str, Any],
+        backbone: Plain,
         data_preprocessor: dict | nn.Module | None = None,
         init_cfg: dict | None = None,
         checkpoint: str | None = None,
@@ -251,19 +248,19 @@ class BackboneModel(BaseModel):
         )
         given = images.shape[1]
         wanted = getattr(self.backbone, "in_chans", images.shape[1])
-        if given != wanted:
-            raise HypvisionError(
-                f"The images have {given} channels, but model.backbone takes {wanted}. Set "
-                f"channels={wanted} in every data set of the config, with as many values of mean "
-                f"and std, or model.backbone.in_chans={given}."
-            )
+        ensure(
+            given == wanted,
+            f"The images have {given} channels, but model.backbone takes {wanted}. Set "
+            f"channels={wanted} in every data set of the config, with as many values of mean "
+            f"and std, or model.backbone.in_chans={given}.",
+        )
 
     def init_weights(self) -> None:
         super().init_weights()
         if self.checkpoint is not None:
             self.start_classes, self.head_is_new = load_start(self.backbone, self.checkpoint)
 
-    def train(self, mode: bool = True) -> Self:
+    def train(self, mode: bool = True) -> BackboneModel:
         """Switch between training and evaluation mode; frozen batch norms stay in evaluation mode
         and keep their statistics."""
         super().train(mode)
@@ -275,7 +272,7 @@ class BackboneModel(BaseModel):
         return self
 
 
-def per_image(label: Tensor | None, index: Tensor | None, **columns: Any) -> list[dict[str, Any]]:
+def per_image(label: Tensor | None, index: Tensor | None, **columns: Any) -> list[Plain]:
     """Return one dict for each image, the form that metrics take; ``label``, ``index`` and each of
     ``columns`` hold one value per image."""
     for name, values in (("label", label), ("index", index)):
@@ -337,16 +334,16 @@ class ImageClassifier(BackboneModel):
 
     def __init__(
         self,
-        backbone: dict[str, Any],
+        backbone: Plain,
         label_smoothing: float = 0.0,
-        mixup: dict[str, Any] | None = None,
+        mixup: Plain | None = None,
         test_flip: bool = False,
         class_weights: str | Sequence[float] | None = None,
         multi_label: bool = False,
-        distillation: dict[str, Any] | None = None,
+        distillation: Plain | None = None,
         head_init: str = "zero",
-        prototypes: dict[str, Any] | None = None,
-        busemann: dict[str, Any] | None = None,
+        prototypes: Plain | None = None,
+        busemann: Plain | None = None,
         **kwargs: Any,
     ):
         super().__init__(backbone, **kwargs)
@@ -383,7 +380,7 @@ class ImageClassifier(BackboneModel):
             self.mixup = Mixup(
                 **mixup, label_smoothing=label_smoothing, num_classes=self.num_classes
             )
-        self.distillation: dict[str, Any] = {}
+        self.distillation: Plain = {}
         self.to_prototypes = prototypes is not None
         if prototypes is not None:
             others = (multi_label, mixup, label_smoothing, distillation)
@@ -401,7 +398,7 @@ class ImageClassifier(BackboneModel):
             self._set_teacher(**distillation)
 
     def _set_head(
-        self, option: str, head: type[nn.Module], options: dict[str, Any], starts: tuple[str, ...]
+        self, option: str, head: type[nn.Module], options: Plain, starts: tuple[str, ...]
     ) -> None:
         """Replace the backbone's linear head by another, with the arguments of a config's
         ``option``; ``starts`` are the values of ``head_init`` that it can begin with."""
@@ -432,19 +429,19 @@ class ImageClassifier(BackboneModel):
                     nn.init.zeros_(parameter)
 
     def _set_teacher(
-        self, teacher: dict[str, Any], loss: str = "hard", alpha: float = 0.5,
+        self, teacher: Plain, loss: str = "hard", alpha: float = 0.5,
         temperature: float = 1.0, size: int | None = None,
     ) -> None:  # fmt: skip
         one_of(("hard", "soft"), **{"model.distillation.loss": loss})
         more_than(0, alpha=alpha, temperature=temperature)
         between(0, 1, alpha=alpha)
         network = create_backbone(**teacher).eval().requires_grad_(False)
-        if network.num_classes != self.num_classes:
-            raise HypvisionError(
-                f"The teacher predicts {network.num_classes} classes, the model "
-                f"{self.num_classes}. Set model.distillation.teacher.num_classes to the model's "
-                "number, and give the teacher weights for these classes."
-            )
+        ensure(
+            network.num_classes == self.num_classes,
+            f"The teacher predicts {network.num_classes} classes, the model "
+            f"{self.num_classes}. Set model.distillation.teacher.num_classes to the model's "
+            "number, and give the teacher weights for these classes.",
+        )
         # A list keeps the teacher out of the parameters and checkpoints of this module. With
         # channels last an EfficientNet-Lite0 takes 0.6 of the time on a CPU.
         self._teacher = [network.to(memory_format=torch.channels_last)]
@@ -473,7 +470,7 @@ class ImageClassifier(BackboneModel):
         label: Tensor | None = None,
         index: Tensor | None = None,
         mode: str = "tensor",
-    ) -> Tensor | dict[str, Tensor] | list[dict[str, Any]]:
+    ) -> Tensor | dict[str, Tensor] | list[Plain]:
         """Compute what mmengine's ``mode`` asks for, from images ``(B, C, H, W)``, their classes
         ``label`` and their numbers in the data set, ``index`` ``(B,)``.
 
@@ -563,9 +560,7 @@ class PredictionPainterHook(Hook):
         self.threshold = threshold
 
     def before_test(self, runner: Runner) -> None:
-        count = len(runner.test_dataloader.dataset)
-        chosen = min(self.limit, count)
-        self.chosen = {i * count // chosen for i in range(chosen)}
+        self.chosen = set(evenly(len(runner.test_dataloader.dataset), self.limit))
         self.out_dir.mkdir(parents=True, exist_ok=True)
 
     def after_test_iter(
@@ -573,7 +568,7 @@ class PredictionPainterHook(Hook):
         runner: Runner,
         batch_idx: int,
         data_batch: Any = None,
-        outputs: list[dict[str, Any]] | None = None,
+        outputs: list[Plain] | None = None,
     ) -> None:
         dataset = runner.test_dataloader.dataset
         names = dataset.metainfo["classes"]
@@ -592,21 +587,10 @@ class PredictionPainterHook(Hook):
             true = ", ".join(str(names[c]) for c in wanted)
             verdict = "right" if found == wanted else "wrong"
             image = as_rgb(dataset.read(output["index"]))
+            tile = fitted(image, max(_PAINTED, *image.size))
             name = re.sub(r"[/\\]", "-", true)[:80]  # a class may have a name such as "yes/no"
             path = below(self.out_dir, f"{verdict}_{output['index']:06d}_{name}.png")
-            save_image(self._paint(image, [shown, f"true: {true}"], found == wanted), path)
-
-    def _paint(self, image: Image.Image, text: list[str], right: bool) -> Image.Image:
-        factor = max(1, math.ceil(_PAINTED / min(image.size)))
-        image = image.resize(
-            (image.width * factor, image.height * factor), Image.Resampling.NEAREST
-        )
-        canvas = Image.new("RGB", (image.width, image.height + 34), "white")
-        canvas.paste(image, (0, 0))
-        draw = ImageDraw.Draw(canvas)
-        draw.text((4, image.height + 3), text[0], fill="darkgreen" if right else "firebrick")
-        draw.text((4, image.height + 17), text[1], fill="black")
-        return canvas
+            save_image(titled_sheet([(tile, f"{shown}\ntrue: {true}")]), path)
 
 
 @HOOKS.register_module()
@@ -629,7 +613,7 @@ class ImageInputHook(Hook):
                 "differently."
             )
 
-    def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+    def before_save_checkpoint(self, runner: Runner, checkpoint: Plain) -> None:
         """Add the description of images and network to ``checkpoint``, in place."""
         if self._sees_images(runner):
             checkpoint["meta"]["input"] = image_input(runner.cfg)

@@ -4,7 +4,7 @@ classes, and average precision for any number of labels per image."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
@@ -20,18 +20,17 @@ from hypvision.io.checks import at_least, between
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import write_json
 from hypvision.io.records import read_record
+from hypvision.io.types import Ancestors, Metrics, Plain, StrPath
 from hypvision.tasks.metric_learning_metrics import GroupTree
 
 
-def read_ancestors(
-    given: Mapping[str, Sequence[str]] | str | Path, reader: str
-) -> Mapping[str, Sequence[str]]:
+def read_ancestors(given: Ancestors | StrPath, reader: str) -> Ancestors:
     """Return the groups above each class, from general to specific; ``given`` is a dict or a JSON
     file of it, and ``reader`` is the name of the metric for error messages."""
     expected = 'Expected: {"CLASS": ["GROUP", ...]}, from general to specific.'
     advice = f'{expected} Correct "ancestors" of the {reader} in the config.'
     if isinstance(given, (str, Path)):
-        return cast(Mapping[str, Sequence[str]], read_record(dict[str, list[str]], given, advice))
+        return cast(Ancestors, read_record(dict[str, list[str]], given, advice))
     wrong = [name for name, groups in given.items() if isinstance(groups, str)]
     if wrong:
         raise HypvisionError(
@@ -49,7 +48,7 @@ class ScoreMetric(Metric):
 
     multi_label = False
 
-    def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
+    def process(self, data_batch: Any, data_samples: Sequence[Plain]) -> None:
         """Keep what the metric needs of each image; raise an error that names the image if a score
         is not finite."""
         labels = [sample["label"] for sample in data_samples if sample["label"] is not None]
@@ -71,7 +70,7 @@ class ScoreMetric(Metric):
         if self.check(scores, "A score", data_samples):
             self.results += self.of_scores(scores, data_samples)
 
-    def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
+    def of_scores(self, scores: Tensor, samples: Sequence[Plain]) -> Iterable[tuple]:
         """Return what the metric keeps of each image, in the order of ``scores`` ``(N, C)``."""
         raise NotImplementedError
 
@@ -111,13 +110,13 @@ class TopKAccuracy(ScoreMetric):
         for k in self.topk:
             at_least(1, integer=True, topk=k)
 
-    def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
+    def of_scores(self, scores: Tensor, samples: Sequence[Plain]) -> Iterable[tuple]:
         """Return ``(index, label, best classes, their scores)`` of each image."""
         best, classes = scores.topk(min(max(self.topk), scores.shape[1]))
         labels = [(sample.get("index"), sample["label"]) for sample in samples]
         return [(*label, *found) for label, *found in zip(labels, classes.tolist(), best.tolist())]
 
-    def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
+    def compute_metrics(self, results: list[tuple]) -> Metrics:
         known = self.labelled(results, 1)
         names = (self.dataset_meta or {}).get("classes")
         depth = len(results[0][2]) if results else len(names or range(max(self.topk)))
@@ -133,9 +132,7 @@ class TopKAccuracy(ScoreMetric):
             self._write(self.out_file, metrics, names, results)
         return metrics
 
-    def _write(
-        self, path: str, metrics: dict[str, float], names: Any, results: list[tuple]
-    ) -> None:
+    def _write(self, path: str, metrics: Metrics, names: Any, results: list[tuple]) -> None:
         report = dict(
             metrics=metrics,
             classes=None if names is None else list(names),
@@ -171,7 +168,7 @@ class CalibrationError(ScoreMetric):
         at_least(1, integer=True, bins=bins)
         self.bins = bins
 
-    def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
+    def of_scores(self, scores: Tensor, samples: Sequence[Plain]) -> Iterable[tuple]:
         """Yield the confidence of each image, and whether its class is right (None without a
         label)."""
         if not ((scores >= 0) & (scores <= 1)).all() or ((scores.sum(1) - 1).abs() > 1e-2).any():
@@ -184,7 +181,7 @@ class CalibrationError(ScoreMetric):
         for confidence, best, label in zip(*(part.tolist() for part in scores.max(1)), labels):
             yield confidence, None if label is None else best == label
 
-    def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
+    def compute_metrics(self, results: list[tuple]) -> Metrics:
         known = self.labelled(results, 1)
         if not known:
             return {"ece": math.nan}
@@ -209,18 +206,16 @@ class GroupAccuracy(ScoreMetric):
         levels: names of the levels, from general to specific.
     """
 
-    def __init__(
-        self, ancestors: Mapping[str, Sequence[str]] | str, levels: Sequence[str], **kwargs: Any
-    ):
+    def __init__(self, ancestors: Ancestors | str, levels: Sequence[str], **kwargs: Any):
         super().__init__(**kwargs)
         self.ancestors = read_ancestors(ancestors, "GroupAccuracy")
         self.levels = tuple(levels)
 
-    def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
+    def of_scores(self, scores: Tensor, samples: Sequence[Plain]) -> Iterable[tuple]:
         """Return ``(label, best class)`` of each image."""
         return zip([sample["label"] for sample in samples], scores.argmax(1).tolist())
 
-    def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
+    def compute_metrics(self, results: list[tuple]) -> Metrics:
         known = self.labelled(results, 0)
         if not known:
             return dict.fromkeys([*self.levels, "mistake_distance"], math.nan)
@@ -289,13 +284,13 @@ class MultiLabelAP(ScoreMetric):
         self.threshold = threshold
         self.out_file = out_file
 
-    def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
+    def of_scores(self, scores: Tensor, samples: Sequence[Plain]) -> Iterable[tuple]:
         """Return ``(index, labels, scores)`` of each image."""
         return [
             (sample["index"], sample["label"], row) for sample, row in zip(samples, scores.tolist())
         ]
 
-    def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
+    def compute_metrics(self, results: list[tuple]) -> Metrics:
         known = self.labelled(results, 1)
         metrics = dict(mAP=math.nan, f1=math.nan)
         if known:

@@ -12,6 +12,7 @@ from mmengine.registry import METRICS
 from hypvision.engine.extensions import REPORTS
 from hypvision.engine.reports import ReportMetric
 from hypvision.io.images import as_rgb
+from hypvision.io.types import Ancestors, Plain
 from hypvision.tasks.classification_metrics import (
     average_precision,
     found_at_thresholds,
@@ -38,13 +39,13 @@ class ClassificationReport(ReportMetric):
     groups above each class, from general to specific, by the names of the classes, or a JSON file
     of this dict; None: the ancestors that the data has, if it has some."""
 
-    def __init__(self, ancestors: Mapping[str, Sequence[str]] | str | None = None, **kwargs: Any):
+    def __init__(self, ancestors: Ancestors | str | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         self.ancestors = (
             None if ancestors is None else read_ancestors(ancestors, "ClassificationReport")
         )
 
-    def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
+    def process(self, data_batch: Any, data_samples: Sequence[Plain]) -> None:
         """Keep of each image ``(index, true class, predicted class, score of the predicted class,
         score of the true class)``."""
         for sample in data_samples:
@@ -214,7 +215,7 @@ class MultiLabelReport(ReportMetric):
         super().__init__(**kwargs)
         self.threshold = threshold
 
-    def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
+    def process(self, data_batch: Any, data_samples: Sequence[Plain]) -> None:
         """Keep ``(labels, scores)`` of each image whose scores are finite."""
         for sample in data_samples:
             if isinstance(sample["label"], list) and sample["scores"].isfinite().all():

@@ -19,6 +19,7 @@ from hypvision.geometry import Euclidean, Lorentz, ManifoldParameter
 from hypvision.io.checks import at_least, more_than
 from hypvision.io.errors import require
 from hypvision.io.files import write_json, write_table
+from hypvision.io.types import Metrics, Plain, StrPath
 from hypvision.losses.graph import graph_map, mean_rank, neighbour_loss
 from hypvision.optim import RiemannianSGD
 from hypvision.optim.base import RiemannianOptimizer
@@ -167,7 +168,7 @@ def fit_closure(
             watch(step)
 
 
-def closure_ranks(points: Tensor, space: Lorentz | Euclidean, closure: Closure) -> dict[str, float]:
+def closure_ranks(points: Tensor, space: Lorentz | Euclidean, closure: Closure) -> Metrics:
     """Return how well distances separate the ancestors of all names from the other names:
     ``mean_rank`` and ``map`` of :mod:`hypvision.losses.graph`."""
     below, above = torch.from_numpy(closure.pairs).T.contiguous()  # sorted by the lower name
@@ -184,9 +185,7 @@ def closure_ranks(points: Tensor, space: Lorentz | Euclidean, closure: Closure) 
     return dict(mean_rank=ranks / len(below), map=precisions / len(names))
 
 
-def draw_closure(
-    closure: Closure, out: str | Path, title: str = "", **options: Any
-) -> dict[str, Any]:
+def draw_closure(closure: Closure, out: StrPath, title: str = "", **options: Any) -> Plain:
     """Train points with the ``options`` of :func:`embed_closure` (except ``space``), measure and
     draw them, and return the content of ``closure.json``.
 
@@ -199,7 +198,7 @@ def draw_closure(
     space = Lorentz(1.0)
     start = time.perf_counter()
     points = embed_closure(closure, space=space, **options)
-    report: dict[str, Any] = dict(
+    report: Plain = dict(
         names=len(closure.names), pairs=len(closure.pairs), dim=points.shape[1] - 1
     )
     report |= closure_ranks(points, space, closure) | dict(

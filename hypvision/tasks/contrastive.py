@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -36,6 +35,7 @@ from hypvision.engine.extensions import PREDICTORS
 from hypvision.geometry.numerics import has_float64
 from hypvision.inference.predictors import zero_shot
 from hypvision.io.checks import one_of, refuse
+from hypvision.io.types import NameList, Plain
 from hypvision.losses.contrastive import (
     compositional_entailment,
     contrastive_loss,
@@ -115,10 +115,10 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
 
     def __init__(
         self,
-        clip: dict[str, Any],
-        adapter: dict[str, Any] | None = None,
+        clip: Plain,
+        adapter: Plain | None = None,
         tune: str | None = None,
-        classes: str | Path | Sequence[str] | None = None,
+        classes: NameList | None = None,
         templates: str | Sequence[str] | None = None,
         blank_words: bool = False,
         entail: float = 0.2,

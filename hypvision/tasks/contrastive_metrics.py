@@ -13,11 +13,12 @@ from mmengine.registry import METRICS
 from torch import Tensor
 
 from hypvision.clip.radial.retrieval import read_tree
-from hypvision.clip.spaces import ExteriorAngles, Hyperboloid, HyperboloidProduct, Modality, Space
+from hypvision.clip.spaces import Modality, Space
 from hypvision.data.closures import read_closure
 from hypvision.engine.metrics import Metric
 from hypvision.io.checks import refuse
 from hypvision.io.errors import some
+from hypvision.io.types import Ancestors, Metrics, Plain
 from hypvision.tasks.classification_metrics import (
     ScoreMetric,
     TopKAccuracy,
@@ -25,7 +26,6 @@ from hypvision.tasks.classification_metrics import (
     average_precision,
     read_ancestors,
 )
-from hypvision.tasks.metric_learning_metrics import nearest
 
 
 @METRICS.register_module()
@@ -41,7 +41,7 @@ class ZeroShotAccuracy(TopKAccuracy):
     def __init__(self, topk: Sequence[int] = (1,), macro: bool = True, **kwargs: Any):
         super().__init__(tuple(topk), macro=macro, **kwargs)
 
-    def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
+    def compute_metrics(self, results: list[tuple]) -> Metrics:
         metrics = super().compute_metrics(results)
         occurring = {label for _, label, _, _ in self.labelled(results, 1)}
         predicted = {best[0] for _, _, best, _ in self.labelled(results, 1)}
@@ -71,15 +71,15 @@ class HierarchicalErrors(ScoreMetric):
 
     NAMES = ("tie", "lca", "jaccard", "precision", "recall")
 
-    def __init__(self, ancestors: Mapping[str, Sequence[str]] | str | None = None, **kwargs: Any):
+    def __init__(self, ancestors: Ancestors | str | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         self.above = None if ancestors is None else _ancestors(ancestors)
 
-    def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
+    def of_scores(self, scores: Tensor, samples: Sequence[Plain]) -> Iterable[tuple]:
         """Return ``(best class, label)`` of each image."""
         return zip(scores.argmax(1).tolist(), [sample["label"] for sample in samples])
 
-    def compute_metrics(self, results: list[tuple[int, int]]) -> dict[str, float]:
+    def compute_metrics(self, results: list[tuple[int, int]]) -> Metrics:
         if not results:
             return dict.fromkeys(self.NAMES, math.nan)
         meta = self.dataset_meta or {}
@@ -121,7 +121,7 @@ def _errors(predicted: set, true: set, edges: int) -> tuple[float, ...]:
 Node = Hashable
 
 
-def _ancestors(given: Mapping[str, Sequence[str]] | str) -> dict[Node, set[Node]]:
+def _ancestors(given: Ancestors | str) -> dict[Node, set[Node]]:
     """Return the ancestors of each class and of each group."""
     if isinstance(given, str) and not given.endswith(".json"):
         return _ancestors_in(Path(given).expanduser())
@@ -168,7 +168,7 @@ def _steps(neighbours: Mapping[Node, set[Node]], start: Node) -> dict[Node, int]
 
 
 @torch.no_grad()
-def cone_metrics(space: Space, general: Tensor, specific: Tensor, true: Tensor) -> dict[str, float]:
+def cone_metrics(space: Space, general: Tensor, specific: Tensor, true: Tensor) -> Metrics:
     """Return how well entailment cones tell true pairs from false ones: the area under the ROC
     curve (``auc``) and the average precision (``ap``), from 0 to 1, of how far the specific point
     lies inside the cone of the general one (``cone``), and of the exterior angle alone
@@ -200,7 +200,7 @@ class ImageTextRetrieval(Metric):
         super().__init__(**kwargs)
         self.topk = tuple(topk)
 
-    def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
+    def process(self, data_batch: Any, data_samples: list[Plain]) -> None:
         for key in ("image", "text"):
             points = torch.stack([sample[key] for sample in data_samples])
             if not self.check(points, f"The point of the {key}", data_samples):
@@ -210,9 +210,7 @@ class ImageTextRetrieval(Metric):
             pair = sample["image"].float().cpu(), sample["text"].float().cpu()
             self.results.append((*pair, sample["caption"], sample.get("name")))
 
-    def compute_metrics(
-        self, results: list[tuple[Tensor, Tensor, str, str | None]]
-    ) -> dict[str, float]:
+    def compute_metrics(self, results: list[tuple[Tensor, Tensor, str, str | None]]) -> Metrics:
         names = [f"{way}_r{k}" for way in ("image_to_text", "text_to_image") for k in self.topk]
         if not results:
             return dict.fromkeys(names, math.nan)
@@ -233,28 +231,17 @@ class ImageTextRetrieval(Metric):
         found += self._recalls(captions, points, torch.tensor(pairs).flip(1), "text")
         return dict(zip(names, found))
 
-    def _nearest(
-        self, query: Tensor, gallery: Tensor, modality: Modality
-    ) -> Iterable[tuple[Tensor, Tensor]]:
-        """Return numbers of queries and, for each query, the numbers of the first rows of the
-        gallery, part by part."""
-        most = max(self.topk)
-        if isinstance(self.space, (ExteriorAngles, HyperboloidProduct)):
-            rows = torch.arange(len(query)).split(512)
-            columns = gallery.double()
-            scores = (self.space.ranking(query[part].double(), columns, modality) for part in rows)
-            places = (score.topk(min(most, len(gallery))).indices for score in scores)
-            return zip(rows, places)
-        space = "lorentz" if isinstance(self.space, Hyperboloid) else "cosine"
-        return nearest(query, gallery, most, space)
-
     def _recalls(
         self, query: Tensor, gallery: Tensor, pairs: Tensor, modality: Modality
     ) -> list[float]:
         """Return the recalls in percent of queries of a modality; ``pairs``, int (N, 2), holds
         numbers of a query and of a row of the gallery that belongs to it."""
-        near = self._nearest(query, gallery, modality)
         right = pairs[:, 0] * len(gallery) + pairs[:, 1]
-        codes = [rows[:, None] * len(gallery) + places for rows, places in near]
+        most = min(max(self.topk), len(gallery))
+        columns = gallery.double()
+        codes = []
+        for rows in torch.arange(len(query)).split(512):
+            scores = self.space.ranking(query[rows].double(), columns, modality)
+            codes.append(rows[:, None] * len(gallery) + scores.topk(most).indices)
         hit = torch.isin(torch.cat(codes), right)
         return [100.0 * float(hit[:, :k].any(1).double().mean()) for k in self.topk]

@@ -3,7 +3,7 @@ cosine), or by a CLIP, which also embeds texts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +22,7 @@ from hypvision.inference.progress import progress
 from hypvision.inference.results import Embedding
 from hypvision.inference.running import results
 from hypvision.inference.sources import Frame, Sources
-from hypvision.io.checks import refuse_weights
+from hypvision.io.checks import ensure, refuse_weights
 from hypvision.io.errors import (
     HypvisionError,
     did_you_mean,
@@ -31,6 +31,7 @@ from hypvision.io.errors import (
     require_finite,
 )
 from hypvision.io.images import check_normalisation, leaving_out, require_all
+from hypvision.io.types import StrPath, Values
 from hypvision.zoo.backbones import load_weights
 from hypvision.zoo.loading import load, no_model, trained_arguments
 
@@ -67,7 +68,7 @@ class Embedder(NamedTuple):
     channels: int = 3
 
 
-def load_learner(config: str | Path, weights: str | Path) -> tuple[MetricLearner, Config]:
+def load_learner(config: StrPath, weights: StrPath) -> tuple[MetricLearner, Config]:
     """Return a trained metric learner in evaluation mode, and its config. ``config`` is a file or
     name, ``weights`` the checkpoint: a path, ``zoo:NAME``, ``hf-hub:...``, or an address with its
     checksum."""
@@ -77,19 +78,19 @@ def load_learner(config: str | Path, weights: str | Path) -> tuple[MetricLearner
     from hypvision.tasks.metric_learning import MetricLearner
 
     loaded = load_config(config)
-    if loaded.kind != "MetricLearner":
-        raise HypvisionError(
-            f"The config '{loaded.filename}' describes a model {loaded.kind}, not a "
-            "MetricLearner. Give one of configs/lhier, or your own like them."
-        )
+    ensure(
+        loaded.kind == "MetricLearner",
+        f"The config '{loaded.filename}' describes a model {loaded.kind}, not a "
+        "MetricLearner. Give one of configs/lhier, or your own like them.",
+    )
     model = trained_model(loaded, weights)
     assert isinstance(model, MetricLearner)
     return model, loaded
 
 
 def load_embedder(
-    config: str | Path | None = None,
-    weights: str | Path | None = None,
+    config: StrPath | None = None,
+    weights: StrPath | None = None,
     model: str | None = None,
     device: str = "cpu",
 ) -> Embedder:
@@ -120,7 +121,7 @@ def load_embedder(
     return _by_features(network, name, device)
 
 
-def _of_timm(model: str, weights: str | Path | None, device: str) -> Embedder:
+def _of_timm(model: str, weights: StrPath | None, device: str) -> Embedder:
     """Return the embedder of a timm model with the weights of a file, or with its published
     weights."""
     from hypvision.tasks.classification import create_backbone
@@ -157,7 +158,7 @@ def _by_features(network: Any, name: str, device: str) -> Embedder:
     )
 
 
-def _trained(config: str | Path, weights: str | Path, device: str) -> Embedder:
+def _trained(config: StrPath, weights: StrPath, device: str) -> Embedder:
     """Return the embedder of a training: of a metric learner, or of a classifier by the features
     before its head."""
     require("mmengine", "mm")
@@ -179,7 +180,7 @@ def _trained(config: str | Path, weights: str | Path, device: str) -> Embedder:
     return found._replace(channels=data.get("channels", 3))
 
 
-def _learned(learner: MetricLearner, images: Mapping[str, Any], name: str, device: str) -> Embedder:
+def _learned(learner: MetricLearner, images: Values, name: str, device: str) -> Embedder:
     from hypvision.data.image_folder import build_transform
 
     learner.to(device)
@@ -232,12 +233,12 @@ def clip_embedder(clip: CLIPBundle, name: str) -> Embedder:
 
 def _of_the_zoo(record: Record) -> Any:
     """Return a metric learner of the zoo, or the network of a classifier without its head."""
-    if record.task not in ("retrieval", "classification"):
-        raise HypvisionError(
-            f"'{record.name}' are weights of a model for {record.task}, whose features cannot be "
-            "compared. Give a metric learner, a classifier or a CLIP: `hypvision zoo list` shows "
-            "the tasks."
-        )
+    ensure(
+        record.task in ("retrieval", "classification"),
+        f"'{record.name}' are weights of a model for {record.task}, whose features cannot be "
+        "compared. Give a metric learner, a classifier or a CLIP: `hypvision zoo list` shows "
+        "the tasks.",
+    )
     network: Any = load(record.name)
     if record.task == "classification":
         network.reset_classifier(0)

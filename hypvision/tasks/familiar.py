@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor
 from torch.utils.data import Subset
 
+from hypvision.data.samplers import evenly
 from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.engine.hooks import network_of
 from hypvision.tasks.probe import as_tested, labelled_features
@@ -59,7 +59,7 @@ def familiar_images(
     features, labels = labelled_features(
         model, Subset(train, some_of_each(train.labels)), weights=weights
     )
-    chosen = np.linspace(0, len(held_out) - 1, min(len(held_out), _MOST)).astype(int).tolist()
+    chosen = evenly(len(held_out), _MOST)
     others, _ = labelled_features(model, Subset(held_out, chosen), weights=weights)
     return fit(features, labels, others)
 
@@ -92,10 +92,7 @@ def some_of_each(labels: np.ndarray) -> list[int]:
     found = []
     for label in np.unique(labels):
         found += np.flatnonzero(labels == label)[:_OF_A_CLASS].tolist()
-    if len(found) <= _MOST:
-        return found
-    chosen = torch.linspace(0, len(found) - 1, _MOST).long().tolist()
-    return [found[i] for i in chosen]
+    return [found[place] for place in evenly(len(found), _MOST)]
 
 
 RUN_HOOKS.append("FamiliarHook")

@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
+from mmengine.config import Config
 from mmengine.dist import broadcast, get_dist_info, sync_random_seed
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
@@ -48,12 +48,10 @@ from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.hooks import CheckClassesHook, ClassWeights, classes_in, network_of
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request, classifier
-from hypvision.io.checks import one_of, refuse
+from hypvision.io.checks import ensure, one_of, refuse
 from hypvision.io.errors import HypvisionError, require_finite
+from hypvision.io.types import Names, Plain, StrPath, Values
 from hypvision.tasks.classification import per_image
-
-if TYPE_CHECKING:
-    from mmengine.config import Config
 
 
 @MODELS.register_module()
@@ -79,13 +77,13 @@ class FewShotCLIP(BaseModel):
     checkpoint_is_partial = True
     amp_on_cpu = False
     takes_templates = True
-    words: tuple[str, ...] = ()
+    words: Names = ()
 
     def __init__(
         self,
-        clip: dict[str, Any] | CLIPBundle,
-        host: dict[str, Any],
-        adapter: dict[str, Any] | None = None,
+        clip: Plain | CLIPBundle,
+        host: Plain,
+        adapter: Plain | None = None,
         data_preprocessor: dict | None = None,
         init_cfg: dict | None = None,
         class_weights: str | Sequence[float] | None = None,
@@ -146,7 +144,7 @@ class FewShotCLIP(BaseModel):
         :meth:`hypvision.clip.prompting.Host.set_classes`."""
         self.host.set_classes(*names, **templates)
 
-    def set_data(self, meta: Mapping[str, Any]) -> None:
+    def set_data(self, meta: Values) -> None:
         """Change the classes and templates to those in the ``metainfo`` of a data set."""
         self.set_classes(meta["classes"], meta.get("template"), meta.get("templates"))
 
@@ -255,7 +253,7 @@ class _StartHook(Hook):
 
     _loaded: frozenset[str] = frozenset()
 
-    def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+    def after_load_checkpoint(self, runner: Runner, checkpoint: Plain) -> None:
         self._loaded = frozenset(
             _model(runner).checkpoint_filter(checkpoint.get("state_dict", checkpoint))
         )
@@ -273,9 +271,9 @@ class ClassNamesHook(_StartHook):
     """
 
     priority = "VERY_HIGH"
-    _names: tuple[str, ...] = ()  # the classes that the model has learned
+    _names: Names = ()  # the classes that the model has learned
 
-    def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+    def after_load_checkpoint(self, runner: Runner, checkpoint: Plain) -> None:
         super().after_load_checkpoint(runner, checkpoint)
         self._names = classes_in(checkpoint)
 
@@ -317,13 +315,13 @@ class ClassNamesHook(_StartHook):
         model = _model(runner)
         dataset = cast(FewShotDataset, loader.dataset)
         difference = self._difference(runner, loader)
-        if difference:
-            raise HypvisionError(
-                f"{difference} This method ({type(model.host).__name__}) recognises only the "
-                "classes of its training. If only the names differ, add "
-                "dict(type='CheckClassesHook', by_name=False) to custom_hooks in the config; it "
-                "only compares the numbers of classes."
-            )
+        ensure(
+            not difference,
+            f"{difference} This method ({type(model.host).__name__}) recognises only the "
+            "classes of its training. If only the names differ, add "
+            "dict(type='CheckClassesHook', by_name=False) to custom_hooks in the config; it "
+            "only compares the numbers of classes.",
+        )
         model.set_data(dataset.metainfo)
         set_preprocessing(dataset, model.host.clip)
 
@@ -345,7 +343,7 @@ class GaussianAverageHook(Hook):
         # Epochs, mean and std of the training that a resumed training continues.
         self.begun: tuple[int, float, float] | None = None
 
-    def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+    def after_load_checkpoint(self, runner: Runner, checkpoint: Plain) -> None:
         device = next(_model(runner).parameters()).device
         state = checkpoint.get(self.key, {})
         self.seen = state.get("seen", 0)
@@ -387,7 +385,7 @@ class GaussianAverageHook(Hook):
                 value.copy_(self.total[name])
         self.seen = runner.epoch + 1
 
-    def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+    def before_save_checkpoint(self, runner: Runner, checkpoint: Plain) -> None:
         if 0 < self.seen < runner.max_epochs:
             weights = (runner.max_epochs, self.mean, self.std)
             checkpoint[self.key] = dict(seen=self.seen, total=dict(self.total), weights=weights)
@@ -407,18 +405,18 @@ class FeatureCacheHook(Hook):
 
     priority = "HIGH"
 
-    def __init__(self, views: int = 0, folder: str | Path | None = None):
+    def __init__(self, views: int = 0, folder: StrPath | None = None):
         self.folder = folder
         self.views = views
 
     def before_train(self, runner: Runner) -> None:
         model = _model(runner)
         dataset = runner.train_dataloader.dataset
-        if not model.host.feature_inputs:
-            raise HypvisionError(
-                f"{type(model.host).__name__} changes the image tower, so it needs images: leave "
-                "out FeatureCacheHook."
-            )
+        ensure(
+            model.host.feature_inputs,
+            f"{type(model.host).__name__} changes the image tower, so it needs images: leave "
+            "out FeatureCacheHook.",
+        )
         dataset.use_features(image_features(model.host, dataset, self.views, self.folder))
 
 
@@ -440,7 +438,7 @@ class TipAdapterHook(_StartHook):
     def __init__(
         self,
         views: int = 10,
-        folder: str | Path | None = None,
+        folder: StrPath | None = None,
         ends: tuple[float, float] = (7.0, 3.0),
     ):
         self.folder = folder
@@ -581,18 +579,16 @@ def _predictor(model: FewShotCLIP, config: Config, request: Request) -> Predicto
     return classifier(lambda x: model(x, mode="tensor"), view, known, request.device)
 
 
-def _asked_classes(
-    model: FewShotCLIP, trained: Mapping[str, Any], request: Request
-) -> tuple[str, ...]:
+def _asked_classes(model: FewShotCLIP, trained: Values, request: Request) -> Names:
     """Return the classes of the request, or those of the training if the request names none; a
     method that recognises only the classes of its training refuses other names."""
     own = tuple(trained.get("classes") or ())
     if request.classes is None:
-        if not trained:
-            raise HypvisionError(
-                f"The checkpoint '{request.weights}' does not record its classes: give "
-                '--classes "cat, dog, ...".'
-            )
+        ensure(
+            trained,
+            f"The checkpoint '{request.weights}' does not record its classes: give "
+            '--classes "cat, dog, ...".',
+        )
         return own
     names = tuple(load_classes(request.classes))
     if not own or model.host.fixed_classes is None:

@@ -36,6 +36,7 @@ from hypvision.engine.run import train
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import write_json
 from hypvision.io.records import is_number, positive, read_record, rule
+from hypvision.io.types import Metrics, Plain, StrPath, Values
 from hypvision.tasks.few_shot import FewShotCLIP, accuracy
 from hypvision.tasks.few_shot_recipes import few_shot_config, host_options, recipe, split_method
 
@@ -93,14 +94,14 @@ class Settings:
             that read images. These three change no result.
     """
 
-    clip: dict[str, Any]
+    clip: Plain
     size: int | None = None
     steps: int | None = None
     epochs: int | None = None
     batch: int | None = None
-    adapter: dict[str, Any] | None = None
-    host: dict[str, Any] | None = None
-    teacher: dict[str, Any] | None = None
+    adapter: Plain | None = None
+    host: Plain | None = None
+    teacher: Plain | None = None
     views: int | None = None
     amp: Literal["bf16", "fp16"] | None = None
     best_val: bool = False
@@ -115,7 +116,7 @@ class Settings:
         """Return the precision of the trainings: ``amp`` only has an effect on GPUs."""
         return (torch.cuda.is_available() and self.amp) or "fp32"
 
-    def shared(self) -> dict[str, Any]:
+    def shared(self) -> Plain:
         """Return the settings that results depend on, as plain values."""
         found = {
             key: value
@@ -154,7 +155,7 @@ class Result:
             raise ValueError(f"'accuracy' has no {' and '.join(sorted(needed)) or 'numbers'}")
 
 
-def read_result(folder: str | Path) -> Result:
+def read_result(folder: StrPath) -> Result:
     """Return the result of a finished cell from its folder."""
     return read_record(
         Result, Path(folder, "result.json"), "Remove it: its cell will run again.", extra=True
@@ -214,7 +215,7 @@ def _check_tested_on_seen(method: str, protocol: Protocol, seen_only: bool) -> N
         )
 
 
-def is_finished(results: str | Path, spec: CellSpec) -> bool:
+def is_finished(results: StrPath, spec: CellSpec) -> bool:
     """Return whether a cell has its result, with all targets of ``spec``."""
     try:
         return set(spec.targets) <= set(read_result(Path(results, spec.key)).accuracy)
@@ -222,7 +223,7 @@ def is_finished(results: str | Path, spec: CellSpec) -> bool:
         return False
 
 
-def check_settings(results: str | Path, settings: Settings) -> None:
+def check_settings(results: StrPath, settings: Settings) -> None:
     """Write the settings of a results folder, or raise an error if the folder has others."""
     path = Path(results, "settings.json")
     given = settings.shared()
@@ -231,12 +232,12 @@ def check_settings(results: str | Path, settings: Settings) -> None:
         return
     _same_settings(
         results,
-        read_record(dict[str, Any], path, "Remove the folder, or give another one with --out."),
+        read_record(Plain, path, "Remove the folder, or give another one with --out."),
         given,
     )
 
 
-def _same_settings(results: str | Path, known: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+def _same_settings(results: StrPath, known: Values, given: Values) -> None:
     different = [key for key in {**known, **given} if known.get(key) != given.get(key)]
     if different:
         differences = "; ".join(
@@ -251,7 +252,7 @@ def _same_settings(results: str | Path, known: Mapping[str, Any], given: Mapping
 # --------------------------------------------------------------------------------------------------
 
 
-def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[str, float]:
+def run_cell(spec: CellSpec, settings: Settings, results: StrPath) -> Metrics:
     """Train and test one cell and write its result; if the cell has a result already, only further
     targets are tested and added. Returns accuracies in percent by what was tested: ``base`` and
     ``new``; ``all``; or the names of data sets.
@@ -338,7 +339,7 @@ def _train(config: Config, folder: Path, best_val: bool) -> tuple[FewShotCLIP, i
     return model, runner.iter
 
 
-def measured_checkpoint(folder: str | Path, best_val: bool) -> Path | None:
+def measured_checkpoint(folder: StrPath, best_val: bool) -> Path | None:
     """Return the checkpoint of a cell with which its accuracies were measured; None if it was
     deleted."""
     best = Path(folder).glob("best_top1_epoch_*.pth") if best_val else ()
@@ -397,14 +398,12 @@ def check_methods(specs: Sequence[CellSpec], settings: Settings) -> None:
         FewShotCLIP(deepcopy(clip), model["host"], model["adapter"])
 
 
-def _untrained(teacher: dict[str, Any] | None) -> dict[str, Any]:
+def _untrained(teacher: Plain | None) -> Plain:
     """Return PromptKD's teacher without its checkpoint, or nothing."""
     return {key: value for key, value in (teacher or {}).items() if key != "checkpoint"}
 
 
-def _options(
-    spec: CellSpec, settings: Settings, teacher: dict[str, Any] | None, **sizes: Any
-) -> dict[str, Any]:
+def _options(spec: CellSpec, settings: Settings, teacher: Plain | None, **sizes: Any) -> Plain:
     """Return the options of a cell's config, for data of these sizes."""
     taken = host_options(spec.method)
     host = {option: value for option, value in (settings.host or {}).items() if option in taken}
@@ -427,7 +426,7 @@ def _options(
     )
 
 
-def _teacher(spec: CellSpec, settings: Settings) -> dict[str, Any] | None:
+def _teacher(spec: CellSpec, settings: Settings) -> Plain | None:
     """Return PromptKD's teacher with its checkpoint's path filled in; None for other methods."""
     if split_method(spec.method)[0] != "promptkd":
         return None
@@ -450,7 +449,7 @@ def _teacher(spec: CellSpec, settings: Settings) -> dict[str, Any] | None:
 
 def _measure(
     model: FewShotCLIP, spec: CellSpec, settings: Settings, known: Mapping[str, float]
-) -> dict[str, float]:
+) -> Metrics:
     """Return the accuracies of a cell that are not in ``known``."""
     tests: Mapping[str, tuple[str, str]] = {"all": (spec.dataset, "all")}
     if spec.protocol == "base2new":
@@ -468,5 +467,5 @@ def _measure(
 
 def tested_images(name: str, subset: str, spec: CellSpec, settings: Settings) -> FewShotDataset:
     """Return the test images of a data set, or of a subset of its classes, as a cell sees them."""
-    options: dict[str, Any] = dict(size=settings.size, skip_broken=settings.skip_broken)
+    options: Plain = dict(size=settings.size, skip_broken=settings.skip_broken)
     return FewShotDataset(settings.root, name, "test", None, spec.seed, subset, **options)

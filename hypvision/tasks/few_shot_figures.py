@@ -19,9 +19,12 @@ from hypvision.checkpoints.match import load_trained
 from hypvision.clip.adapters.lathadapter import LatentHierarchy
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.data.preprocessing import set_preprocessing
+from hypvision.data.samplers import evenly
 from hypvision.engine.checkpoint import load
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.images import open_image
+from hypvision.io.types import StrPath
 from hypvision.tasks.few_shot import FewShotCLIP
 from hypvision.tasks.few_shot_benchmark import (
     CellSpec,
@@ -37,25 +40,25 @@ from hypvision.viz.sheet import contact_sheet, save_figure, save_image, titled_s
 
 class Places(NamedTuple):
     """Points of the ball: ``attributes`` (N, d), refined ``classes`` (C, d) and ``images`` (B, d);
-    ``labels`` and ``numbers`` (B,) are the images' classes and numbers in the data set, ``names``
+    ``labels`` (B,) and ``numbers`` are the images' classes and numbers in the data set, ``names``
     the names of the classes."""
 
     attributes: Tensor
     classes: Tensor
     images: Tensor
     labels: Tensor
-    numbers: Tensor
+    numbers: list[int]
     names: tuple[str, ...]
 
 
-def load_cell_model(folder: str | Path, root: str | Path) -> tuple[FewShotCLIP, CellSpec, Settings]:
+def load_cell_model(folder: StrPath, root: StrPath) -> tuple[FewShotCLIP, CellSpec, Settings]:
     """Return the trained model of a finished cell, the cell and its settings, from its folder."""
     folder = Path(folder)
-    if not (folder / "result.json").is_file():
-        raise HypvisionError(
-            f"'{folder}' is not a finished run of a few-shot benchmark (it has no result.json). "
-            "Give the folder of a finished run, RESULTS/base2new/METHOD/..."
-        )
+    ensure(
+        (folder / "result.json").is_file(),
+        f"'{folder}' is not a finished run of a few-shot benchmark (it has no result.json). "
+        "Give the folder of a finished run, RESULTS/base2new/METHOD/...",
+    )
     result = read_result(folder)
     spec = result.cell
     settings = replace(result.settings, root=str(root))
@@ -85,8 +88,8 @@ def places(model: FewShotCLIP, dataset: FewShotDataset, most: int = 400) -> Plac
     images = []
     labels = []
     text = torch.empty(0)
-    numbers = torch.linspace(0, len(dataset) - 1, min(most, len(dataset))).round().long()
-    for sample in DataLoader(Subset(dataset, numbers.tolist()), 50):
+    numbers = evenly(len(dataset), most)
+    for sample in DataLoader(Subset(dataset, numbers), 50):
         out = model.host(sample["inputs"].to(device))
         image, text = model.adapter_features(out)
         images.append(hierarchy.lift(image))
@@ -95,9 +98,8 @@ def places(model: FewShotCLIP, dataset: FewShotDataset, most: int = 400) -> Plac
     _, classes = hierarchy.classes(text)
     attributes = hierarchy.lift(hierarchy.nodes())
     seen = torch.cat(images)
-    return Places(
-        attributes.cpu(), classes.cpu(), seen.cpu(), torch.cat(labels), numbers, model.host.names
-    )
+    names = model.host.names
+    return Places(attributes.cpu(), classes.cpu(), seen.cpu(), torch.cat(labels), numbers, names)
 
 
 def attribute_sheet(
@@ -116,9 +118,7 @@ def attribute_sheet(
     return titled_sheet(rows, columns=1)
 
 
-def draw_places(
-    placed: Places, hierarchy: LatentHierarchy, path: str | Path, title: str = ""
-) -> None:
+def draw_places(placed: Places, hierarchy: LatentHierarchy, path: StrPath, title: str = "") -> None:
     """Draw classes, attributes and images on the Poincare disk, with a line from each attribute to
     its nearest class.
 
@@ -139,7 +139,7 @@ def draw_places(
     save_figure(figure, path, dpi=140)
 
 
-def explain_cell(folder: str | Path, root: str | Path, out: str | Path | None = None) -> list[Path]:
+def explain_cell(folder: StrPath, root: StrPath, out: StrPath | None = None) -> list[Path]:
     """Draw ``attributes.png`` and ``disk.png`` for the finished cell in a folder, from its test
     images; ``root`` is the folder of all data sets, ``out`` the folder of the pictures (default:
     the cell's). Returns the paths of the pictures."""
@@ -152,7 +152,7 @@ def explain_cell(folder: str | Path, root: str | Path, out: str | Path | None = 
     hierarchy = model.hierarchy
     assert hierarchy is not None, "places() has refused it"
     drawn = [out / "attributes.png", out / "disk.png"]
-    paths = [data.paths[number] for number in placed.numbers.tolist()]
+    paths = [data.paths[number] for number in placed.numbers]
     save_image(attribute_sheet(placed, hierarchy, paths), drawn[0])
     draw_places(placed, hierarchy, drawn[1], f"{spec.method} on {spec.dataset}, {spec.shots} shots")
     return drawn

@@ -7,6 +7,7 @@ rows are the averages that its paper gives.
 from __future__ import annotations
 
 from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
+from hypvision.io.types import Metrics
 
 _METHODS = ("zeroshot", "coop", "cocoop", "maple", "promptsrc", "promptkd")
 _ROWS = {
@@ -41,7 +42,7 @@ BASE_TO_NEW |= {
 HARMONIC = {"maple+lath": 79.67, "promptsrc+lath": 80.70, "promptkd+lath": 84.62}
 """Harmonic means of the average accuracies, for methods of which only these are published."""
 
-CROSS_DATASET: dict[str, dict[str, float]] = {
+CROSS_DATASET: dict[str, Metrics] = {
     method: dict(zip((*CROSS, "average"), map(float, row.split())))
     for method, row in {
         "coop": "93.70 89.14 64.51 68.71 85.30 18.47 64.15 41.92 46.39 66.55 63.88",
@@ -53,7 +54,7 @@ CROSS_DATASET: dict[str, dict[str, float]] = {
 } | {"maple+lath": {"average": 66.73}, "promptsrc+lath": {"average": 66.40}}
 """Method -> target -> accuracy."""
 
-DOMAIN: dict[str, dict[str, float]] = {
+DOMAIN: dict[str, Metrics] = {
     method: dict(zip(("imagenet", *DOMAINS, "average"), map(float, row.split())))
     for method, row in {
         "zeroshot": "66.73 60.83 46.15 47.77 73.96 57.18",

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hypvision.clip.prompting import HOSTS
 from hypvision.io.checks import one_of, refuse
 from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.types import Plain, Values
 
 PROTOCOLS = ("base2new", "shots", "cross", "dg")
 # Data sets for which PromptSRC's few-shot trainings average the weights of later epochs (of 50).
@@ -64,14 +65,14 @@ class Recipe:
             last batch of an epoch, however small. None: the method is no Tip-Adapter.
     """
 
-    host: dict[str, Any]
+    host: Plain
     lr: float = 0.002
     epochs: int = 0
     batch: int = 32
     average: tuple[float, float] | None = None
     features: bool = False
-    optimizer: dict[str, Any] = field(default_factory=dict)
-    scheduler: dict[str, Any] | None = None
+    optimizer: Plain = field(default_factory=dict)
+    scheduler: Plain | None = None
     unlabelled: bool = False
     search: tuple[float, float] | None = None
 
@@ -107,8 +108,8 @@ def host_options(method: str) -> tuple[str, ...]:
 
 def check_options(
     methods: Sequence[str],
-    host: Mapping[str, Any] | None = None,
-    adapter: Mapping[str, Any] | None = None,
+    host: Values | None = None,
+    adapter: Values | None = None,
 ) -> None:
     """Raise an error if an option of hosts or of LatHAdapter belongs to none of the methods; an
     option is passed only to the methods that have it."""
@@ -279,14 +280,14 @@ def few_shot_config(
     dataset: str = "caltech101",
     shots: int | None = 16,
     seed: int = 1,
-    clip: dict[str, Any] | None = None,
+    clip: Plain | None = None,
     size: int | None = None,
     subset: str | None = None,
     classes: int = 100,
     images: int = 800,
     total_classes: int | None = None,
-    adapter: dict[str, Any] | None = None,
-    host: dict[str, Any] | None = None,
+    adapter: Plain | None = None,
+    host: Plain | None = None,
     amp: str | None = None,
     workers: int = 0,
     steps: int | None = None,
@@ -299,7 +300,7 @@ def few_shot_config(
     best_val: bool = False,
     class_weights: str | Sequence[float] | None = None,
     balanced: bool = False,
-) -> dict[str, Any]:
+) -> Plain:
     """Return a config that ``hypvision train`` runs; for a method that learns nothing, one epoch
     without an update.
 
@@ -374,7 +375,7 @@ def few_shot_config(
     )
 
 
-def _host(found: Recipe, cache: str | None, given: dict[str, Any] | None) -> dict[str, Any]:
+def _host(found: Recipe, cache: str | None, given: Plain | None) -> Plain:
     """Return the host of a recipe with further options; with ``cache`` PromptSRC stores its
     features of texts."""
     stored = dict(cache=cache) if cache and found.host["name"] == "promptsrc" else {}
@@ -382,18 +383,18 @@ def _host(found: Recipe, cache: str | None, given: dict[str, Any] | None) -> dic
 
 
 def _train_data(
-    found: Recipe, data: dict[str, Any], subset: str | None, tested: str, shots: int | None
-) -> dict[str, Any]:
+    found: Recipe, data: Plain, subset: str | None, tested: str, shots: int | None
+) -> Plain:
     """Return the training data: shots of the tested classes, or for methods without labels all
     images of all classes."""
-    seen: dict[str, Any] = dict(subset=subset or tested, shots=shots)
+    seen: Plain = dict(subset=subset or tested, shots=shots)
     if found.unlabelled:
         seen = dict(subset=subset or "all", shots=None)
     repeated = {} if found.search is None else dict(scale=TIP_ADAPTER_SCALE, repeat=True)
     return dict(data, **seen, **repeated)
 
 
-def _tests(loader: dict[str, Any], best_val: bool) -> dict[str, Any]:
+def _tests(loader: Plain, best_val: bool) -> Plain:
     """Return the settings of the test, and with ``best_val`` of a validation on the same data."""
     sampler = dict(type="DefaultSampler", shuffle=False)
     parts = dict(
@@ -405,7 +406,7 @@ def _tests(loader: dict[str, Any], best_val: bool) -> dict[str, Any]:
     return {f"{phase}_{part}": value for phase in phases for part, value in parts.items()}
 
 
-_EVERY_CONFIG: dict[str, Any] = dict(
+_EVERY_CONFIG: Plain = dict(
     custom_imports=dict(
         imports=["hypvision.tasks", "hypvision.tasks.few_shot", "hypvision.data.fewshot"]
     ),
@@ -416,8 +417,8 @@ _EVERY_CONFIG: dict[str, Any] = dict(
 
 
 def _training(
-    found: Recipe, loader: dict[str, Any], length: int | None, images: int, balanced: bool
-) -> dict[str, Any]:
+    found: Recipe, loader: Plain, length: int | None, images: int, balanced: bool
+) -> Plain:
     """Return the settings of the training loop, with ``length`` images an epoch, or with all images
     once."""
     sampler = dict(type="DefaultSampler", shuffle=True, round_up=False)
@@ -430,8 +431,8 @@ def _training(
     )
 
 
-def _optimisation(found: Recipe, amp: str | None) -> dict[str, Any]:
-    wrappers: dict[str | None, dict[str, Any]] = {
+def _optimisation(found: Recipe, amp: str | None) -> Plain:
+    wrappers: dict[str | None, Plain] = {
         None: dict(type="OptimWrapper"),
         "bf16": dict(type="BFloat16OptimWrapper"),
         "fp16": dict(type="AmpOptimWrapper", dtype="float16", loss_scale="dynamic"),
@@ -451,14 +452,14 @@ def _optimisation(found: Recipe, amp: str | None) -> dict[str, Any]:
 
 def _hooks(
     found: Recipe, images: int, views: int | None, cache: str | None, best_val: bool
-) -> dict[str, Any]:
+) -> Plain:
     """Return the hooks of a training with ``images`` images an epoch."""
     # Writing a checkpoint takes as long as a step: one is written each epoch, but at most once in
     # ten steps.
     interval = max(1, min(max(found.epochs, 1) // 10, 10 // max(images // found.batch, 1)))
     best = dict(save_best="top1", rule="greater") if best_val else {}
     checkpoint = dict(type="CheckpointHook", interval=interval, max_keep_ckpts=2, **best)
-    hooks: list[dict[str, Any]] = [dict(type="ClassNamesHook")]
+    hooks: list[Plain] = [dict(type="ClassNamesHook")]
     if found.average is not None:
         hooks.append(dict(type="GaussianAverageHook", mean=found.average[0], std=found.average[1]))
     if found.features and views is not None:

@@ -12,15 +12,16 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, require
 from hypvision.io.files import csv_text, markdown_table, write_text
+from hypvision.io.types import Metrics, Plain, StrPath, Values
 from hypvision.tasks import few_shot_published as published
-from hypvision.tasks.few_shot_benchmark import read_result
+from hypvision.tasks.few_shot_benchmark import Result, read_result
 from hypvision.tasks.few_shot_recipes import host_options
 from hypvision.viz.sheet import save_figure
 
@@ -36,16 +37,16 @@ class Row(NamedTuple):
     method: str
     dataset: str
     seeds: int
-    mean: dict[str, float]
-    std: dict[str, float]
-    known: dict[str, float]
+    mean: Metrics
+    std: Metrics
+    known: Metrics
     steps: tuple[int, ...] = ()
     note: str = ""
-    of_seeds: dict[int, dict[str, float]] = {}
+    of_seeds: dict[int, Metrics] = {}
 
 
-# A cell, and its results on one data set by column.
-_Measured = tuple[Mapping[str, Any], dict[str, float]]
+# The result of a cell, and its numbers on one data set by column.
+_Measured = tuple[Result, Metrics]
 
 
 def harmonic(base: float, new: float) -> float:
@@ -53,36 +54,32 @@ def harmonic(base: float, new: float) -> float:
     return 2 * base * new / (base + new) if base + new else 0.0
 
 
-def read_results(folder: str | Path) -> list[dict[str, Any]]:
+def read_results(folder: StrPath) -> list[Result]:
     """Return the results of all finished cells below a folder."""
     paths = sorted(Path(folder).glob("**/result.json"))
-    if not paths:
-        raise HypvisionError(
-            f"There are no results (result.json) in '{folder}'. Give the --out of a few-shot run."
-        )
-    results = {str(path): read_result(path.parent) for path in paths}
-    for path, result in results.items():
-        if Path(path).parent.parts[-4:] != tuple(result.cell.key.split("/")):
+    ensure(
+        paths,
+        f"There are no results (result.json) in '{folder}'. Give the --out of a few-shot run.",
+    )
+    results = [read_result(path.parent) for path in paths]
+    for path, result in zip(paths, results):
+        if path.parent.parts[-4:] != tuple(result.cell.key.split("/")):
             raise HypvisionError(
                 f"'{path}' says that it is the result of {result.cell.key}, but its folder has "
                 "another name. Move it to a folder of this name, or remove it."
             )
-    return [
-        dict(r.cell._asdict(), accuracy=r.accuracy, about=asdict(r), path=path)
-        for path, r in results.items()
-    ]
+    return results
 
 
-def tables(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Row]]:
+def tables(results: Sequence[Result]) -> dict[str, list[Row]]:
     """Return the rows of each protocol's table, in the order of the benchmark, with a row
     ``average`` for each method that has several data sets with a column in common.
 
     Cells that differ only in the seed become one row.
     """
-    found = {}
-    every = list(results)
-    for protocol in dict.fromkeys(cell["protocol"] for cell in every):
-        lines = _rows(protocol, [cell for cell in every if cell["protocol"] == protocol])
+    found: dict[str, list[Row]] = {}
+    for protocol in dict.fromkeys(result.cell.protocol for result in results):
+        lines = _rows(protocol, [one for one in results if one.cell.protocol == protocol])
         sources = ((row.method, row.dataset) for row in lines if row.dataset.endswith("(source)"))
         # Published results have ImageNet as source, so they do not compare with other sources.
         foreign = {method for method, dataset in sources if dataset != "imagenet (source)"}
@@ -91,54 +88,54 @@ def tables(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Row]]:
     return found
 
 
-def _rows(protocol: str, cells: Sequence[Mapping[str, Any]]) -> list[Row]:
+def _rows(protocol: str, results: Sequence[Result]) -> list[Row]:
     """Return the rows of a table without averages, in the order of the benchmark."""
     groups: dict[tuple[str, str], list[_Measured]] = defaultdict(list)
-    for cell, name in zip(cells, _names(cells)):
-        for dataset, columns in _by_dataset(cell):
-            groups[name, dataset].append((cell, columns))
+    for result, name in zip(results, _names(results)):
+        for dataset, columns in _by_dataset(result):
+            groups[name, dataset].append((result, columns))
     lines = [_row(protocol, *key, own) for key, own in groups.items()]
     return sorted(lines, key=lambda row: (row.method, _place(row.dataset)))
 
 
-def _names(cells: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the name of each cell's row: its method, the options of LatHAdapter that are not the
+def _names(results: Sequence[Result]) -> list[str]:
+    """Return the name of each result's row: its method, the options of LatHAdapter that are not the
     defaults, and the settings in which cells of the method differ, because these become rows of
     their own."""
-    alike: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for cell in cells:
-        alike[cell["method"]].append(_settings(cell))
+    alike: dict[str, list[Plain]] = defaultdict(list)
+    for result in results:
+        alike[result.cell.method].append(_settings(result))
     found = []
-    for cell in cells:
-        method = cell["method"]
-        given = cell.get("about", {}).get("settings", {}).get("adapter") or {}
+    for result in results:
+        method = result.cell.method
+        given = result.settings.adapter or {}
         shown = [*given.items()] if method.endswith("+lath") else []
-        for key, value in _settings(cell).items():
+        for key, value in _settings(result).items():
             if value is not None and any(other.get(key) != value for other in alike[method]):
                 shown.append((key, value))
         found.append(" ".join([method, *(f"{key}={value}" for key, value in shown)]))
     return found
 
 
-def _settings(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that the result of a cell depends on, without LatHAdapter's options."""
-    about = cell.get("about", {})
-    unused = {"adapter"} if cell["method"].startswith("promptkd") else {"adapter", "teacher"}
-    if about.get("epochs") == 0:
+def _settings(result: Result) -> Plain:
+    """Return the settings that a result depends on, without LatHAdapter's options."""
+    method = result.cell.method
+    unused = {"adapter"} if method.startswith("promptkd") else {"adapter", "teacher"}
+    if result.epochs == 0:
         unused |= {"steps", "epochs", "batch", "views"}
-    elif not about.get("training_images"):
+    elif not result.training_images:
         unused.add("views")
-    found = {key: value for key, value in about.get("settings", {}).items() if key not in unused}
-    if found.get("host"):
-        taken = host_options(cell["method"])
+    found = {key: value for key, value in result.settings.shared().items() if key not in unused}
+    if found["host"]:
+        taken = host_options(method)
         found["host"] = {
             option: value for option, value in found["host"].items() if option in taken
         } or None
     return _flat(found)
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _flat(values: Values, prefix: str = "") -> Plain:
+    found: Plain = {}
     for key, value in values.items():
         found |= (
             _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
@@ -150,66 +147,60 @@ def _place(dataset: str) -> tuple[int, str]:
     return (SETS.index(dataset), "") if dataset in SETS else (len(SETS), dataset)
 
 
-def _by_dataset(cell: Mapping[str, Any]) -> Iterable[tuple[str, dict[str, float]]]:
+def _by_dataset(result: Result) -> Iterable[tuple[str, Metrics]]:
     """Yield the data sets of a cell, each with its results by column."""
-    values = cell["accuracy"]
-    if cell["protocol"] == "base2new":
-        yield cell["dataset"], dict(values, HM=harmonic(values["base"], values["new"]))
-    elif cell["protocol"] == "shots":
-        yield cell["dataset"], {f"{cell['shots']} shots": values["all"]}
+    values = result.accuracy
+    own = result.cell.dataset
+    if result.cell.protocol == "base2new":
+        yield own, dict(values, HM=harmonic(values["base"], values["new"]))
+    elif result.cell.protocol == "shots":
+        yield own, {f"{result.cell.shots} shots": values["all"]}
     elif "all" in values:  # a cell of PromptKD, which trains for a single target
-        yield cell["dataset"], {"accuracy": values["all"]}
+        yield own, {"accuracy": values["all"]}
     else:
         for dataset, value in values.items():
-            yield (
-                (dataset if dataset != cell["dataset"] else f"{dataset} (source)"),
-                {"accuracy": value},
-            )
+            name = f"{dataset} (source)" if dataset == own else dataset
+            yield name, {"accuracy": value}
 
 
 def _row(protocol: str, method: str, dataset: str, measured: Sequence[_Measured]) -> Row:
     """Return the row of cells that differ only in the seed."""
     seeds = _by_seed(measured)
-    abouts = [cell.get("about", {}) for cell, _ in measured]
-    steps = tuple(sorted({int(about["steps"]) for about in abouts if "steps" in about}))
+    results = [result for result, _ in measured]
+    steps = tuple(sorted({result.steps for result in results}))
     known = _known(protocol, method, dataset)
     means = _over(seeds.values())
-    return Row(method, dataset, len(seeds), *means, known, steps, _note(abouts), seeds)
+    return Row(method, dataset, len(seeds), *means, known, steps, _note(results), seeds)
 
 
-def _by_seed(measured: Sequence[_Measured]) -> dict[int, dict[str, float]]:
+def _by_seed(measured: Sequence[_Measured]) -> dict[int, Metrics]:
     """Return the columns of each seed; raise an error for two cells that differ only in their
     results."""
-    seeds: dict[int, dict[str, float]] = defaultdict(dict)
-    for cell, columns in measured:
+    seeds: dict[int, Metrics] = defaultdict(dict)
+    for result, columns in measured:
         for column, value in columns.items():
-            other = seeds[cell["seed"]].setdefault(column, value)
+            other = seeds[result.cell.seed].setdefault(column, value)
             if other != value:
-                names = ("protocol", "method", "dataset", "shots", "seed")
-                places = [f"'{c['path']}'" for c in (measured[0][0], cell) if "path" in c]
                 raise HypvisionError(
-                    f"There are two results of {' '.join(str(cell[name]) for name in names)} with "
-                    f"the same settings, which differ ({column}: {other:.2f} and {value:.2f}): "
-                    f"{' and '.join(places)}. Remove one of them."
+                    f"There are two results of '{result.cell.key}' with the same settings, which "
+                    f"differ ({column}: {other:.2f} and {value:.2f}). Remove one of the folders."
                 )
     return dict(seeds)
 
 
-def _note(abouts: Sequence[Mapping[str, Any]]) -> str:
+def _note(results: Sequence[Result]) -> str:
     """Return how trainings differ from the usual one, in words; the empty string if they do not."""
-    settings = [about.get("settings", {}) for about in abouts]
-    transductive = any(about.get("transductive") for about in abouts)
+    taught = [result.settings for result in results if result.transductive]
     notes = {
-        "transductive": transductive,
-        "own teacher": transductive
-        and any(s.get("teacher") and s["teacher"].get("clip") == s.get("clip") for s in settings),
-        "chosen on test images": any(about.get("selection") == "best_val" for about in abouts),
+        "transductive": bool(taught),
+        "own teacher": any((own.teacher or {}).get("clip") == own.clip for own in taught),
+        "chosen on test images": any(result.selection == "best_val" for result in results),
     }
-    images = {about.get("training_images") or "" for about in abouts} - {""}
+    images = {result.training_images for result in results} - {""}
     return ", ".join([*(text for text, holds in notes.items() if holds), *sorted(images)])
 
 
-def _over(rows: Iterable[Mapping[str, float]]) -> tuple[dict[str, float], dict[str, float]]:
+def _over(rows: Iterable[Mapping[str, float]]) -> tuple[Metrics, Metrics]:
     """Return the mean of each column, and the standard deviation of columns with several values;
     the harmonic mean is that of the averaged accuracies."""
     values: dict[str, list[float]] = defaultdict(list)
@@ -223,7 +214,7 @@ def _over(rows: Iterable[Mapping[str, float]]) -> tuple[dict[str, float], dict[s
     return mean, std
 
 
-def _known(protocol: str, method: str, dataset: str) -> dict[str, float]:
+def _known(protocol: str, method: str, dataset: str) -> Metrics:
     dataset = dataset.removesuffix(" (source)")
     if protocol == "base2new":
         pair = published.BASE_TO_NEW.get(method, {}).get(dataset)
@@ -269,7 +260,7 @@ def _average(protocol: str, rows: Sequence[Row], columns: set[str], foreign: boo
     return Row(method, "average", count, mean, std, known, steps, rows[0].note, seeds)
 
 
-def _average_seeds(rows: Sequence[Row], columns: set[str]) -> dict[int, dict[str, float]]:
+def _average_seeds(rows: Sequence[Row], columns: set[str]) -> dict[int, Metrics]:
     """Return the averages of each seed; an empty dict, and so no standard deviation, if the data
     sets do not have the same seeds."""
     seeds = rows[0].of_seeds.keys()
@@ -280,7 +271,7 @@ def _average_seeds(rows: Sequence[Row], columns: set[str]) -> dict[int, dict[str
     return {seed: _over(row.of_seeds[seed] for row in rows)[0] for seed in seeds}
 
 
-def _only(columns: Container[str], values: Mapping[str, float]) -> dict[str, float]:
+def _only(columns: Container[str], values: Mapping[str, float]) -> Metrics:
     return {column: value for column, value in values.items() if column in columns}
 
 
@@ -382,7 +373,7 @@ def comma_separated(rows: Sequence[Row]) -> str:
     return csv_text(lines)
 
 
-def draw_shots(rows: Sequence[Row], path: str | Path) -> None:
+def draw_shots(rows: Sequence[Row], path: StrPath) -> None:
     """Draw accuracy against shots: a line for each method, horizontal for zero-shot, dotted for
     published averages; a method without an average has a line for each data set."""
     plt = require("matplotlib.pyplot", "viz")
@@ -420,7 +411,7 @@ def _by_shots(columns: Mapping[str, float]) -> dict[int, float]:
     return {int(column.split()[0]): value for column, value in columns.items()}
 
 
-def write_tables(folder: str | Path, out: str | Path | None = None) -> str:
+def write_tables(folder: StrPath, out: StrPath | None = None) -> str:
     """Write ``PROTOCOL.md``, ``PROTOCOL.csv`` and the curve of the protocol ``shots`` for a results
     folder, and return all tables in Markdown."""
     out = Path(out or folder)

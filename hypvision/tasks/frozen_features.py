@@ -17,28 +17,28 @@ from hypvision.engine.extensions import MODEL_HOOKS
 from hypvision.engine.hooks import network_of
 from hypvision.engine.reports import BASELINE
 from hypvision.inference.progress import say
+from hypvision.io.types import Metrics
 from hypvision.tasks.classification import per_image
+from hypvision.tasks.probe import evaluating
 
 _NAME = "features of the backbone"
 
 
 @torch.no_grad()
-def retrieval_by_features(runner: Runner, model: Any) -> dict[str, float]:
+def retrieval_by_features(runner: Runner, model: Any) -> Metrics:
     """Return the metrics of the validation data for the features that the backbone of a
     :class:`~hypvision.tasks.metric_learning.MetricLearner` has now, compared by the cosine; without
     its neck."""
     evaluator = runner.val_loop.evaluator
-    training = model.training
-    model.eval()
-    for batch in runner.val_dataloader:
-        given = model.data_preprocessor(batch)
-        features = F.normalize(model.features(given["inputs"]).float()).cpu()
-        spaces = ["cosine"] * len(features)
-        samples = per_image(
-            given["label"], given["index"], embedding=features, features=features, space=spaces
-        )
-        evaluator.process(data_samples=samples, data_batch=batch)
-    model.train(training)
+    with evaluating(model):
+        for batch in runner.val_dataloader:
+            given = model.data_preprocessor(batch)
+            features = F.normalize(model.features(given["inputs"]).float()).cpu()
+            spaces = ["cosine"] * len(features)
+            samples = per_image(
+                given["label"], given["index"], embedding=features, features=features, space=spaces
+            )
+            evaluator.process(data_samples=samples, data_batch=batch)
     found = evaluator.evaluate(len(runner.val_dataloader.dataset))
     return {key: value for key, value in found.items() if not key.startswith("encoder_")}
 
@@ -53,7 +53,7 @@ class FrozenFeaturesHook(Hook):
     def __init__(self) -> None:
         self._validated = -1
 
-    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+    def after_val_epoch(self, runner: Runner, metrics: Metrics | None = None) -> None:
         self._validated = runner.iter
 
     def before_train(self, runner: Runner) -> None:

@@ -32,6 +32,7 @@ from hypvision.helm.experts import MixtureOfCurvatures
 from hypvision.helm.head import token_losses
 from hypvision.helm.model import check_tokens, shifted
 from hypvision.io.checks import one_of
+from hypvision.io.types import Metrics, Plain
 from hypvision.optim import param_groups
 
 DATASETS.register_module(module=PackedText, force=True)
@@ -160,7 +161,7 @@ class ExpertLoadHook(Hook):
         runner: Runner,
         batch_idx: int,
         data_batch: Any = None,
-        outputs: dict[str, Any] | None = None,
+        outputs: Plain | None = None,
     ) -> None:
         if self._loads is None:
             return
@@ -211,7 +212,7 @@ class LanguageParamGroups(ParamGroups):
 
     defaults = dict(released=False, points_lr_scale=1.0)
 
-    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+    def groups(self, model: nn.Module) -> list[Plain]:
         rate = self.optimizer_cfg["lr"]
         decay = self.optimizer_cfg.get("weight_decay", 0.0)
         options = dict(manifold_lr_scale=self.options["points_lr_scale"], manifold_weight_decay=0.0)
@@ -220,7 +221,7 @@ class LanguageParamGroups(ParamGroups):
         found = {group["name"]: group for group in param_groups(model, rate, decay, **options)}
         points = {id(p) for p in found.get("points", {"params": []})["params"]}
         mixed = cast(LanguageModel, model).decoder.config.mixed
-        groups: list[dict[str, Any]] = [
+        groups: list[Plain] = [
             dict(name="weights", params=[], lr=rate, weight_decay=decay),
             dict(name="no_weight_decay", params=[], lr=rate, weight_decay=0.0),
         ]
@@ -240,11 +241,11 @@ class BitsPerByte(Metric):
     All are NaN without tokens to predict.
     """
 
-    def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
+    def process(self, data_batch: Any, data_samples: list[Plain]) -> None:
         if self.check([sample["loss"] for sample in data_samples], "The loss", data_samples):
             self.results += [(sample["loss"], sample["count"]) for sample in data_samples]
 
-    def compute_metrics(self, results: list[tuple[float, int]]) -> dict[str, float]:
+    def compute_metrics(self, results: list[tuple[float, int]]) -> Metrics:
         tokens = sum(count for _, count in results)
         loss = sum(total for total, _ in results) / tokens if tokens else math.nan
         ratio = (self.dataset_meta or {}).get("tokens_per_byte", 1.0)

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
-from hypvision.io.checks import one_of
+from hypvision.io.checks import ensure, one_of
 from hypvision.io.errors import HypvisionError, one_line, require
 from hypvision.io.files import check_new_folder, replacing_folder
+from hypvision.io.types import Plain, StrPath
 from hypvision.tasks.closures import one_thread
 
 # The tasks in the paper's tables, and the number of examples in the prompt of each.
@@ -21,7 +22,7 @@ PROMPT_STYLES = ("harness", "official")
 
 
 def save_folder(
-    config: str | Path, weights: str | Path, folder: str | Path, options: dict | None = None
+    config: StrPath, weights: StrPath, folder: StrPath, options: dict | None = None
 ) -> Path:
     """Write a language model and its tokenizer as a new ``folder`` that transformers can read.
 
@@ -37,11 +38,11 @@ def save_folder(
 
     check_new_folder(folder)
     loaded = load_config(config, options)
-    if loaded.kind != "LanguageModel":
-        raise HypvisionError(
-            f"The config '{loaded.filename}' describes a model {loaded.kind}, not a "
-            "LanguageModel. Give one of configs/helm, or your own like them."
-        )
+    ensure(
+        loaded.kind == "LanguageModel",
+        f"The config '{loaded.filename}' describes a model {loaded.kind}, not a "
+        "LanguageModel. Give one of configs/helm, or your own like them.",
+    )
     trained = trained_model(loaded, weights)
     assert isinstance(trained, LanguageModel)
     name = loaded.dataset("train").get("tokenizer", "byte")
@@ -62,16 +63,16 @@ def save_folder(
     return Path(folder)
 
 
-def load_folder(folder: str | Path, device: str = "cpu"):
+def load_folder(folder: StrPath, device: str = "cpu"):
     """Return the model, in evaluation mode on ``device``, and the tokenizer of a folder."""
     transformers = require("transformers", "lm")
     import hypvision.helm.huggingface  # noqa: F401 - registers the model
 
-    if not Path(folder, "config.json").is_file():
-        raise HypvisionError(
-            f"'{folder}' is not the folder of a language model: it has no config.json. Write one "
-            "with hypvision lm save CONFIG WEIGHTS FOLDER."
-        )
+    ensure(
+        Path(folder, "config.json").is_file(),
+        f"'{folder}' is not the folder of a language model: it has no config.json. Write one "
+        "with hypvision lm save CONFIG WEIGHTS FOLDER.",
+    )
     # Without trust_remote_code transformers asks whether to run code from the folder.
     options = dict(local_files_only=True, trust_remote_code=False)
     try:
@@ -86,18 +87,18 @@ def load_folder(folder: str | Path, device: str = "cpu"):
             f"The model in '{folder}' cannot be loaded: {one_line(error)}. Write it again with "
             "hypvision lm save."
         ) from error
-    if len(tokenizer) > model.config.vocab_size:
-        raise HypvisionError(
-            f"The tokenizer in '{folder}' has {len(tokenizer)} tokens, but the model has a "
-            f"vocabulary of {model.config.vocab_size}. Put the tokenizer of the model's training "
-            "into the folder."
-        )
+    ensure(
+        len(tokenizer) <= model.config.vocab_size,
+        f"The tokenizer in '{folder}' has {len(tokenizer)} tokens, but the model has a "
+        f"vocabulary of {model.config.vocab_size}. Put the tokenizer of the model's training "
+        "into the folder.",
+    )
     return model.eval().to(device), tokenizer
 
 
 @torch.inference_mode()
 def generate(
-    folder: str | Path,
+    folder: StrPath,
     prompts: Sequence[str],
     tokens: int = 200,
     temperature: float = 1.0,
@@ -116,12 +117,12 @@ def generate(
     begin = model.config.bos_token_id
     rows = [[begin, *tokenizer.encode(prompt, add_special_tokens=False)] for prompt in prompts]
     longest = max(map(len, rows))
-    if longest + tokens > model.config.max_seq_len:
-        raise HypvisionError(
-            f"A prompt of {longest} tokens and {tokens} new ones are more than the model's context "
-            f"of {model.config.max_seq_len} tokens. Shorten the prompt, or ask for fewer new "
-            "tokens with --tokens."
-        )
+    ensure(
+        longest + tokens <= model.config.max_seq_len,
+        f"A prompt of {longest} tokens and {tokens} new ones are more than the model's context "
+        f"of {model.config.max_seq_len} tokens. Shorten the prompt, or ask for fewer new "
+        "tokens with --tokens.",
+    )
     fill = model.config.pad_token_id if model.config.pad_token_id is not None else begin
     ids = torch.tensor([[fill] * (longest - len(row)) + row for row in rows], device=device)
     mask = torch.tensor(
@@ -169,15 +170,15 @@ def _few_threads(model: Any) -> AbstractContextManager[None]:
 
 
 def evaluate(
-    folder: str | Path,
+    folder: StrPath,
     tasks: Sequence[str] = tuple(TASKS),
     shots: int | None = None,
     limit: int | None = None,
     batch_size: int = 8,
     prompt_style: str = "harness",
-    include: str | Path | None = None,
+    include: StrPath | None = None,
     device: str = "cpu",
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Plain]:
     """Run tasks of the lm-evaluation-harness through its own backend for models of transformers.
 
     Args:
@@ -212,7 +213,7 @@ def evaluate(
         batch_size=batch_size if prompt_style == "harness" else 1, device=device,
         max_length=model.config.max_seq_len, backend="causal",
     )  # fmt: skip
-    results: dict[str, dict[str, Any]] = {}
+    results: dict[str, Plain] = {}
     groups: dict[int | None, list[str]] = {}
     for task in tasks:
         groups.setdefault(TASKS.get(task) if shots is None else shots, []).append(task)

@@ -9,7 +9,6 @@ Optimization" (NeurIPS 2025). The timm model is the attribute ``backbone``, as i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from hypvision.inference.predictors import Predictor, Request
 from hypvision.inference.results import Embedding
 from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError
+from hypvision.io.types import Plain, Values
 from hypvision.losses import HIERLoss, MetricLoss, clip_to_ball, rescale_radii
 from hypvision.losses.contrastive import gathered
 from hypvision.nn import LorentzLinear
@@ -138,11 +138,11 @@ class MetricLearner(BackboneModel):
 
     def __init__(
         self,
-        backbone: dict[str, Any],
-        neck: dict[str, Any],
+        backbone: Plain,
+        neck: Plain,
         num_classes: int,
-        metric_loss: dict[str, Any] | None = None,
-        hier_loss: dict[str, Any] | None = None,
+        metric_loss: Plain | None = None,
+        hier_loss: Plain | None = None,
         hier_weight: float = 0.5,
         **kwargs: Any,
     ):
@@ -207,7 +207,7 @@ class MetricLearner(BackboneModel):
         label: Tensor | None = None,
         index: Tensor | None = None,
         mode: str = "tensor",
-    ) -> Tensor | dict[str, Tensor] | list[dict[str, Any]]:
+    ) -> Tensor | dict[str, Tensor] | list[Plain]:
         """Compute what mmengine's ``mode`` asks for, with the arguments of
         :class:`~hypvision.tasks.ImageClassifier`.
 
@@ -272,7 +272,7 @@ class MetricLearningParamGroups(ParamGroups):
 
     defaults = dict(neck_lr_scale=1.0, hier_lr_scale=50.0, class_lr_scale=1e4, curvature_lr=1e-3)
 
-    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+    def groups(self, model: nn.Module) -> list[Plain]:
         lr = self.optimizer_cfg["lr"]
         rates = dict(
             body=lr,
@@ -341,7 +341,7 @@ class BackboneWarmUpHook(Hook):
         self._rates = []
 
 
-def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> MetricLearner:
+def build_model(record: Record, path: Path, overrides: Values) -> MetricLearner:
     """Return the metric learner of a record of the zoo, built by
     :func:`hypvision.engine.published.build_published`; its attribute ``images`` holds the arguments
     of :func:`~hypvision.data.image_folder.build_transform`."""
@@ -374,7 +374,7 @@ def _of_config(model: MetricLearner, config: Any, request: Request) -> Predictor
 
 
 def _predictor(
-    model: MetricLearner, images: Mapping[str, Any], request: Request, channels: int = 3
+    model: MetricLearner, images: Values, request: Request, channels: int = 3
 ) -> Predictor:
     """Return the predictor that prepares images by a transform with the arguments ``images`` and
     embeds them; see :meth:`MetricLearner.comparable`."""

@@ -25,6 +25,7 @@ from hypvision.engine.metrics import Metric, tell_missing
 from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError, require, require_finite
 from hypvision.io.files import check_output, replacing, with_ending
+from hypvision.io.types import Metrics, Plain
 
 SPACES = ("lorentz", "cosine", "euclidean")
 
@@ -259,7 +260,7 @@ def evaluate_retrieval(
     space: str = "lorentz",
     ancestors: Sequence[Sequence[str]] | None = None,
     **blocks: Any,
-) -> dict[str, float]:
+) -> Metrics:
     """Return retrieval metrics: percentages, and heights in a tree of classes.
 
     - ``recall@K``: share of queries with an image of their class among the K nearest.
@@ -294,8 +295,8 @@ Labelled = tuple[Tensor, Tensor]  # embeddings (N, d) and their labels (N,)
 @torch.no_grad()
 def _measure(
     queries: Labelled, images: Labelled, recall: Sequence[int], space: str,
-    ancestors: Sequence[Sequence[str]], blocks: dict[str, Any],
-) -> tuple[dict[str, float], list[str]]:  # fmt: skip
+    ancestors: Sequence[Sequence[str]], blocks: Plain,
+) -> tuple[Metrics, list[str]]:  # fmt: skip
     """Return the metrics of :func:`evaluate_retrieval`, among the queries themselves if ``images``
     is ``queries``, and a text in a list if some queries have no other image of their class."""
     query, query_labels = queries
@@ -335,7 +336,7 @@ def _others(query_labels: Tensor, gallery_labels: Tensor) -> Tensor:
 
 def _sums(
     labels: Tensor, found: Tensor, others: Tensor, recall: Sequence[int], tree: GroupTree | None
-) -> dict[str, float]:
+) -> Metrics:
     """Return sums over queries: hits, precisions, and with a ``tree`` heights and mistakes.
 
     ``labels`` ``(B,)`` are the queries' classes, ``found`` ``(B, k)`` the classes of their nearest
@@ -384,7 +385,7 @@ class RetrievalMetric(Metric):
         self.out_file = check_output(with_ending(out_file, ".npz")) if out_file else None
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
 
-    def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
+    def process(self, data_batch: Any, data_samples: list[Plain]) -> None:
         points = torch.stack([sample["embedding"] for sample in data_samples])
         if self.check(points, "The embedding", data_samples):
             for sample, point in zip(data_samples, points.numpy()):
@@ -393,7 +394,7 @@ class RetrievalMetric(Metric):
                     (sample["index"], sample["label"], point, sample["space"], features)
                 )
 
-    def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
+    def compute_metrics(self, results: list[tuple]) -> Metrics:
         meta = self.dataset_meta or {}
         results.sort(key=lambda result: result[0])
         points, labels = self._embedded(results, 2)
@@ -428,7 +429,7 @@ class RetrievalMetric(Metric):
 
     def _compared(
         self, points: Tensor, labels: Tensor, queries: int | None, space: str
-    ) -> tuple[dict[str, float], list[str]]:
+    ) -> tuple[Metrics, list[str]]:
         """Return what :func:`_measure` does, for the first ``queries`` points (None: all)."""
         own = gallery = (points, labels)
         if queries is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,10 +14,12 @@ from mmengine.config import Config
 from hypvision.data.usage import PARTS
 from hypvision.data.yolo import find_yaml, outlined, read_yolo
 from hypvision.engine.config import load_config
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_json
 from hypvision.io.images import is_image
 from hypvision.io.shipped import config_folder
+from hypvision.io.types import Plain
 
 _IN_PART = ("_annotations.coco.json", "annotations.json", "labels.json")
 _WHOLE = (
@@ -52,7 +54,17 @@ class _Coco(NamedTuple):
 
     file: Path
     images: Path
-    content: dict[str, Any]
+    content: Plain
+
+
+class _Found(NamedTuple):
+    """The data of a folder: names of the classes, whether all objects have outlines, the images for
+    training, and for each part the settings of its data set."""
+
+    classes: Sequence[str]
+    masks: bool
+    images: Sequence[Any]
+    parts: dict[str, Plain]
 
 
 def boxes_config(source: Path, batches: Batches = _OWN) -> Config | None:
@@ -68,9 +80,27 @@ def boxes_config(source: Path, batches: Batches = _OWN) -> Config | None:
     """
     yaml = source if source.is_file() else find_yaml(source)
     if yaml is not None:
-        return _yolo_config(yaml, batches)
+        return _config(yaml.parent, _of_yolo(yaml), batches)
     parts = _coco_parts(source)
-    return _coco_config(source, parts, batches) if parts else None
+    return _config(source, _of_coco(source, parts), batches) if parts else None
+
+
+def _config(folder: Path, found: _Found, batches: Batches) -> Config:
+    """Return the config for data that were found; where they are one part, every fifth image is for
+    validation."""
+    config = _base(found.masks, folder, found.classes)
+    indices = _held_out(found.images, folder) if set(found.parts) == {"train"} else None
+    for part in PARTS:
+        own = found.parts[_nearest(part, found.parts)]
+        dataset = config.dataset(part)
+        dataset.update(own)
+        if indices is not None:
+            dataset.indices = indices[part != "train"]
+        # The evaluator reads the areas of objects from COCO's file.
+        elif part != "train" and "type" not in own:
+            config[f"{part}_evaluator"].ann_file = str(folder / own["ann_file"])
+    _set_length(config, len(found.images if indices is None else indices[0]), batches)
+    return config
 
 
 def _base(masks: bool, folder: Path, classes: Sequence[str]) -> Config:
@@ -110,26 +140,15 @@ def set_epochs(config: Config, epochs: int, part: int = 1) -> None:
 # Data in YOLO's format
 
 
-def _yolo_config(yaml: Path, batches: Batches) -> Config:
+def _of_yolo(yaml: Path) -> _Found:
     data = read_yolo(yaml)
-    if "train" not in data.images:
-        raise HypvisionError(
-            f"'{yaml}' names no training data. Add a line such as 'train: images/train'."
-        )
-    masks = outlined(data)
-    config = _base(masks, yaml.parent, data.names)
-    images = data.images["train"]
-    held_out = _held_out(images, yaml) if set(data.images) == {"train"} else None
-    for part in PARTS:
-        dataset = config.dataset(part)
-        dataset.type = "YOLODataset"
-        dataset.data_root = str(yaml.parent)
-        dataset.ann_file = yaml.name
-        dataset.part = _nearest(part, data.images)
-        if held_out is not None:
-            dataset.indices = held_out[part != "train"]
-    _set_length(config, len(images if held_out is None else held_out[0]), batches)
-    return config
+    ensure(
+        "train" in data.images,
+        f"'{yaml}' names no training data. Add a line such as 'train: images/train'.",
+    )
+    place = dict(type="YOLODataset", data_root=str(yaml.parent), ann_file=yaml.name)
+    parts = {part: dict(place, part=part) for part in data.images}
+    return _Found(data.names, outlined(data), data.images["train"], parts)
 
 
 def _nearest(part: str, known: Any) -> str:
@@ -141,11 +160,11 @@ def _nearest(part: str, known: Any) -> str:
 
 def _held_out(images: Sequence[Any], place: Path) -> tuple[list[int], list[int]]:
     """Return the positions of the images for training, and of every fifth image, for validation."""
-    if len(images) < 2:
-        raise HypvisionError(
-            f"'{place}' has one image. Expected: at least two, one of them to validate with. Add "
-            "images."
-        )
+    ensure(
+        len(images) >= 2,
+        f"'{place}' has one image. Expected: at least two, one of them to validate with. Add "
+        "images.",
+    )
     apart = list(range(len(images) - 1, -1, -5))[::-1]
     return [number for number in range(len(images)) if number not in set(apart)], apart
 
@@ -190,8 +209,10 @@ def _opened(file: Path, places: Sequence[Path]) -> _Coco | None:
         return None
     if not all(isinstance(content.get(key), list) for key in ("images", "categories")):
         return None
-    if not content["images"]:
-        raise HypvisionError(f"'{file}' lists no images. Take an intact copy of the file.")
+    ensure(
+        content["images"],
+        f"'{file}' lists no images. Take an intact copy of the file.",
+    )
     first = content["images"][0]
     name = str(first.get("file_name") if isinstance(first, dict) else first)
     images = next((place for place in places if (place / name).is_file()), None)
@@ -204,7 +225,7 @@ def _opened(file: Path, places: Sequence[Path]) -> _Coco | None:
     return _Coco(file, images, content)
 
 
-def _coco_config(folder: Path, parts: dict[str, _Coco], batches: Batches) -> Config:
+def _of_coco(folder: Path, parts: dict[str, _Coco]) -> _Found:
     if "train" not in parts:
         found = ", ".join(f"'{part.file}'" for part in parts.values())
         raise HypvisionError(
@@ -213,35 +234,26 @@ def _coco_config(folder: Path, parts: dict[str, _Coco], batches: Batches) -> Con
         )
     train = parts["train"].content
     classes, empty = _classes(train)
-    config = _base(_have_masks(parts.values()), folder, classes)
-    held_out = _held_out(train["images"], folder) if set(parts) == {"train"} else None
-    for part in PARTS:
-        own = parts[_nearest(part, parts)]
-        dataset = config.dataset(part)
-        dataset.data_root = str(folder)
-        dataset.ann_file = str(own.file.relative_to(folder))
-        dataset.data_prefix = dict(img=str(own.images.relative_to(folder)))
-        dataset.ignored = empty
-        if held_out is not None:
-            dataset.indices = held_out[part != "train"]
-        # The evaluator reads the areas of objects from the file.
-        elif part != "train":
-            config[f"{part}_evaluator"].ann_file = str(own.file)
-    _set_length(config, len(train["images"] if held_out is None else held_out[0]), batches)
-    return config
+    objects = [item for part in parts.values() for item in _objects(part.content)]
+    masks = bool(objects) and all(item.get("segmentation") for item in objects)
+    settings = {
+        part: dict(
+            data_root=str(folder),
+            ann_file=str(own.file.relative_to(folder)),
+            data_prefix=dict(img=str(own.images.relative_to(folder))),
+            ignored=empty,
+        )
+        for part, own in parts.items()
+    }
+    return _Found(classes, masks, train["images"], settings)
 
 
-def _have_masks(parts: Iterable[_Coco]) -> bool:
-    objects = [item for part in parts for item in _objects(part.content)]
-    return bool(objects) and all(item.get("segmentation") for item in objects)
-
-
-def _objects(content: dict[str, Any]) -> list[dict[str, Any]]:
+def _objects(content: Plain) -> list[Plain]:
     found = content.get("annotations")
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
-def _classes(content: dict[str, Any]) -> tuple[list[str], list[str]]:
+def _classes(content: Plain) -> tuple[list[str], list[str]]:
     """Return the names of the categories that objects have, and of those that only group others (as
     the first of Roboflow's)."""
     items = [item for item in content["categories"] if isinstance(item, dict)]
@@ -254,7 +266,7 @@ def _classes(content: dict[str, Any]) -> tuple[list[str], list[str]]:
     return names[True], names[False]
 
 
-def _id(item: dict[str, Any], key: str) -> Any:
+def _id(item: Plain, key: str) -> Any:
     """Return an entry if it is a number or a text, which can be looked up; None for other
     values."""
     value = item.get(key)

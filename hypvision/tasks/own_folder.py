@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from mmengine.config import Config
@@ -23,6 +23,7 @@ from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import write_text
 from hypvision.io.shipped import config_folder, find_config
+from hypvision.io.types import StrPath
 from hypvision.tasks.own_boxes import (
     Batches,
     boxes_config,
@@ -56,9 +57,12 @@ class Choices(NamedTuple):
     image_size: int | None = None
 
 
+_NONE = Choices()
+
+
 def config_of(
-    source: str | Path | Config, choices: Choices | None = None, processes: int = 1
-) -> str | Path | Config:
+    source: StrPath | Config, choices: Choices = _NONE, processes: int = 1
+) -> StrPath | Config:
     """Return the config for a folder, with the user's choices; return any other source unchanged.
     A training on few images gets a length in which so many ``processes`` take enough steps.
 
@@ -69,7 +73,7 @@ def config_of(
     if isinstance(source, Config) or not _is_data(source):
         # Epochs are allowed for every config, since --epochs moves its schedule
         # (hypvision.engine.lengths).
-        chosen = (choices or Choices())._replace(epochs=None)._asdict()
+        chosen = choices._replace(epochs=None)._asdict()
         given = [name for name, value in chosen.items() if value is not None]
         if given:
             raise HypvisionError(
@@ -78,14 +82,13 @@ def config_of(
             )
         return source
     folder = Path(source).expanduser()
-    choices = choices or Choices()
     batches = Batches(choices.batch_size, processes)
     config = boxes_config(folder, batches) or folder_config(folder)
     _choose(config, choices)
     return config
 
 
-def config_of_weights(source: str | Path, weights: str | Path) -> str | Path | Config:
+def config_of_weights(source: StrPath, weights: StrPath) -> StrPath | Config:
     """Return the config for a folder, as :func:`config_of` does; where a training on this folder
     has left its config beside the weights, this, which has the size of its images."""
     config = config_of(source)
@@ -98,7 +101,7 @@ def config_of_weights(source: str | Path, weights: str | Path) -> str | Path | C
     return beside if parts[0] == parts[1] else config
 
 
-def _is_data(source: str | Path) -> bool:
+def _is_data(source: StrPath) -> bool:
     """Return whether the source is a folder, or YOLO's ``data.yaml``. A folder ``photos`` is meant
     before the shipped config ``demo/photos``.
 
@@ -147,7 +150,7 @@ def _signed(content: bytes) -> bytes:
 
 
 def _choose(config: Config, choices: Choices) -> None:
-    parts = [config[f"{part}_dataloader"] for part in ("train", "val", "test")]
+    parts = [config[f"{part}_dataloader"] for part in PARTS]
     if config.scope == "mmdet":
         parts = parts[:1]  # a detector is measured image by image
         choose_boxes(config, choices.image_size)
@@ -186,34 +189,38 @@ def folder_config(folder: Path) -> Config:
     for place in (folder, train):
         _refuse_label_maps(place)
     val = next((folder / name for name in _VAL if (folder / name).is_dir()), folder / "val")
-    parts = ("train", "val", "test")
-    datasets = [config.dataset(part) for part in parts]
+    datasets = [config.dataset(part) for part in PARTS]
     places = (train, val, val)
     indices: tuple[list[int] | None, ...] = (None, None, None)
     if not (train.is_dir() and val.is_dir()):
         images = ImageFolderDataset(str(folder), dict(datasets[1].transform))
-        apart = every_fifth(torch.from_numpy(images.labels))
-        held_out = apart.nonzero().flatten().tolist()
-        if not held_out:
-            raise HypvisionError(
-                f"No class in '{folder}' has two images, one to learn from and one to validate "
-                "with."
-            )
         places = (folder, folder, folder)
-        indices = ((~apart).nonzero().flatten().tolist(), held_out, held_out)
+        indices = _divided(images, folder)
     for dataset, place, kept in zip(datasets, places, indices):
         dataset.root = str(place)
         dataset.indices = kept
     classes = class_names(places[0], Usage(places[0]))
-    if len(classes) < 2:
-        raise HypvisionError(
-            f"The folder '{folder}' has {len(classes)} class folders. Expected: a folder for each "
-            f"class with its images, such as '{folder}/cat/1.jpg' and '{folder}/dog/1.jpg', or "
-            f"these below '{folder}/train' and '{folder}/val'; or a table, '{folder}/train.csv'. "
-            "Boxes of VOC, LabelMe, CreateML or a table: hypvision data convert."
-        )
+    ensure(
+        len(classes) >= 2,
+        f"The folder '{folder}' has {len(classes)} class folders. Expected: a folder for each "
+        f"class with its images, such as '{folder}/cat/1.jpg' and '{folder}/dog/1.jpg', or "
+        f"these below '{folder}/train' and '{folder}/val'; or a table, '{folder}/train.csv'. "
+        "Boxes of VOC, LabelMe, CreateML or a table: hypvision data convert.",
+    )
     config.model.backbone.num_classes = len(classes)
     return config
+
+
+def _divided(images: Any, source: Path) -> tuple[list[int], list[int], list[int]]:
+    """Return the numbers of the images for training, for validation and for the test, which are the
+    same as those for validation: every fifth of each class."""
+    apart = every_fifth(torch.from_numpy(images.labels))
+    ensure(
+        apart.any(),
+        f"No class in '{source}' has two images, one to learn from and one to validate with.",
+    )
+    kept, held_out = (which.nonzero().flatten().tolist() for which in (~apart, apart))
+    return kept, held_out, held_out
 
 
 def _refuse_label_maps(place: Path) -> None:
@@ -249,7 +256,7 @@ def _labelled(folder: Path, part: str, table: Path) -> Path | None:
 def _table_config(config: Config, folder: Path, table: Path) -> Config:
     """Change the config to a table with one label per image, and return it."""
     labels = read_labels_of(table)
-    parts = [config[f"{part}_dataloader"].dataset for part in ("train", "val", "test")]
+    parts = [config.dataset(part) for part in PARTS]
     held_out = next(filter(None, (_labelled(folder, part, table) for part in _VAL)), None)
     tested = held_out or table
     for dataset, source in zip(parts, (table, tested, tested)):
@@ -259,9 +266,7 @@ def _table_config(config: Config, folder: Path, table: Path) -> Config:
         dataset.classes = table_classes(labels.values())
     if held_out is None:
         images = ImageTableDataset(**{k: v for k, v in parts[1].items() if k != "type"})
-        apart = every_fifth(torch.from_numpy(images.labels))
-        kept = [(~apart).nonzero().flatten().tolist(), apart.nonzero().flatten().tolist()]
-        for dataset, indices in zip(parts, (kept[0], kept[1], kept[1])):
+        for dataset, indices in zip(parts, _divided(images, table)):
             dataset.indices = indices
     config.model.backbone.num_classes = len(parts[0].classes)
     return config
@@ -271,7 +276,7 @@ def described(config: Config) -> str:
     """Return a line that says what was found in a folder."""
     if config.scope == "mmdet":
         return described_boxes(config)
-    data = [config[f"{part}_dataloader"].dataset for part in ("train", "val")]
+    data = [config.dataset(part) for part in ("train", "val")]
     kind = "a table" if data[0].type == "ImageTableDataset" else "class folders"
     places = [str(one.get("ann_file") or one.root) for one in data]
     held_out = "every fifth image of a class" if data[1].get("indices") else f"'{places[1]}'"

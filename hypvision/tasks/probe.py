@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ from hypvision.engine.hooks.repeat import steps_done
 from hypvision.engine.reports import BASELINE
 from hypvision.inference.progress import say
 from hypvision.io.errors import HypvisionError
+from hypvision.io.types import Metrics
 
 #: Weight decays that are tried, the strongest first, for features with standard deviation 1.
 DECAYS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
@@ -65,6 +67,19 @@ def linear_head(network: Any) -> nn.Linear:
     return head
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Context in which a model is in evaluation mode; then each module has its mode of before, as
+    some, such as frozen norms, were not training."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
 @torch.no_grad()
 def head_inputs(
     network: Any, batches: Iterable[Tensor], weights: Mapping[str, Tensor] | None = None
@@ -73,17 +88,11 @@ def head_inputs(
     batches of images ``(B, 3, H, W)``; of points on a hyperboloid the space part. ``weights``
     replace those of the network."""
     found: list[Tensor] = []
-    modes = [(module, module.training) for module in network.modules()]
     head: Any = network.get_classifier()
-    handle = head.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0].float().cpu()))
-    network.eval()
-    try:
+    hook = head.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0].float().cpu()))
+    with hook, evaluating(network):
         for images in batches:
             functional_call(network, dict(weights or {}), (images,))
-    finally:
-        handle.remove()
-        for module, mode in modes:  # some modules, such as frozen norms, were not training
-            module.training = mode
     return torch.cat(found)
 
 
@@ -286,8 +295,8 @@ class LinearProbeHook(Hook):
     poor: tuple[str, ...] = ()  # metrics that are compared only where there is no other
 
     def __init__(self) -> None:
-        self._of_probe: dict[str, float] | None = None
-        self._of_training: list[tuple[int, dict[str, float]]] = []
+        self._of_probe: Metrics | None = None
+        self._of_training: list[tuple[int, Metrics]] = []
         self._measuring = False
         self._fitted = False
 
@@ -348,7 +357,7 @@ class LinearProbeHook(Hook):
             for parameter in head.parameters():
                 broadcast(parameter.data)
 
-    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+    def after_val_epoch(self, runner: Runner, metrics: Metrics | None = None) -> None:
         if self._measuring:
             self._of_probe = dict(metrics or {})
         elif self._of_probe is not None:

@@ -14,8 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +58,7 @@ from hypvision.engine.hooks import take_templates
 from hypvision.io.checks import ensure, refuse
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_text
+from hypvision.io.types import Metrics, Plain, StrPath, Values
 from hypvision.tasks.familiar import familiar_images, has_one_layer
 from hypvision.zoo.backbones import network_arguments
 from hypvision.zoo.familiar import KEY as FAMILIAR
@@ -76,7 +76,7 @@ MAIN_METRICS = {
 }
 
 
-def stripped(checkpoint: Mapping[str, Any], task: str) -> dict[str, Tensor]:
+def stripped(checkpoint: Values, task: str) -> dict[str, Tensor]:
     """Return only the weights of a checkpoint, without optimiser and history; for a classifier
     under timm's names, for a CLIP without the words that its training has never seen."""
     weights = checkpoint.get("state_dict", checkpoint)
@@ -115,7 +115,7 @@ def normalisation_of(weights: Mapping[str, Tensor]) -> dict[str, list[float]]:
     return {key: [round(value, 6) for value in values] for key, values in numbers.items()}
 
 
-def describe_config(config: Run) -> dict[str, Any]:
+def describe_config(config: Run) -> Plain:
     """Return the fields of a record that the config determines: task, model, arguments and input,
     and for whole models the model's own config."""
     if config.kind == "CLIPContrast":
@@ -132,7 +132,7 @@ def describe_config(config: Run) -> dict[str, Any]:
             f"hypvision (model.clip.name: {', '.join(ARCHITECTURES)}), can be published."
         )
     _check_recordable(config)
-    found: dict[str, Any] = {"task": task, "model": name.partition(".")[0]}
+    found: Plain = {"task": task, "model": name.partition(".")[0]}
     if task != "classification":
         model = json.loads(json.dumps(config.model.to_dict()))
         return {**found, "input": image_input(config), "model_config": _without_start(model)}
@@ -165,7 +165,7 @@ def _check_recordable(config: Run) -> None:
     )
 
 
-def image_input(config: Run, side: int | None = None) -> dict[str, Any]:
+def image_input(config: Run, side: int | None = None) -> Plain:
     """Return the description of the images that the model of a config is tested on, as records of
     the zoo have it. It comes from the transform of the test data, or from the preprocessor of
     mmseg's and mmdet's models; ``side`` as for :func:`input_size`."""
@@ -219,7 +219,7 @@ def _size_of_library(config: Run) -> Sequence[int]:
     return size
 
 
-def _describe_clip(config: Any) -> dict[str, Any]:
+def _describe_clip(config: Any) -> Plain:
     """Return the fields of a record for a CLIP. A record holds the name of an architecture, so the
     name must describe the whole CLIP.
 
@@ -250,7 +250,7 @@ def _describe_clip(config: Any) -> dict[str, Any]:
     return {"task": "zero-shot", "model": name, "input": size}
 
 
-def _architecture_of(name: str, options: dict[str, Any]) -> str:
+def _architecture_of(name: str, options: Plain) -> str:
     """Return the name of the architecture that a CLIP with these options has."""
     harmless = ("name", "pretrained", "load_weights", "learn_curvature")
     given = {
@@ -262,12 +262,12 @@ def _architecture_of(name: str, options: dict[str, Any]) -> str:
         del given["geometry"]
     wanted = architecture(name, options=given)
     found = [other for other in (name, *ARCHITECTURES) if ARCHITECTURES[other] == wanted]
-    if not found or not given.keys() <= {"geometry", *RESIZING}:
-        raise HypvisionError(
-            f"A record of the zoo holds the name of an architecture ({', '.join(ARCHITECTURES)}), "
-            f"and none of these is a CLIP with model.clip={given}. Publish a training without "
-            "these options."
-        )
+    ensure(
+        found and given.keys() <= {"geometry", *RESIZING},
+        f"A record of the zoo holds the name of an architecture ({', '.join(ARCHITECTURES)}), "
+        f"and none of these is a CLIP with model.clip={given}. Publish a training without "
+        "these options.",
+    )
     return found[0]
 
 
@@ -280,7 +280,7 @@ def _used_words(weights: dict[str, Tensor], prefix: str = "") -> dict[str, Tenso
     return trim_tokens(weights, seen, prefix) if len(seen) < len(table) else weights
 
 
-def _resized(dataset: Mapping[str, Any]) -> tuple[int, int] | None:
+def _resized(dataset: Values) -> tuple[int, int] | None:
     """Return height and width from the Resize of a pipeline, whose scale is (width, height); None
     if it has no Resize."""
     for step in dataset.get("pipeline") or []:
@@ -308,7 +308,7 @@ def _measure(
     environment: Mapping[str, str],
     work_dir: Path,
     options: Sequence[str],
-) -> dict[str, float]:
+) -> Metrics:
     """Return the metrics that ``hypvision test`` prints in a fresh process."""
     command = [
         sys.executable,
@@ -333,11 +333,11 @@ def _measure(
 
 
 def publish(
-    config: str | Path,
-    checkpoint: str | Path,
+    config: StrPath,
+    checkpoint: StrPath,
     name: str,
-    about: Mapping[str, Any],
-    folder: str | Path = "model_zoo",
+    about: Values,
+    folder: StrPath = "model_zoo",
     storage: str = "int8",
     tolerance: float = 0.2,
     metrics: Sequence[str] = (),
@@ -372,7 +372,7 @@ def publish(
     meta = _dataset_meta(loaded, settings, checkpoint)
     weights = stripped(loaded, task)
     known["input"] |= normalisation_of(weights)
-    header: dict[str, Any] = {"name": name, "classes": _classes(settings, meta)}
+    header: Plain = {"name": name, "classes": _classes(settings, meta)}
     found = familiar_of(loaded, checkpoint) if task == "classification" else None
     if found is not None:
         header[FAMILIAR] = in_header(found)
@@ -389,8 +389,8 @@ def publish(
 
     with tempfile.TemporaryDirectory(prefix="publish-") as place:
         stage = Path(place)
-        write = partial(write_weights, weights, storage=storage, header=header)
-        file = dict(storage=storage, **_staged(write, stage, name))
+        write_weights(weights, stage / "new", storage, header)
+        file = dict(storage=storage, **_staged(stage / "new", name))
         _check_room(index, name, file["bytes"])
         test_data = texts.pop("test_data")
         record = {
@@ -423,23 +423,21 @@ def _check_room(index: Index, name: str, size: int) -> None:
     """Raise an error for a file with which the zoo would become too large for the repository."""
     others = [r.file.bytes for r in index if r.file.path is not None and r.name != name]
     total = size + sum(others)
-    if total > PACKAGED_LIMIT:
-        raise HypvisionError(
-            f"With this file the zoo would hold {total / 2**20:.1f} MiB; "
-            f"{PACKAGED_LIMIT / 2**20:.0f} MiB is the limit for files in the repository. Store "
-            "it with fewer bits, or put it on a hub (hypvision zoo push) and list its url."
-        )
+    ensure(
+        total <= PACKAGED_LIMIT,
+        f"With this file the zoo would hold {total / 2**20:.1f} MiB; "
+        f"{PACKAGED_LIMIT / 2**20:.0f} MiB is the limit for files in the repository. Store "
+        "it with fewer bits, or put it on a hub (hypvision zoo push) and list its url.",
+    )
 
 
-def _about_familiar(found: Familiar, data: str) -> dict[str, Any]:
+def _about_familiar(found: Familiar, data: str) -> Plain:
     """Return the entry of a record for a :class:`Familiar` that was measured on ``data``."""
     limit, alarms = (round(value, 4) for value in (found.limit, found.false_alarms))
     return dict(limit=limit, false_alarms=alarms, data=data)
 
 
-def add_familiar(
-    name: str, folder: str | Path = "model_zoo", options: Sequence[str] = ()
-) -> Record:
+def add_familiar(name: str, folder: StrPath = "model_zoo", options: Sequence[str] = ()) -> Record:
     """Add the mean features of a published classifier's classes, and its limit for familiar images,
     to its weight file and its record. They are computed from the data of its config and replace
     earlier ones; the weights stay the same to the byte. The new file has another sum, and the old
@@ -471,19 +469,20 @@ def add_familiar(
     )
     train, held_out = (DATASETS.build(settings.dataset(phase)) for phase in ("train", "val"))
     model: Any = trained_model(settings, f"{folder.resolve().as_uri()}#{name}")
-    if not has_one_layer(model.backbone):
-        raise HypvisionError(
-            f"The head of '{name}' is not one layer on features, and only the features that enter "
-            "such a head are compared by cosines."
-        )
+    ensure(
+        has_one_layer(model.backbone),
+        f"The head of '{name}' is not one layer on features, and only the features that enter "
+        "such a head are compared by cosines.",
+    )
     found = familiar_images(model, train, held_out)
     old = folder / record.file.path
     header = {**read_header(old), FAMILIAR: in_header(found)}
     about = f"{min(len(held_out), 1000)} images of the validation data of the training"
     with tempfile.TemporaryDirectory(prefix="publish-") as place:
         text = json.dumps(header, sort_keys=True)
-        write = partial(write_tensors, load_file(old), metadata={"hypvision": text})
-        file = dict(storage=record.file.storage, **_staged(write, Path(place), name))
+        written = Path(place, "new")
+        write_tensors(load_file(old), written, {"hypvision": text})
+        file = dict(storage=record.file.storage, **_staged(written, name))
         plain = dict(record.to_dict(), file=file, familiar=_about_familiar(found, about))
         final = parse_record(plain)
         put_record(folder, final, Path(place, file["path"]), record)
@@ -501,23 +500,23 @@ def _templates_of(index: Index, name: str, settings: Any, language: Language) ->
     return list(checked_templates(settings.model.get("templates") or "catseg"))
 
 
-def _dataset_meta(loaded: dict[str, Any], settings: Run, checkpoint: str | Path) -> dict[str, Any]:
+def _dataset_meta(loaded: Plain, settings: Run, checkpoint: StrPath) -> Plain:
     """Return the description of the data in the checkpoint, with the names of ImageNet's classes if
     the config asks for them."""
     about = loaded.get("meta")
     given = about.get("dataset_meta") if isinstance(about, dict) else None
-    meta: dict[str, Any] = given if isinstance(given, dict) else {}
+    meta: Plain = given if isinstance(given, dict) else {}
     if settings.dataset("test").get("classes") == "imagenet":
         meta = {**meta, "classes": imagenet_classes()}
-    if not meta.get("classes"):
-        raise HypvisionError(
-            f"The checkpoint '{checkpoint}' has no class names (meta.dataset_meta). Save it with "
-            "`hypvision train`."
-        )
+    ensure(
+        meta.get("classes"),
+        f"The checkpoint '{checkpoint}' has no class names (meta.dataset_meta). Save it with "
+        "`hypvision train`.",
+    )
     return meta
 
 
-def _classes(settings: Run, meta: Mapping[str, Any]) -> list[str]:
+def _classes(settings: Run, meta: Values) -> list[str]:
     """Return the classes of the training; for a segmenter or detector on CLIP, which finds other
     classes, too, those of its test."""
     if not settings.model.get("clip") or settings.scope not in ("mmseg", "mmdet"):
@@ -531,20 +530,19 @@ def _classes(settings: Run, meta: Mapping[str, Any]) -> list[str]:
     return list(load_classes(tested))
 
 
-def _staged(write: Callable[[Path], None], stage: Path, name: str) -> dict[str, Any]:
-    """Write weights into the folder ``stage`` under a name with their sum, and return the entries
-    of a record about the file."""
-    (stage / "weights").mkdir()
-    written = stage / "weights" / "new"
-    write(written)
+def _staged(written: Path, name: str) -> Plain:
+    """Move a file of weights into the folder ``weights`` beside it, under a name with its sum, and
+    return the entries of a record about it."""
     digest = file_sha256(written)
     path = f"weights/{name}-{digest[:8]}.safetensors"
-    os.replace(written, stage / path)
-    return dict(sha256=digest, bytes=(stage / path).stat().st_size, path=path)
+    placed = written.parent / path
+    placed.parent.mkdir()
+    os.replace(written, placed)
+    return dict(sha256=digest, bytes=placed.stat().st_size, path=path)
 
 
 def _measure_both(
-    draft: list[dict[str, Any]], config: str, checkpoint: str, name: str, stage: Path, storage: str,
+    draft: list[Plain], config: str, checkpoint: str, name: str, stage: Path, storage: str,
     tolerance: float, options: Sequence[str],
 ) -> None:  # fmt: skip
     """Measure the checkpoint and the staged file, and put the file's metrics into ``draft`` if both
@@ -586,7 +584,7 @@ def _measure_both(
 _OPTIONAL = ("licence", "parent", "prepare")
 
 
-def _texts(index: Index, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
+def _texts(index: Index, name: str, about: Values) -> Plain:
     keys = (
         "description",
         "intended_use",
@@ -607,14 +605,14 @@ def _texts(index: Index, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
         texts["test_data"] = old["metrics"][0]["data"]
     texts |= about
     missing = [key for key in keys if key not in texts and key not in _OPTIONAL]
-    if missing:
-        raise HypvisionError(
-            f"--about must give {', '.join(missing)}, which every record of the zoo needs."
-        )
+    ensure(
+        not missing,
+        f"--about must give {', '.join(missing)}, which every record of the zoo needs.",
+    )
     return texts
 
 
-def read_about(path: str | Path) -> dict[str, Any]:
+def read_about(path: StrPath) -> Plain:
     """Return the texts for a record from a YAML file."""
     try:
         about = parse_yaml(read_text(path, 2**26))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -37,8 +36,9 @@ from hypvision.data.preprocessing import set_preprocessing
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.hooks import network_of
 from hypvision.engine.metrics import Metric
-from hypvision.io.checks import one_of
+from hypvision.io.checks import ensure, one_of
 from hypvision.io.errors import HypvisionError
+from hypvision.io.types import Metrics, Plain, StrPath
 from hypvision.losses.radial import (
     EntailmentConeLoss,
     MERUEntailmentLoss,
@@ -63,11 +63,11 @@ def _check_clip(clip: nn.Module) -> None:
             "Radial tuning measures angles on CLIP's sphere, but this CLIP embeds on a "
             "hyperboloid, as MERU and HyCoCLIP do. Take a CLIP such as ViT-B-32."
         )
-    if "text" not in [tower.modality for tower in find_towers(clip)]:
-        raise HypvisionError(
-            f"The model ({type(clip).__name__}) has no text transformer to tune. Take a CLIP such "
-            "as ViT-B-32."
-        )
+    ensure(
+        "text" in [tower.modality for tower in find_towers(clip)],
+        f"The model ({type(clip).__name__}) has no text transformer to tune. Take a CLIP such "
+        "as ViT-B-32.",
+    )
 
 
 class _Parts(NamedTuple):
@@ -108,8 +108,8 @@ class RadialTuning(BaseModel):
 
     def __init__(
         self,
-        clip: dict[str, Any] | CLIPBundle,
-        loss: dict[str, Any] | None = None,
+        clip: Plain | CLIPBundle,
+        loss: Plain | None = None,
         tune: str = "text",
         root: str = "text",
         pairs: str | Sequence[tuple[int, int]] = "next",
@@ -256,7 +256,7 @@ class FrozenTextsHook(Hook):
         folder, dtype: see :func:`hypvision.clip.features.frozen_texts`.
     """
 
-    def __init__(self, folder: str | Path | None = None, dtype: str = "float16"):
+    def __init__(self, folder: StrPath | None = None, dtype: str = "float16"):
         self.folder = folder
         self.dtype = getattr(torch, dtype)
 
@@ -266,10 +266,10 @@ class FrozenTextsHook(Hook):
             return
         data = runner.train_dataloader.dataset
         if model.with_images:
-            if not data.files:
-                raise HypvisionError(
-                    f"The image tower trains, but the data gives no images. {_GIVE_IMAGES}"
-                )
+            ensure(
+                data.files,
+                f"The image tower trains, but the data gives no images. {_GIVE_IMAGES}",
+            )
             set_preprocessing(data, model.clip)
             model.image_reference = frozen_images(model.bundle, data.files, self.folder, self.dtype)
         model.reference = frozen_texts(
@@ -283,12 +283,12 @@ class ChainOrder(Metric):
     """Kendall's tau between the radii of a chain's texts and their levels, as the mean over chains;
     NaN if there are no chains."""
 
-    def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
+    def process(self, data_batch: Any, data_samples: list[Plain]) -> None:
         radii = [sample["radii"] for sample in data_samples]
         if self.check(torch.stack(radii), "A radius", data_samples):
             self.results += radii
 
-    def compute_metrics(self, results: list[Tensor]) -> dict[str, float]:
+    def compute_metrics(self, results: list[Tensor]) -> Metrics:
         return dict(d_corr=float(kendall_tau(torch.stack(results)).mean()) if results else math.nan)
 
 

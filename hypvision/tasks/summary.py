@@ -13,7 +13,7 @@ from hypvision.data.preprocessing import preprocessing_of
 from hypvision.engine.config import Run, load_config
 from hypvision.engine.predicting import untrained_model
 from hypvision.inference.summary import Subject
-from hypvision.io.errors import HypvisionError
+from hypvision.io.checks import ensure
 from hypvision.io.plugins import PLUGINS
 from hypvision.tasks.publishing import input_size
 from hypvision.zoo.export_clip import ImageTower
@@ -26,12 +26,12 @@ def subject_of_config(config: str | Path, size: int | None = None) -> Subject:
     and an input image of the size of its test data, or with side ``size``."""
     loaded = load_config(config)
     kind = loaded.kind
-    if kind in ("LanguageModel", "RadialTuning"):
-        raise HypvisionError(
-            f"The config '{config}' describes a {kind}, which learns from texts, but a summary is "
-            "for models of images. For the text tower of a CLIP run "
-            "hypvision summary --clip NAME --part text."
-        )
+    ensure(
+        kind not in ("LanguageModel", "RadialTuning"),
+        f"The config '{config}' describes a {kind}, which learns from texts, but a summary is "
+        "for models of images. For the text tower of a CLIP run "
+        "hypvision summary --clip NAME --part text.",
+    )
     model: Any = untrained_model(loaded, whole=True).eval()
     clip = getattr(getattr(model, "host", model), "clip", None)
     about = ""

@@ -20,7 +20,7 @@ from hypvision.geometry import Lorentz
 from hypvision.inference.progress import Progress
 from hypvision.inference.sources import Sources
 from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, require
+from hypvision.io.errors import require
 from hypvision.io.files import read_lines
 from hypvision.tasks.closures import SPREAD, embed_closure
 from hypvision.tasks.embedding import Embedder, embed_sources
@@ -83,10 +83,10 @@ def group_photos(
     None, they raise an error.
     """
     frames, vectors = embed_sources(embedder, sources, device=device, failed=failed)
-    if len(frames) < 3:
-        raise HypvisionError(
-            f"'{root}' has {len(frames)} photos, but a tree needs at least three. Add photos."
-        )
+    ensure(
+        len(frames) >= 3,
+        f"'{root}' has {len(frames)} photos, but a tree needs at least three. Add photos.",
+    )
     groups = _groups(vectors)
     folders = np.array([Path(frame.file).parent.name for frame in frames])
     labels = {"": Path(root).resolve().name}

@@ -36,10 +36,11 @@ from hypvision.data.zero_shot import (
     imagenet_tree,
     published,
 )
-from hypvision.io.errors import HypvisionError
+from hypvision.io.checks import ensure
 from hypvision.io.files import write_json
 from hypvision.io.images import open_image
 from hypvision.io.records import read_record
+from hypvision.io.types import Metrics, Plain, Values
 from hypvision.tasks.classification_metrics import ScoreMetric
 from hypvision.tasks.contrastive_metrics import (
     HierarchicalErrors,
@@ -74,9 +75,9 @@ class Result(NamedTuple):
     model: str
     pretrained: str
     task: str
-    metrics: dict[str, float]
+    metrics: Metrics
     language: str
-    hypvision: dict[str, Any]
+    hypvision: Plain
 
 
 class Evaluator:
@@ -90,9 +91,7 @@ class Evaluator:
         out: folder of the result files.
     """
 
-    def __init__(
-        self, clip: CLIPBundle, options: Mapping[str, Any], suite: str, root: Path, out: Path
-    ):
+    def __init__(self, clip: CLIPBundle, options: Values, suite: str, root: Path, out: Path):
         self.clip = clip
         self.model = str(options["name"])
         self.pretrained = str(options.get("pretrained") or "")
@@ -117,7 +116,7 @@ class Evaluator:
         if benchmark.task in ("classification", "tree"):
             templates, note = benchmark.sentences(self.suite, self.root)
             names = self.labelled(benchmark).names
-        about: dict[str, Any] = dict(
+        about: Plain = dict(
             resize=self.resize if benchmark.task in ("retrieval", "pairs") else "model",
             weights=self.weights,
             data=str((self.root / benchmark.place).absolute()),
@@ -160,10 +159,10 @@ class Evaluator:
     def embed(self, paths: Sequence[str], squash: bool = False) -> Tensor:
         """Return points of images. With ``squash`` images are resized to the model's shape without
         cropping, as the suites of MERU's successors do for data with captions."""
-        if not paths:
-            raise HypvisionError(
-                "The data set has no test images. Take an intact copy of the data set."
-            )
+        ensure(
+            paths,
+            "The data set has no test images. Take an intact copy of the data set.",
+        )
         height, width = preprocessing_of(self.clip.model).size
 
         def read(path: str) -> Image.Image:
@@ -190,10 +189,10 @@ def _class_points(clip: CLIPBundle, names: Sequence[str], templates: Sequence[st
 
 # Functions that measure a task: they return metrics, the number of images and a note
 
-_Measured = tuple[dict[str, float], int, str]
+_Measured = tuple[Metrics, int, str]
 
 
-def _values(metric: ScoreMetric, data: Labelled, scores: Tensor) -> dict[str, float]:
+def _values(metric: ScoreMetric, data: Labelled, scores: Tensor) -> Metrics:
     samples = [
         dict(scores=row, label=item.label, img_path=item.path)
         for row, item in zip(scores, data.items)

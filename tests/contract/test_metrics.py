@@ -148,7 +148,7 @@ CASES = {
         named="street.jpg",
         variants=(dict(), dict(classwise=True), dict(metric="proposal"),
         dict(metric="proposal_fast"),
-                  dict(proposal_nums=(1, 10, 50)), dict(metric="proposal", proposal_nums=(5,)),
+                  dict(proposal_nums=(1, 10, 100)),
                   dict(metric_items=["mAP_50"])),
     ),
     "OpenVocabPanopticMetric": dict(

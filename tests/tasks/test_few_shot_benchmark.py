@@ -29,6 +29,8 @@ from hypvision.engine.config import load_config, parse_options
 from hypvision.io.errors import HypvisionError
 from hypvision.tasks import few_shot_published as published
 from hypvision.tasks.few_shot_benchmark import (
+    CellSpec,
+    Result,
     Settings,
     cell_config,
     check_methods,
@@ -226,7 +228,7 @@ def test_the_table_says_what_heads_were_trained_on(tmp_path, capsys):
         command += ["--shots", 1, "--root", tmp_path, "--out", out, *SMALL]
         assert run(*command, "--amp", "fp16", *([] if views == "none" else ["--views", views])) == 0
         ran = "fp16" if torch.cuda.is_available() else "fp32"
-        assert {cell["about"]["precision"] for cell in read_results(out)} == {ran}
+        assert {found.precision for found in read_results(out)} == {ran}
         rows = list(csv.DictReader((out / "shots.csv").open()))
         notes[views] = {row["method"]: row["note"] for row in rows}
     told = {"none": "new views", 0: "kept centre crops", 2: "2 kept views"}
@@ -332,7 +334,7 @@ def test_promptkd_takes_the_teacher_of_its_cell(tmp_path, capsys):
         run(*command, "--out", tmp_path / "kd", "--teacher", teacher, "--teacher-host", *host) == 0
     )
     cells = read_results(tmp_path / "kd")
-    assert len(cells) == 2 and all(cell["about"]["transductive"] for cell in cells)
+    assert len(cells) == 2 and all(cell.transductive for cell in cells)
     assert {row.note for row in tables(cells)["base2new"]} == {"transductive, own teacher"}
     assert run(*command, "--out", tmp_path / "other") == 2  # no teacher
     wrong = ["--teacher", teacher, "--teacher-clip", "tiny:none", "--teacher-host", "depth=9"]
@@ -461,9 +463,9 @@ def test_cells_go_to_slurm(tmp_path, monkeypatch):
         *SMALL,
     ]
     assert run(*command) == 0
-    (cell,) = read_results(tmp_path / "out")
-    assert cell["method"] == "zeroshot"
-    elsewhere = Path(cell["path"]).parent
+    (found,) = read_results(tmp_path / "out")
+    assert found.cell.method == "zeroshot"
+    elsewhere = tmp_path / "out" / found.cell.key
     elsewhere.rename(elsewhere.with_name("16shots-seed9"))
     with pytest.raises(
         HypvisionError, match="result of .*/zeroshot/.*, but its folder has another name"
@@ -633,18 +635,17 @@ def test_the_harmonic_mean_of_averages_is_the_published_one():
     assert harmonic(base, new) == pytest.approx(78.55, abs=0.01)
     assert sum(harmonic(*pair) for pair in sets.values()) / 11 == pytest.approx(78.27, abs=0.01)
     cells = [
-        dict(protocol="base2new", method="maple", dataset=name, shots=16, seed=seed,
-             accuracy=dict(base=pair[0] + seed, new=pair[1] - seed))
-        for name, pair in sets.items() for seed in (-1, 0, 1)
-    ]  # fmt: skip
+        result("maple", name, seed, pair[0] + seed, pair[1] - seed)
+        for name, pair in sets.items()
+        for seed in (-1, 0, 1)
+    ]
     rows = tables(cells)["base2new"]
     assert rows[0].dataset == "average" and rows[0].mean["HM"] == pytest.approx(78.55, abs=0.01)
     assert rows[0].known["HM"] == pytest.approx(78.55, abs=0.01) and rows[1].dataset == "imagenet"
     assert rows[1].std["base"] == pytest.approx(1.0)
-    about = dict(settings=dict(adapter=dict(beta=0.5)))
     cells = [
-        dict(cell, method=method, about=about)
-        for cell in cells[:3]
+        result(method, seed=seed, adapter=dict(beta=0.5))
+        for seed in (1, 2, 3)
         for method in ("maple", "maple+lath")
     ]
     assert [row.method for row in tables(cells)["base2new"]] == ["maple", "maple+lath beta=0.5"]
@@ -656,10 +657,14 @@ def test_the_harmonic_mean_of_averages_is_the_published_one():
 
 
 def result(method="maple", dataset="dtd", seed=1, base=60.0, new=40.0, epochs=5, **settings):
-    about = dict(settings=dict(dict(steps=None, host=None), **settings), steps=7, epochs=epochs)
-    accuracy = dict(base=base, new=new)
-    cell = dict(protocol="base2new", method=method, dataset=dataset, shots=16, seed=seed)
-    return dict(cell, accuracy=accuracy, about=about)
+    cell = CellSpec("base2new", method, dataset, 16, seed)
+    settings = Settings(**{"clip": {}, **settings})
+    return Result(cell, dict(base=base, new=new), settings, steps=7, epochs=epochs)
+
+
+def of_shots(method, dataset, shots, seed, accuracy):
+    cell = CellSpec("shots", method, dataset, shots, seed)
+    return Result(cell, dict(all=accuracy), Settings({}))
 
 
 def test_cells_of_other_settings_are_no_seeds():
@@ -696,15 +701,17 @@ def test_cells_of_other_settings_are_no_seeds():
     (row,) = tables([result(), result()])["base2new"]  # one result in two folders
     assert row.seeds == 1
     with pytest.raises(
-        HypvisionError, match=r"two results of base2new maple dtd 16 1 .* \(base: 60.00 and 61.00\)"
+        HypvisionError,
+        match=r"two results of 'base2new/maple/dtd/16shots-seed1' .* \(base: 60.00 and 61.00\)",
     ):
         tables([result(), result(base=61.0)])
 
 
 def test_results_chosen_on_test_images_are_marked():
-    best, last = result("promptkd", best_val=True), result("promptkd", best_val=False)
-    for cell, selection in ((best, "best_val"), (last, "last")):
-        cell["about"] |= dict(transductive=True, selection=selection)
+    best, last = (
+        replace(result("promptkd", best_val=kept), transductive=True, selection=selection)
+        for kept, selection in ((True, "best_val"), (False, "last"))
+    )
     notes = {row.method: row.note for row in tables([best, last])["base2new"]}
     assert notes == {
         "promptkd best_val=True": "transductive, chosen on test images",
@@ -725,11 +732,11 @@ def test_averages_deviate_over_seeds():
     assert average.dataset == "average" and average.mean["base"] == pytest.approx(59)
     assert average.std["base"] == pytest.approx(3**0.5)  # of 60, 60 and 57
     assert average.std["HM"] == pytest.approx(3**0.5 * 2 / 3)  # of 2 b (b / 2) / (b + b / 2)
-    other = tables([*cells[:-1], dict(cells[-1], seed=7)])["base2new"][0]
+    other = tables([*cells[:-1], result(dataset="eurosat", seed=7, base=44.0, new=22.0)])[
+        "base2new"
+    ][0]
     assert other.std == {} and other.mean == average.mean
-    shots = [dict(protocol="shots", method="coop", dataset="dtd", shots=k, seed=s,
-    accuracy=dict(all=50.0 + s))
-             for k, s in ((1, 1), (1, 2), (16, 1))]  # fmt: skip
+    shots = [of_shots("coop", "dtd", k, s, 50.0 + s) for k, s in ((1, 1), (1, 2), (16, 1))]
     found = tables(shots)["shots"]
     assert found[0].std.keys() == {"1 shots"}  # one seed of the other has no deviation
     assert "51.00 |" in markdown("shots", found) and "± 0.00" not in markdown("shots", found)
@@ -751,7 +758,7 @@ def test_methods_are_compared_with_what_they_must_beat():
     below = result("zeroshot", base=50.0, new=40.0)
     assert compared(tables([maple, below])["base2new"]) == ["No method is below its baselines."]
     shots = [
-        dict(protocol="shots", method=method, dataset="dtd", shots=k, seed=1, accuracy=dict(all=a))
+        of_shots(method, "dtd", k, 1, a)
         for method, k, a in (("zeroshot", 1, 51.0), ("coop", 1, 50.0), ("coop", 16, 60.0),
                              ("linear-probe", 16, 61.0))
     ]  # fmt: skip
@@ -764,8 +771,9 @@ def test_methods_are_compared_with_what_they_must_beat():
 
 def test_published_averages_stand_beside_the_same_data_alone():
     def known(protocol, targets, source="imagenet"):
-        cell = dict(protocol=protocol, method="maple", dataset=source, shots=16, seed=1)
-        rows = tables([dict(cell, accuracy=dict.fromkeys([source, *targets], 50.0))])[protocol]
+        cell = CellSpec(protocol, "maple", source, 16, 1)
+        found = Result(cell, dict.fromkeys([source, *targets], 50.0), Settings({}))
+        rows = tables([found])[protocol]
         assert source == "imagenet" or not any(row.known for row in rows)
         return rows[0].known
 
@@ -802,14 +810,7 @@ def test_the_curve_of_data_sets_without_common_shots(tmp_path, monkeypatch):
         maple=[("dtd", 1), ("eurosat", 4)], coop=[("dtd", 2)], ivlp=[("dtd", 1), ("eurosat", 1)]
     )
     cells = [
-        dict(
-            protocol="shots",
-            method=method,
-            dataset=dataset,
-            shots=shots,
-            seed=1,
-            accuracy=dict(all=50.0),
-        )
+        of_shots(method, dataset, shots, 1, 50.0)
         for method, own in runs.items()
         for dataset, shots in own
     ]

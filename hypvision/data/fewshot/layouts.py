@@ -20,7 +20,7 @@ from typing import NamedTuple
 from timm.data import ImageNetInfo
 
 from hypvision.data.annotations import name_difference
-from hypvision.data.classes import SELECTED, check_classes
+from hypvision.data.classes import SELECTED, check_classes, numbered
 from hypvision.data.fewshot import raw
 from hypvision.data.fewshot.splits import (
     PARTS,
@@ -119,7 +119,7 @@ def _by_wnid(folder: Path, names: dict[str, str], order: Sequence[str] | None = 
         raise HypvisionError(
             f"'{folder}' has a folder '{unknown[0]}', which the class names do not list."
         )
-    labels = {wnid: i for i, wnid in enumerate(order or [wnid for wnid in names if wnid in found])}
+    labels = numbered(order or [wnid for wnid in names if wnid in found])
     return [Item(path, labels[wnid], names[wnid]) for wnid in found for path in found[wnid]]
 
 
@@ -161,7 +161,7 @@ def _imagenet_some(layout: Layout, folder: Path) -> Split:
 def _aircraft(layout: Layout, folder: Path) -> Split:
     names = read_lines(folder / "variants.txt", "the list of aircraft variants")
     check_classes(enumerate(names), f"'{folder / 'variants.txt'}'", "Take an intact copy.")
-    label = {name: i for i, name in enumerate(names)}
+    label = numbered(names)
     parts = []
     for part in PARTS:
         file = folder / f"images_variant_{part}.txt"
@@ -298,7 +298,7 @@ def _own(layout: Layout, folder: Path) -> Split:
     names = _own_names(sheet, sorted(set(chain(*parts.values()))))
     trained = list(parts["train"])
     order = [name for name in names if name in trained]
-    label = {name: i for i, name in enumerate(dict.fromkeys([*order, *trained]))}
+    label = numbered(dict.fromkeys([*order, *trained]))
     for part, found in parts.items():
         check_trained([*found], f"'{folder / part}'", trained, f"'{folder / 'train'}'")
     split = Split([], [], [])

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 
-from hypvision.data.classes import check_classes
+from hypvision.data.classes import check_classes, numbered
 from hypvision.data.fewshot.splits import Item, Split, by_label, class_folders
 from hypvision.data.published import read_label, read_matlab, read_rows
 from hypvision.io.errors import HypvisionError
@@ -145,7 +145,7 @@ def sun397(folder: Path, images: Path) -> Split:
     """
     what = "a list of SUN397's authors, from Partitions.zip"
     classes = [line.lstrip("/") for line in read_lines(folder / "ClassName.txt", what)]
-    label = {name: i for i, name in enumerate(classes)}
+    label = numbered(classes)
     check_classes(enumerate(classes), f"'{folder / 'ClassName.txt'}'", "Take an intact copy.")
 
     def part(file: str) -> list[Item]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hypvision.data.annotations import name_difference
-from hypvision.data.classes import check_classes, whole_label
+from hypvision.data.classes import check_classes, numbered, whole_label
 from hypvision.data.usage import Usage, check_depth, class_images
 from hypvision.data.usage import class_names as names_of_folders
 from hypvision.io.checks import at_least, ensure, one_of
@@ -244,7 +244,7 @@ def take_subset(split: Split, subset: str) -> Split:
     half = (len(labels) + 1) // 2
     kept = {"all": labels, "base": labels[:half], "new": labels[half:]}[subset]
     ensure(kept, f"A data set of {len(labels)} classes has no '{subset}' classes.")
-    place = {label: i for i, label in enumerate(kept)}
+    place = numbered(kept)
     return Split(
         *(
             [item._replace(label=place[item.label]) for item in part if item.label in place]

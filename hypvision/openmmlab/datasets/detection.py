@@ -37,6 +37,7 @@ from hypvision.data.annotations import (
     NAME_THEM,
     Box,
     BoxCheck,
+    as_number,
     check_names,
     compare_names,
     is_number,
@@ -44,12 +45,14 @@ from hypvision.data.annotations import (
     refuse_masks,
     whole_size,
 )
-from hypvision.data.classes import check_classes
+from hypvision.data.classes import check_classes, numbered
 from hypvision.data.usage import Listing, Usage
 from hypvision.data.voc_xml import read_xml
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, did_you_mean, some
 from hypvision.io.files import inside, many_objects, read_json, read_lines
 from hypvision.io.images import SUFFIXES, open_image
+from hypvision.io.types import Plain
 from hypvision.openmmlab.images import tell_depth
 
 _logger = logging.getLogger(__name__)
@@ -82,7 +85,7 @@ class CheckedCOCO(COCO):
         annotation_file: str | None = None,
         usage: Usage | None = None,
         masks: bool = False,
-        content: dict[str, Any] | None = None,
+        content: Plain | None = None,
     ):
         super().__init__(None)
         self.place = annotation_file
@@ -168,10 +171,10 @@ class CheckedCOCO(COCO):
         own = [category["name"] for category in self.cats.values()]
         where = f"The annotation file '{self.place}'"
         twice = [name for name, count in Counter(own).items() if count > 1]
-        if twice:
-            raise HypvisionError(
-                f"{where} has a name more than once in its categories: {some(twice)}. Correct it."
-            )
+        ensure(
+            not twice,
+            f"{where} has a name more than once in its categories: {some(twice)}. Correct it.",
+        )
         compare_names(own, cat_names, where, ignored="others")
         return [numbers[name] for name in cat_names]
 
@@ -192,7 +195,7 @@ class CheckedCOCO(COCO):
         return found
 
 
-def read_annotations(path: str, needed: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def read_annotations(path: str, needed: Mapping[str, Sequence[str]]) -> Plain:
     """Read a JSON file of COCO's kind; ``needed`` has the lists that it must contain, and the keys
     of their entries."""
     advice = "Check data_root and ann_file, or get the annotation file again."
@@ -230,7 +233,7 @@ def _entry_fault(item: Any, keys: Sequence[str]) -> str:
 
 
 def _annotation_fault(
-    item: dict[str, Any],
+    item: Plain,
     categories: Collection[Any],
     images: Collection[Any],
     seen: Collection[Any],
@@ -255,7 +258,7 @@ def _annotation_fault(
     return ""
 
 
-def images_by_id(content: dict[str, Any], path: str, usage: Usage) -> dict[Any, dict]:
+def images_by_id(content: Plain, path: str, usage: Usage) -> dict[Any, dict]:
     """Return the images of a file by id; those that are listed twice count once."""
     found: dict[Any, dict] = {}
     for number, item in enumerate(content["images"]):
@@ -427,7 +430,7 @@ class CheckedCocoDataset(CountedDataset, CocoDataset):
             )
         return info
 
-    def _content(self, path: str) -> dict[str, Any] | None:
+    def _content(self, path: str) -> Plain | None:
         """Return the annotations in COCO's form for a file of another format; None: the file has
         it."""
         return None
@@ -461,7 +464,7 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
     """
 
     def load_data_list(self) -> list[dict]:
-        self.cat2label = {name: number for number, name in enumerate(self.metainfo["classes"])}
+        self.cat2label = numbered(self.metainfo["classes"])
         self.check = BoxCheck(self.usage, "xmin, ymin, xmax and ymax in <bndbox>")
         self.there = Listing()
         names = Counter(read_lines(self.ann_file, "the list of the images"))
@@ -475,7 +478,7 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
         self.check.finish()
         return found
 
-    def parse_data_info(self, img_info: dict[str, Any]) -> dict[str, Any]:
+    def parse_data_info(self, img_info: Plain) -> Plain:
         """Return the content of one XML file: ``img_path``, ``height``, ``width`` and
         ``instances``."""
         path = img_info["xml_path"]
@@ -491,7 +494,9 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
         names = [f"{img_info['img_id']}{ending}" for ending in _ENDINGS]
         beside = (self.there.find(str(folder / name)) for name in names)
         image = next(filter(None, beside), folder / names[0])
-        width, height = (_number(root.findtext(f"size/{side}", "")) for side in ("width", "height"))
+        width, height = (
+            as_number(root.findtext(f"size/{side}", "")) for side in ("width", "height")
+        )
         if not whole_size(height, width):  # some tools write a size of 0, others no size
             width, height = open_image(image).size
         objects = enumerate(root.findall("object"), start=1)
@@ -503,7 +508,7 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
 
     def _instance(
         self, item: ElementTree.Element, path: str, number: int, height: int, width: int
-    ) -> dict[str, Any]:
+    ) -> Plain:
         """Return an object in mmdet's form; {} if it is left out."""
         name = str(item.findtext("name", "")).strip()
         where = f"{Path(path).name}, object {number}"
@@ -517,13 +522,13 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
                 f"{NAME_THEM}"
             )
         sides = [
-            _number(item.findtext(f"bndbox/{side}", ""))
+            as_number(item.findtext(f"bndbox/{side}", ""))
             for side in ("xmin", "ymin", "xmax", "ymax")
         ]
         self.check.numbers(f"In '{path}', object {number} ('{name}')", sides, height, width)
         # VOC counts pixels from 1, mmdet from 0.
         left, top, right, bottom = corners = [int(side) - 1 for side in sides]
-        difficult = _number(item.findtext("difficult", "0")) not in (0, math.nan)
+        difficult = as_number(item.findtext("difficult", "0")) not in (0, math.nan)
         fault = self.check.fault(
             where, Box(left, top, right, bottom, height, width, difficult=difficult)
         )
@@ -610,10 +615,3 @@ for _stock in {kind for kind in DATASETS.module_dict.values() if issubclass(kind
     setattr(CHECKED, _stock.__name__, _kind)
     for _name in [name for name, kind in DATASETS.module_dict.items() if kind is _stock]:
         DATASETS.register_module(_name, True, _kind)
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan

@@ -23,6 +23,7 @@ from hypvision.data.usage import Usage
 from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import inside, read_lines
+from hypvision.io.types import Plain
 from hypvision.openmmlab.images import tell_depth
 
 # Changes of mmseg's own data sets
@@ -85,7 +86,7 @@ def _check_classes_given(classes: Any, known: Sequence[str] | None) -> None:
         )
 
 
-def _colours(self: Any) -> dict[str, Any] | None:
+def _colours(self: Any) -> Plain | None:
     """Return how :class:`LoadLabelMap` reads coloured masks; None if numbers are the labels."""
     if not self.rgb_masks:
         return None
@@ -113,7 +114,7 @@ def _is_default(self: Any, option: str) -> bool:
     return False
 
 
-def _load_pairs(self: Any) -> list[dict[str, Any]]:
+def _load_pairs(self: Any) -> list[Plain]:
     """List the images as mmseg does, but ignore the case of suffixes, and accept all image formats
     if no suffix is given."""
     if self.backend_args:  # mmseg lists files in a remote store
@@ -175,7 +176,7 @@ class LoadLabelMap(LoadAnnotations):
 
     last_is_ignored = True
 
-    def _load_seg_map(self, results: dict[str, Any]) -> None:
+    def _load_seg_map(self, results: Plain) -> None:
         if self.backend_args or self.imdecode_backend == "tifffile":
             super()._load_seg_map(results)
             return

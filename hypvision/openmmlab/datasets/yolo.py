@@ -8,6 +8,7 @@ from mmdet.registry import DATASETS
 from mmengine.utils import is_abs
 
 from hypvision.data.yolo import read_yolo, yolo_as_coco
+from hypvision.io.types import Plain
 from hypvision.openmmlab.datasets.detection import CheckedCocoDataset
 
 
@@ -27,7 +28,7 @@ class YOLODataset(CheckedCocoDataset):
         ann_file: str,
         part: str = "train",
         data_root: str = "",
-        metainfo: dict[str, Any] | None = None,
+        metainfo: Plain | None = None,
         **kwargs: Any,
     ):
         path = ann_file if is_abs(ann_file) or not data_root else f"{data_root}/{ann_file}"
@@ -36,7 +37,7 @@ class YOLODataset(CheckedCocoDataset):
         known = {"classes": self.yolo.names, **(metainfo or {})}
         super().__init__(ann_file=ann_file, data_root=data_root, metainfo=known, **kwargs)
 
-    def _content(self, path: str) -> dict[str, Any]:
+    def _content(self, path: str) -> Plain:
         return yolo_as_coco(self.yolo, self.part, self.usage)
 
     def _places(self) -> list[str]:

@@ -8,8 +8,7 @@ HyperCLIP's authors published no detection code; this is our reconstruction, on 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from torch import Tensor, nn
 from hypvision.clip.models import create_clip
 from hypvision.clip.regions import TextClassifier, fuse_scores, pool_boxes
 from hypvision.io.files import write_text
+from hypvision.io.types import Metrics, NameList, Plain
 from hypvision.openmmlab.coco_metric import CheckedCocoMetric, detections_of, precision_curves
 from hypvision.openmmlab.datasets.detection import CheckedCocoDataset
 from hypvision.openmmlab.open_vocabulary.vocabulary import (
@@ -56,7 +56,7 @@ class HyperCLIPDetector(Vocabulary, TwoStageDetector):
 
     def __init__(
         self,
-        clip: dict[str, Any],
+        clip: Plain,
         rpn_head: ConfigDict,
         roi_head: ConfigDict,
         train_cfg: ConfigDict | None = None,
@@ -154,7 +154,7 @@ class OpenVocabRoIHead(ClipScores, StandardRoIHead):
         scores = self.bbox_head.classifier(embeddings, x.text)
         return dict(cls_score=scores, bbox_pred=boxes, bbox_feats=features)
 
-    def bbox_loss(self, x: OpenVocabMaps, sampling_results: list) -> dict[str, Any]:
+    def bbox_loss(self, x: OpenVocabMaps, sampling_results: list) -> Plain:
         """Return mmdet's losses, and the loss of CLIP's classification of regions with an
         object."""
         results = super().bbox_loss(x, sampling_results)
@@ -229,8 +229,8 @@ class OpenVocabCocoDataset(CheckedCocoDataset):
     def __init__(
         self,
         *args: Any,
-        classes: str | Path | Sequence[str] = "coco65",
-        ignore_classes: str | Path | Sequence[str] = (),
+        classes: NameList = "coco65",
+        ignore_classes: NameList = (),
         **kwargs: Any,
     ):
         kept = held_out(classes, ignore_classes)
@@ -257,20 +257,18 @@ class OpenVocabCocoMetric(CheckedCocoMetric):
 
     default_prefix = "ov"
 
-    def __init__(
-        self, groups: Mapping[str, str | Path | Sequence[str]] | None = None, **kwargs: Any
-    ):
+    def __init__(self, groups: Mapping[str, NameList] | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         self.groups = groups
 
-    def compute_metrics(self, results: list) -> dict[str, float]:
+    def compute_metrics(self, results: list) -> Metrics:
         """Return ``AP50``, ``AP`` and ``AP50_GROUP``; with ``metric=["bbox", "segm"]`` also those
         of masks, as ``segm_...``."""
         names = list(self.dataset_meta["classes"])
         groups = groups_of(names, self.groups)
         truth, predictions = zip(*results) if results else ((), ())
         reference, ids = self.reference(truth)
-        found: dict[str, float] = {}
+        found: Metrics = {}
         for metric in self.metrics:
             detections = detections_of(predictions, ids, metric)
             if self.outfile_prefix is not None:

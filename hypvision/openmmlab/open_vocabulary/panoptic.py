@@ -28,11 +28,13 @@ from torch import Tensor, nn
 
 from hypvision.clip.models import create_clip
 from hypvision.clip.regions import TextClassifier, fuse_scores, pool_masks
-from hypvision.data.classes import check_classes, load_classes
+from hypvision.data.classes import check_classes, load_classes, numbered
 from hypvision.data.masks import box_of
 from hypvision.engine.metrics import Metric
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.images import read_labels
+from hypvision.io.types import Metrics, NameList, Names, Plain
 from hypvision.openmmlab.datasets.detection import CountedDataset, images_by_id, read_annotations
 from hypvision.openmmlab.open_vocabulary.vocabulary import (
     ClipScores,
@@ -105,11 +107,11 @@ def merge_segments(
         HypvisionError: there are 1000 classes or more, which these codes cannot tell from objects.
     """
     count = scores.shape[1] - 1
-    if count >= INSTANCE_OFFSET:
-        raise HypvisionError(
-            f"Panoptic maps of mmdet have room for {INSTANCE_OFFSET - 1} classes; the list has "
-            f"{count}. Shorten it."
-        )
+    ensure(
+        count < INSTANCE_OFFSET,
+        f"Panoptic maps of mmdet have room for {INSTANCE_OFFSET - 1} classes; the list has "
+        f"{count}. Shorten it.",
+    )
     best, labels = scores.max(-1)
     keep = (labels < count) & (best > score_thr)
     best = best[keep]
@@ -157,11 +159,11 @@ class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
 
     def __init__(
         self,
-        clip: dict[str, Any],
+        clip: Plain,
         panoptic_head: ConfigDict,
         train_cfg: ConfigDict | None = None,
         test_cfg: ConfigDict | None = None,
-        thing_classes: str | Path | Sequence[str] | None = None,
+        thing_classes: NameList | None = None,
         alpha: float = 0.4,
         beta: float = 0.8,
         clip_temperature: float | None = None,
@@ -182,9 +184,7 @@ class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
         self.test_cfg = {**dict(score_thr=0.5, overlap_thr=0.8), **(test_cfg or {})}
         self.set_weights(clip_temperature, alpha, beta, region_weight)
 
-    def set_test_classes(
-        self, classes: str | Path | Sequence[str], things: str | Path | Sequence[str] | None = None
-    ) -> None:
+    def set_test_classes(self, classes: NameList, things: NameList | None = None) -> None:
         """Look for other classes from now on.
 
         Args:
@@ -296,17 +296,15 @@ class OpenVocabPanopticDataset(CountedDataset):
     def __init__(
         self,
         ann_file: str,
-        classes: str | Path | Sequence[str] | None = None,
-        ignore_classes: str | Path | Sequence[str] = (),
+        classes: NameList | None = None,
+        ignore_classes: NameList = (),
         **kwargs: Any,
     ):
         self.words = classes
         self.out = ignore_classes
         super().__init__(ann_file=ann_file, **kwargs)
 
-    def _segments(
-        self, item: dict[str, Any], images: dict, label: dict, number: dict
-    ) -> list[dict[str, Any]]:
+    def _segments(self, item: Plain, images: dict, label: dict, number: dict) -> list[Plain]:
         """Return the segments of an entry of the file whose class is known, after checks. ``label``
         is category id -> class name, and ``number`` class name -> class number."""
         if item["image_id"] not in images:
@@ -330,7 +328,7 @@ class OpenVocabPanopticDataset(CountedDataset):
                 )
         return segments
 
-    def _class_names(self, content: dict[str, Any]) -> tuple[str, ...]:
+    def _class_names(self, content: Plain) -> Names:
         """Return a name for each category of the file: its own, or that in the class list."""
         own = [item["name"] for item in content["categories"]]
         names = load_classes(own if self.words is None else self.words)
@@ -342,7 +340,7 @@ class OpenVocabPanopticDataset(CountedDataset):
             )
         return names
 
-    def load_data_list(self) -> list[dict[str, Any]]:
+    def load_data_list(self) -> list[Plain]:
         content = read_annotations(self.ann_file, _NEEDED)
         names = self._class_names(content)
         given = [(item["id"], item["name"]) for item in content["categories"]]
@@ -358,7 +356,7 @@ class OpenVocabPanopticDataset(CountedDataset):
             classes=kept, thing_classes=tuple(things), palette=palette(1 + len(kept))[1:]
         )
         label = {item["id"]: name for item, name in zip(content["categories"], names)}
-        number = {name: k for k, name in enumerate(kept)}
+        number = numbered(kept)
         images = images_by_id(content, self.ann_file, self.usage)
         found = []
         for item in content["annotations"]:
@@ -411,7 +409,7 @@ class LoadPanopticSegments:
     """
 
     @staticmethod
-    def _ids(results: dict[str, Any]) -> np.ndarray:
+    def _ids(results: Plain) -> np.ndarray:
         """Return the segment id of each pixel, int64 ``(H, W)``, 0 without a segment, after
         checks."""
         path = results["seg_map_path"]
@@ -432,7 +430,7 @@ class LoadPanopticSegments:
             )
         return ids
 
-    def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
+    def __call__(self, results: Plain) -> Plain:
         ids = self._ids(results)
         segments = [
             s for s in results["segments_info"] if not s["iscrowd"] and (ids == s["id"]).any()
@@ -512,9 +510,7 @@ class OpenVocabPanopticMetric(Metric):
 
     default_prefix = "ov"
 
-    def __init__(
-        self, groups: Mapping[str, str | Path | Sequence[str]] | None = None, **kwargs: Any
-    ):
+    def __init__(self, groups: Mapping[str, NameList] | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         self.groups = groups
 
@@ -542,7 +538,7 @@ class OpenVocabPanopticMetric(Metric):
                 panoptic_counts(predicted, labels, truth, sample["segments_info"], count)
             )
 
-    def compute_metrics(self, results: list[np.ndarray]) -> dict[str, float]:
+    def compute_metrics(self, results: list[np.ndarray]) -> Metrics:
         names = list(self.dataset_meta["classes"])
         groups = groups_of(names, self.groups)
         if groups:

@@ -7,7 +7,6 @@ Importing this module imports mmseg and open_clip.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,9 +23,10 @@ from PIL import Image
 from torch import Tensor
 
 from hypvision.clip.segmentation.segmenter import SegmenterBase
-from hypvision.data.classes import load_classes
+from hypvision.data.classes import load_classes, numbered
 from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError
+from hypvision.io.types import Metrics, NameList, Plain
 from hypvision.openmmlab.datasets.segmentation import LoadLabelMap
 from hypvision.openmmlab.label_maps import LabelMapIoUMetric
 from hypvision.openmmlab.open_vocabulary.vocabulary import (
@@ -48,7 +48,7 @@ class OpenVocabPreProcessor(BaseDataPreprocessor):
         super().__init__(**kwargs)
         self.seg_pad_val = seg_pad_val
 
-    def forward(self, data: dict[str, Any], training: bool = False) -> dict[str, Any]:
+    def forward(self, data: Plain, training: bool = False) -> Plain:
         """Return the ``inputs`` and ``data_samples`` of a batch, on the model's device."""
         data = self.cast_data(data)
         inputs = [image.flip(0).float() for image in data["inputs"]]
@@ -79,9 +79,9 @@ class HyperCLIPSegmentor(SegmenterBase, Vocabulary, BaseSegmentor):
 
     def __init__(
         self,
-        clip: dict[str, Any],
-        train_classes: str | Path | Sequence[str] | None = None,
-        test_classes: str | Path | Sequence[str] | None = None,
+        clip: Plain,
+        train_classes: NameList | None = None,
+        test_classes: NameList | None = None,
         background_from: int | None = None,
         ignore_index: int = 255,
         data_preprocessor: dict | None = None,
@@ -152,7 +152,7 @@ class Resize16Bit(Resize):
     """mmcv's Resize, also for label maps of more than 8 bits, which mmcv refuses to resize with
     Pillow as the backend."""
 
-    def _resize_seg(self, results: dict[str, Any]) -> None:
+    def _resize_seg(self, results: Plain) -> None:
         labels = results.get("gt_seg_map")
         if labels is None or labels.dtype == np.uint8:
             super()._resize_seg(results)
@@ -181,7 +181,7 @@ class OpenVocabSegDataset(BaseSegDataset):
 
     def __init__(
         self,
-        classes: str | Path | Sequence[str],
+        classes: NameList,
         seg_map_suffix: str = ".png",
         ignore_index: int = 255,
         ignore_classes: Sequence[str] = (),
@@ -198,7 +198,7 @@ class OpenVocabSegDataset(BaseSegDataset):
         kept = held_out(names, ignore_classes)
         self._map = {}
         if len(kept) < len(names):
-            place = {name: number for number, name in enumerate(kept)}
+            place = numbered(kept)
             self._map = {i: place.get(name, ignore_index) for i, name in enumerate(names)}
         super().__init__(
             metainfo=dict(classes=kept, palette=colours(len(kept))), ignore_index=ignore_index,
@@ -206,7 +206,7 @@ class OpenVocabSegDataset(BaseSegDataset):
             mask_palette=palette or (), **kwargs,
         )  # fmt: skip
 
-    def load_data_list(self) -> list[dict[str, Any]]:
+    def load_data_list(self) -> list[Plain]:
         """Return every image of the folder with the label map of the same name."""
         self.label_map = self._map or None
         return super().load_data_list()
@@ -253,7 +253,7 @@ class OpenVocabIoUMetric(LabelMapIoUMetric):
                     )
         super().process(data_batch, data_samples)
 
-    def compute_metrics(self, results: list) -> dict[str, float]:
+    def compute_metrics(self, results: list) -> Metrics:
         """Return ``mIoU``, ``aAcc``, ``mAcc``, and ``mIoU_GROUP`` of each group."""
         metrics = dict(super().compute_metrics(results))
         if self.format_only:

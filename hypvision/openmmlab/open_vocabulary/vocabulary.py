@@ -4,7 +4,6 @@ be changed."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,9 +21,11 @@ from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.radius import radius_statistics, text_radii
 from hypvision.clip.regions import fuse_scores, region_logits
 from hypvision.clip.towers import encode_dense, patch_size, vision_tower
-from hypvision.data.classes import load_classes
+from hypvision.data.classes import load_classes, numbered
 from hypvision.engine.hooks import network_of
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, require_finite
+from hypvision.io.types import Metrics, NameList, Names, Plain, Values
 
 
 class OpenVocabMaps(tuple):
@@ -60,8 +61,8 @@ class Vocabulary(OpenVocabularyCLIP):
 
     def set_vocabularies(
         self,
-        train_classes: str | Path | Sequence[str] | None = None,
-        test_classes: str | Path | Sequence[str] | None = None,
+        train_classes: NameList | None = None,
+        test_classes: NameList | None = None,
     ) -> None:
         """Set both class lists, in the order of the labels, to anything that
         :func:`hypvision.data.classes.load_classes` takes. Without ``train_classes`` the list comes
@@ -73,16 +74,14 @@ class Vocabulary(OpenVocabularyCLIP):
         self.test_classes = (
             self.train_classes if test_classes is None else load_classes(test_classes)
         )
-        self.data_things: tuple[str, ...] | None = None  # names of things in panoptic data
+        self.data_things: Names | None = None  # names of things in panoptic data
 
     @property
     def language(self) -> Language:
         """The prompt templates and the training's class names, which are saved in checkpoints."""
         return Language(self.templates, self.train_classes)
 
-    def set_test_classes(
-        self, classes: str | Path | Sequence[str], things: str | Path | Sequence[str] | None = None
-    ) -> None:
+    def set_test_classes(self, classes: NameList, things: NameList | None = None) -> None:
         """Look for these classes from now on, whether the training had them or not, and no longer
         for those of the data."""
         if things is not None:
@@ -92,12 +91,12 @@ class Vocabulary(OpenVocabularyCLIP):
 
     def seen(self, names: Sequence[str]) -> Tensor:
         """Return, as bool ``(T,)``, which of the T class names the training had."""
-        if not self.train_classes:
-            raise HypvisionError(
-                "The model does not know which classes it was trained on, so it cannot tell base "
-                "from novel ones. Set model.train_classes in the config: a list, a file, or one of "
-                "the lists that ship, such as 'coco48'."
-            )
+        ensure(
+            self.train_classes,
+            "The model does not know which classes it was trained on, so it cannot tell base "
+            "from novel ones. Set model.train_classes in the config: a list, a file, or one of "
+            "the lists that ship, such as 'coco48'.",
+        )
         known = set(self.train_classes)
         return torch.tensor([name in known for name in names], device=self.mean.device)
 
@@ -105,13 +104,13 @@ class Vocabulary(OpenVocabularyCLIP):
         self,
         clip: CLIPBundle,
         registry: Registry,
-        train_classes: str | Path | Sequence[str] | None = None,
-        test_classes: str | Path | Sequence[str] | None = None,
+        train_classes: NameList | None = None,
+        test_classes: NameList | None = None,
         backbone: dict | None = None,
         neck: dict | None = None,
         hooks: Sequence[int] | None = None,
         checkpointing: bool = False,
-        adapter: dict[str, Any] | None = None,
+        adapter: Plain | None = None,
         tune: str = "adapter",
         templates: str | Sequence[str] | None = None,
         synonyms: str = "first",
@@ -207,11 +206,11 @@ def _image(meta: Any) -> str:
     return f"the image {meta.get('img_id')} of the data" if path is None else f"the image '{path}'"
 
 
-def preprocessing(clip: CLIPBundle, options: Mapping[str, Any] | None) -> dict[str, Any]:
+def preprocessing(clip: CLIPBundle, options: Values | None) -> Plain:
     """Return a config of mmdet's ``DetDataPreprocessor``, with CLIP's normalisation, padding to
     whole patches, and further ``options``."""
     patch = patch_size(clip.model)[0]
-    found: dict[str, Any] = dict(
+    found: Plain = dict(
         type="DetDataPreprocessor",
         mean=clip.mean,
         std=clip.std,
@@ -285,7 +284,7 @@ class TextRadiusHook(Hook):
     def before_train(self, runner: Runner) -> None:
         self._log(runner)
 
-    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+    def after_val_epoch(self, runner: Runner, metrics: Metrics | None = None) -> None:
         self._log(runner)
 
     def _log(self, runner: Runner) -> None:
@@ -313,11 +312,11 @@ class TextRadiusHook(Hook):
 
 
 def groups_of(
-    classes: Sequence[str], groups: Mapping[str, str | Path | Sequence[str]] | None
+    classes: Sequence[str], groups: Mapping[str, NameList] | None
 ) -> dict[str, list[int]]:
     """Return the class numbers of each group, such as of ``dict(base="coco48", novel=["cat"])``."""
     found = {}
-    place = {name: number for number, name in enumerate(classes)}
+    place = numbered(classes)
     for group, wanted in (groups or {}).items():
         names = load_classes(wanted)
         missing = [name for name in names if name not in place]
@@ -330,9 +329,7 @@ def groups_of(
     return found
 
 
-def held_out(
-    classes: str | Path | Sequence[str], ignore: str | Path | Sequence[str]
-) -> tuple[str, ...]:
+def held_out(classes: NameList, ignore: NameList) -> Names:
     """Return the class list without the names in ``ignore``."""
     names = load_classes(classes)
     out = load_classes(ignore) if ignore else ()
