@@ -5,7 +5,7 @@ import copy
 import json
 from dataclasses import asdict
 
-import pytest
+from helpers.cases import each
 from superposition.claims import CLAIMS, claims_of, claims_of_language_models
 
 from hypvision.clip.locate import repository_config
@@ -173,7 +173,7 @@ JSON = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("reader", JSON)
+@each("reader", JSON)
 def test_json(reader, tmp_path):
     name, content, read = JSON[reader]
     folder = tmp_path / "inner" / "folder"
@@ -245,7 +245,7 @@ def tables(row):
         yield f"{','.join(short)}\n{','.join(cells[:number] + cells[number + 1 :])}".encode(), False
 
 
-@pytest.mark.parametrize("reader", CSV)
+@each("reader", CSV)
 def test_csv(reader, tmp_path):
     row, read = CSV[reader]
     path = tmp_path / "table.csv"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.cases import each
 from PIL import Image
 
 pytest.importorskip("mmengine")
@@ -109,7 +110,7 @@ def faults(words):
         )  # refuses what the config does not know
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@each("page", PAGES)
 def test_commands_are_read(page, tmp_path):
     found = list(commands_of(page, tmp_path))
     lines = [
@@ -123,7 +124,7 @@ def test_commands_are_read(page, tmp_path):
     assert not wrong
 
 
-@pytest.mark.parametrize("record", builtin_index(), ids=lambda record: record.name)
+@each("record", builtin_index())
 def test_the_commands_of_a_card_run_in_their_order(record, tmp_path):
     """They are read; and what draws the data draws them where the config looks for them."""
     card = tmp_path / "card.md"

@@ -9,6 +9,7 @@ import statistics
 from pathlib import Path
 
 import pytest
+from helpers.cases import each
 
 ROOT = Path(__file__).parents[1]
 CELLS = json.loads((ROOT / "docs/studies/fewshot-emoji.json").read_text())
@@ -39,7 +40,7 @@ def test_the_page_has_a_row_of_each_method_that_was_run():
     assert sorted(method for method, _, _ in ROWS) == run
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]}-{row[1]}-{len(row[2])}")
+@each("row", ROWS)
 def test_rows_are_recomputed_from_the_result_file(row):
     method, seeds, numbers = row
     numbers = numbers.split(" | ")

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from helpers.cases import each
 from helpers.engine import ROOT
 
 PAGES = sorted((ROOT / "docs/methods").glob("*.md"), key=lambda path: path.stem)
@@ -24,7 +25,7 @@ def test_the_example_runs(page: Path, tmp_path, monkeypatch):
     exec(compile(block, str(page), "exec"), {})
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@each("page", PAGES)
 def test_a_page_says_all(page):
     text = page.read_text(encoding="utf-8")
     titles = ["The idea", "Use", "Configs", "Weights", "Results", "Limits", "Citation"]

@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+from helpers.cases import each
 
 ROOT = Path(__file__).parents[1]
 FILES = [*ROOT.glob("configs/*/curves/*.json"), *ROOT.glob("docs/studies/*.json")]
@@ -128,7 +128,7 @@ def said(path: Path) -> Iterator[tuple[int, str, tuple[str, str]]]:
             yield line, text, pair
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@each("page", PAGES)
 def test_means_and_deviations_are_those_of_the_result_files(page):
     without = WITHOUT_RUNS.get(str(page.relative_to(ROOT)), "(?!)")
     lost = [
@@ -183,7 +183,7 @@ def linked(page: Path, text: str) -> list[Path]:
     return [(page.parent / link).resolve() for link in re.findall(r"\]\(([^)#:]+\.md)", text)]
 
 
-@pytest.mark.parametrize("page", METHODS, ids=lambda path: path.stem)
+@each("page", METHODS)
 def test_results_of_a_method_are_those_of_the_pages_that_it_links_to(page):
     text = section(page, "Results", "Limits")
     assert not unsaid(text, [readme_of(page), *linked(page, text)])
@@ -254,9 +254,7 @@ def agrees(result: dict[str, Any], means: list[dict[str, float]]) -> bool:
     )
 
 
-@pytest.mark.parametrize(
-    "folder", sorted({path.parents[1].name for path in FILES if path.parent.name == "curves"})
-)
+@each("folder", sorted({path.parents[1].name for path in FILES if path.parent.name == "curves"}))
 def test_metafiles_have_the_means_of_their_runs(folder):
     content = yaml.safe_load((ROOT / "configs" / folder / "metafile.yml").read_text())
     models = {model["Name"]: model for model in content["Models"]}

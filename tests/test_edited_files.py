@@ -7,7 +7,7 @@ import tarfile
 import zipfile
 
 import numpy as np
-import pytest
+from helpers.cases import each
 from helpers.engine import make_images, write_config
 from PIL import Image
 
@@ -65,7 +65,7 @@ def panoptic_annotations(root):
 MEMBERS = (config_of_a_folder, copy_of_a_config, converted_annotations, panoptic_annotations)
 
 
-@pytest.mark.parametrize("member", MEMBERS, ids=lambda member: member.__name__)
+@each("member", MEMBERS)
 def test_an_edited_file_stays(tmp_path, monkeypatch, capsys, member):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(archives, "SUMS", {})

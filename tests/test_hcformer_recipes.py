@@ -9,9 +9,9 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-import pytest
 import timm
 import torch
+from helpers.cases import each
 from helpers.configs import recipe_rows
 from mmengine.config import Config
 from torch import nn
@@ -131,7 +131,7 @@ def _kind(name: str, dim: int) -> str:
     return "layer scales" if "layer_scale" in end else "norms" if "norm" in name else "weights"
 
 
-@pytest.mark.parametrize("size", ["nano", "tiny", "small", "medium"])
+@each("size", ["nano", "tiny", "small", "medium"])
 def test_the_readme_says_what_differs_from_the_publication_and_why(size):
     rows = recipe_rows(ROOT)
     for task in NAMES:

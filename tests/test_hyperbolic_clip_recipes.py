@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.cases import each
 
 pytest.importorskip("mmengine")
 pytest.importorskip("webdataset")
@@ -14,13 +15,7 @@ from mmengine.registry import MODELS, PARAM_SCHEDULERS
 from PIL import Image
 
 from hypvision.clip.models import ARCHITECTURES
-from hypvision.clip.spaces import (
-    ExteriorAngles,
-    Hyperboloid,
-    HyperboloidProduct,
-    Sphere,
-    space_of,
-)
+from hypvision.clip.spaces import ExteriorAngles, Hyperboloid, HyperboloidProduct, Sphere, space_of
 from hypvision.data.write_shards import write_shards
 from hypvision.engine.config import import_extensions, load_config
 from hypvision.engine.run import train
@@ -54,7 +49,7 @@ def test_every_model_has_a_recipe():
     assert models == {*expected, "phyclip-vit-l"}
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if "-vit-s" in name])
+@each("name", [name for name in RECIPES if "-vit-s" in name])
 def test_networks_of_the_recipes(name):
     """What the table in their README, which test_recipes.py compares, does not say."""
     config = load_config(ROOT / f"{name}.py")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.bad_images import BAD_IMAGES
+from helpers.cases import each
 from PIL import Image
 
 from hypvision.io.errors import HypvisionError
@@ -149,9 +150,7 @@ def caption_labels(path):
     _read_labels(path)
 
 
-@pytest.mark.parametrize(
-    "entry_point", [*IMAGES, wide_labels, stock_labels, panoptic_labels, caption_labels]
-)
+@each("entry_point", [*IMAGES, wide_labels, stock_labels, panoptic_labels, caption_labels])
 def test_bad_files_are_refused_by_name(tmp_path, capsys, entry_point):
     for name, content in BAD_IMAGES.items():
         folder = tmp_path / name.replace(".", "_") / "class"
@@ -162,7 +161,7 @@ def test_bad_files_are_refused_by_name(tmp_path, capsys, entry_point):
     assert "Traceback" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("entry_point", IMAGES)
+@each("entry_point", IMAGES)
 def test_sixteen_bits_and_turned_photos_are_taken_as_they_are_shown(tmp_path, entry_point):
     (tmp_path / "grey/class").mkdir(parents=True)
     (tmp_path / "turned/class").mkdir(parents=True)
@@ -177,8 +176,8 @@ def test_sixteen_bits_and_turned_photos_are_taken_as_they_are_shown(tmp_path, en
     assert (np.asarray(entry_point(tmp_path / "turned/class/good.png")) == pixels).all()
 
 
-@pytest.mark.parametrize(
-    ("mode", "suffix"),
+@each(
+    "mode, suffix",
     [
         ("RGB", "jpg"),
         ("L", "jpg"),

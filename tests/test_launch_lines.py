@@ -4,7 +4,7 @@ published or estimated."""
 import re
 from pathlib import Path
 
-import pytest
+from helpers.cases import each
 
 from hypvision.io.shipped import recipes
 
@@ -53,7 +53,7 @@ def named(path, cell):
     return any(path.match(name.removesuffix(".py") + ".py") or path.match(name) for name in names)
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+@each("folder", FOLDERS)
 def test_every_training_on_several_gpus_has_its_cost(folder):
     """Those whose names say how many processes the batch is for."""
     rows = costs(folder)[2]
@@ -62,7 +62,7 @@ def test_every_training_on_several_gpus_has_its_cost(folder):
     assert sorted(missing) == []
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+@each("folder", FOLDERS)
 def test_a_folder_says_how_to_start_and_what_it_costs(folder):
     known = configs_of(folder)
     commands, rest, rows = costs(folder)

@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import yaml
 from helpers import clip_models
+from helpers.cases import each
 from helpers.configs import braces, recipe_rows
 from mmengine.config import Config
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
@@ -101,9 +101,7 @@ CONFIGS: dict[str, dict[str, str]] = {
         "Hyp-ViT, SOP": "hypvit_{deit,dino,vit}-small_1xb900-5000i_sop",
         "Hyp-ViT, In-Shop": "hypvit_{deit,dino,vit}-small_1xb900-3200i_inshop",
     },
-    "hierarcaps": {
-        "radial embeddings": "radial-clip-{vitb32,vitl14}_1xb8-1e_hierarcaps",
-    },
+    "hierarcaps": {"radial embeddings": "radial-clip-{vitb32,vitl14}_1xb8-1e_hierarcaps"},
     "hyperbolic-clip": {
         "MERU": "{clip,meru}-vit-{s,b,l}_8xb256-120k_redcaps",
         "CLIP and MERU on GRIT": "{clip,meru}-vit-{s,b}_8xb96-500k_grit",
@@ -499,7 +497,7 @@ def found_here(family: str, training: str) -> dict[str, str]:
     return _scaling(training) if family == "scaling" else recipe(CONFIGS[family][training])
 
 
-@pytest.mark.parametrize("family", [*CONFIGS, "scaling"])
+@each("family", [*CONFIGS, "scaling"])
 def test_the_readme_says_what_differs_from_the_publication_and_why(family):
     rows = recipe_rows(ROOT / family)
     assert family == "scaling" or {row[0] for row in rows} == set(CONFIGS[family])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from helpers.cases import each
 from helpers.configs import braces, data, shipped, shrink  # noqa: F401 - a fixture
 from mmengine.registry import MODELS, init_default_scope
 
@@ -75,7 +76,7 @@ def test_every_row_has_its_cells_and_can_be_run_or_says_why_not():
         configs_of(row)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@each("command", COMMANDS)
 def test_every_command_is_one(command):
     words = shlex.split(command)[1:]
     name = _command(list(words))

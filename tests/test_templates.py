@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 from PIL import Image
 
 import hypvision.tasks.contrastive  # noqa: F401 - registers CLIPContrast
@@ -41,7 +42,7 @@ def _points(clip, templates, names=NAMES):
     return torch.nn.functional.normalize(mean, dim=-1)
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name)
+@each("record", RECORDS)
 def test_shipped_clips_name_their_templates_and_the_bundle_has_them(record):
     assert record.templates
     clip = create_clip(record.model, f"zoo:{record.name}")
@@ -74,7 +75,7 @@ def test_predict_says_the_sentences_of_the_record(emoji):
     np.testing.assert_allclose(found.result.scores, scores, atol=1e-5)
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name)
+@each("record", RECORDS)
 def test_predict_without_words_takes_those_of_the_record(record):
     predictor = load_predictor(Request(record.name))
     assert predictor.known.names == record.classes
@@ -124,7 +125,7 @@ def test_every_prompted_host_is_walked_over():
     assert HOSTS.keys() <= walked | behind | {"deep-language", "deep-vision"}
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
+@each("entry", ENTRIES)
 def test_entry_points_say_the_sentences_of_the_record(entry):
     record = builtin_index().get("emoji-s16.captions")
     assert ENTRIES[entry](record.name) == record.templates
@@ -166,7 +167,7 @@ def test_a_published_clip_keeps_the_sentences_of_its_record():
     assert _templates_of(index, "new.one", settings, Language()) == ["a photo of a {}"]
 
 
-@pytest.mark.parametrize("wrong", ["a photo", "{} and {}", "a {name}", "a {} {0}"])
+@each("wrong", ["a photo", "{} and {}", "a {name}", "a {} {0}"])
 def test_a_records_template_needs_one_place_for_the_name(wrong):
     plain = builtin_index().get("emoji-s16.captions").to_dict()
     with pytest.raises(HypvisionError, match="templates"):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.cases import each
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from hostile import files
@@ -18,9 +19,9 @@ from hypvision.io.errors import HypvisionError
 WEIGHTS = {"a.weight": torch.ones(4, 4), "a.bias": torch.zeros(4)}
 
 
-@pytest.mark.parametrize("write", [files.archive, files.legacy])
-@pytest.mark.parametrize(
-    ("content", "message"),
+@each("write", [files.archive, files.legacy])
+@each(
+    "content, message",
     [
         (
             b"\x80\x02}N" + b"\x85" * 1_000_000 + b"Ns.",
@@ -103,9 +104,7 @@ def test_a_table_of_words_is_not_larger_than_the_file_suggests(tmp_path):
         read.read_file(tmp_path / "a.safetensors")
 
 
-@pytest.mark.parametrize(
-    "value", [[1], "x", None, torch.ones(3), 1.5], ids=lambda value: type(value).__name__
-)
+@each("value", [[1], "x", None, torch.ones(3), 1.5])
 def test_a_state_dict_is_a_dict(tmp_path, value):
     torch.save({"state_dict": value, "a": torch.ones(1)}, tmp_path / "a.pth")
     with pytest.raises(HypvisionError, match=f"a.pth' is a {type(value).__name__}, not a dict"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import timm
 import yaml
+from helpers.cases import each
 from helpers.zoo import NAME
 
 from hypvision.checkpoints.index import dump_index, parse_index, parse_record, read_index
@@ -47,8 +48,8 @@ def test_a_record_survives_writing_and_reading(item):
     )
 
 
-@pytest.mark.parametrize(
-    ("place", "value", "message"),
+@each(
+    "place, value, message",
     [
         ("licence", ..., "missing licence"),
         ("file.sha256", ..., "missing sha256"),
@@ -111,8 +112,8 @@ def test_reported_metrics_name_a_paper(item):
         parse_record(changed(item, "metrics", [{**metric, "command": "x"}]))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
+@each(
+    "text, message",
     [
         ("version: 1\nrecords: [", "not valid YAML"),
         ("records: []", "missing version"),
@@ -195,7 +196,7 @@ def test_the_files_that_ship_are_those_of_the_index_and_small():
     assert max(path.stat().st_size for path in listed) <= 8_000_000
 
 
-@pytest.mark.parametrize("record", SHIPPED, ids=lambda record: record.name)
+@each("record", SHIPPED)
 def test_each_shipped_record_is_true_of_its_file(record):
     path = ZOO / record.file.path
     assert hashlib.sha256(path.read_bytes()).hexdigest() == record.file.sha256
@@ -218,7 +219,7 @@ OURS = [
 ]
 
 
-@pytest.mark.parametrize("record", OURS, ids=lambda record: record.name)
+@each("record", OURS)
 def test_timms_tag_and_the_record_agree(record):
     cfg = timm.get_pretrained_cfg(record.name)
     assert cfg.url == f"zoo:{record.name}" and cfg.num_classes == len(record.classes)
@@ -250,7 +251,7 @@ def test_every_tag_with_weights_is_in_the_index():
     assert sorted(ours) == sorted(record.name for record in OURS)
 
 
-@pytest.mark.parametrize("record", SHIPPED, ids=lambda record: record.name)
+@each("record", SHIPPED)
 def test_cards_hold_what_the_record_says(record):
     card = model_card(record, front_matter=True)
     front = yaml.safe_load(card.split("---")[1])

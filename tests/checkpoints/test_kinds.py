@@ -13,6 +13,7 @@ import zipfile
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -109,7 +110,7 @@ def saved(write):
     return content.getvalue()
 
 
-@pytest.mark.parametrize("name", INTACT)
+@each("name", INTACT)
 @pytest.mark.filterwarnings("ignore")
 def test_intact_files_of_another_kind_are_named(tmp_path, name):
     write, says = INTACT[name]
@@ -135,7 +136,7 @@ READ = {
 }
 
 
-@pytest.mark.parametrize("name", READ)
+@each("name", READ)
 def test_truncated_or_changed_files_are_damaged(tmp_path, name):
     path = tmp_path / "file.pth"
     READ[name](WEIGHTS, path)

@@ -1,6 +1,6 @@
 """The sentences and words of a checkpoint, which anybody may have written."""
 
-import pytest
+from helpers.cases import each
 
 from hypvision.checkpoints import language
 from hypvision.checkpoints.language import KEY, Language, language_of, written
@@ -15,12 +15,12 @@ def test_what_is_written_is_read():
     assert language_of({"meta": {KEY: written(found)}}) == found
 
 
-@pytest.mark.parametrize("words", ["cat", [1], ["\x1b]0;title\x07"], {"cat": 1}, None])
+@each("words", ["cat", [1], ["\x1b]0;title\x07"], {"cat": 1}, None])
 def test_words_that_are_none_are_left_out(words):
     assert language_of(checkpoint(templates=["a {}"], words=words)) == Language(("a {}",))
 
 
-@pytest.mark.parametrize("sentence", ["a cat", "{} {}", "{0.x}", "a\n{}\x1b[2J"])
+@each("sentence", ["a cat", "{} {}", "{0.x}", "a\n{}\x1b[2J"])
 def test_sentences_that_are_none_are_left_out(sentence):
     assert language_of(checkpoint(templates=[sentence], words=["cat"])) == Language((), ("cat",))
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from helpers.cases import each
 from helpers.hostile_checkpoints import DAMAGED, hidden_method, write_damaged
 from helpers.zoo import MICRO, NAME
 from references.hcformer import ReferenceHCFormer
@@ -605,11 +606,19 @@ TOO_MANY = {
     "a scale": ("{part}.gamma_of_others", False),
     "a head": ("other_head.weight", False),
 }
+BY_KIND = ("hypvision.load", "model.checkpoint")  # take every kind
+OTHERS = [name for name in ENTRY_POINTS if name not in BY_KIND]
 
 
+# By the others an adapter's weight inside of the network and beside it, and one of no adapter.
 @pytest.mark.parametrize("family", ["hcformer"], indirect=True)
-@pytest.mark.parametrize("kind", TOO_MANY)
-@pytest.mark.parametrize("entry_point", [*ENTRY_POINTS, "model.checkpoint"])
+@each(
+    "kind, entry_point",
+    [
+        *((kind, name) for name in BY_KIND for kind in TOO_MANY),
+        *((kind, name) for name in OTHERS for kind in ("a LoRA", "prompts", "a scale")),
+    ],
+)
 def test_every_loader_names_a_weight_too_many(tmp_path, family, kind, entry_point, caplog):
     name = TOO_MANY[kind][0].format(part="stages.0.blocks.0")
     weights = {**family.model.state_dict(), name: torch.ones(2, 2)}
@@ -618,8 +627,6 @@ def test_every_loader_names_a_weight_too_many(tmp_path, family, kind, entry_poin
         tmp_path / "many.pth",
     )
     load = {**ENTRY_POINTS, "model.checkpoint": by_start}[entry_point]
-    if entry_point == "init_cfg" and kind == "a head":
-        return  # a segmenter's backbone takes its part of any file
     assert named(lambda path: load(family, path), tmp_path / "many.pth", name, caplog)
     if TOO_MANY[kind][1]:
         with pytest.raises((HypvisionError, RuntimeError)):
@@ -751,11 +758,16 @@ READERS = {
 }
 
 
+# all readers call the first; `make attack` tries every file with every loader
+BY_EVERY_READER = {"code", "bomb", "sparse", "a list"}
+
+
 @pytest.mark.parametrize("name", DAMAGED)
 @pytest.mark.filterwarnings("ignore")
 def test_every_reader_refuses_hostile_files(tmp_path, good, name):
     path = write_damaged(name, good, tmp_path)
-    for reader, load in READERS.items():
+    readers = READERS if name in BY_EVERY_READER else {"read": READERS["read"]}
+    for reader, load in readers.items():
         with pytest.raises(
             HypvisionError,
             match="was refused|is damaged|is not a checkpoint|cannot be read|holds a list",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.cases import each
 from safetensors.torch import load_file, save_file
 
 from hypvision.checkpoints.read import read_weights
@@ -66,7 +67,7 @@ def test_the_file_does_not_lie_in_the_memory_beside_its_weights(tmp_path, dtype,
     assert all(value.dtype == torch.float32 and value.eq(1).all() for value in weights.values())
 
 
-@pytest.mark.parametrize("storage", STORAGES)
+@each("storage", STORAGES)
 def test_weights_come_back_within_the_bound(tmp_path, storage):
     given, path = weights(), tmp_path / "w.safetensors"
     write_weights(given, path, storage, {"classes": ["a"]})
@@ -91,8 +92,8 @@ def test_weights_come_back_within_the_bound(tmp_path, storage):
             assert ((got[name] - value).abs() <= relative * value.abs() + 2**-24).all(), name
 
 
-@pytest.mark.parametrize(
-    ("value", "storage", "message"),
+@each(
+    "value, storage, message",
     [
         (1e6, "float16", "too large for float16"),
         (float("nan"), "int8", "diverged"),
@@ -180,7 +181,7 @@ def test_headers_whose_length_begins_like_a_pickle(tmp_path):
         assert read_weights(path)["w"].tolist() == [1.0]
 
 
-@pytest.mark.parametrize(
+@each(
     "config",
     [
         {"backbone": {"checkpoint_path": "net.pth"}},
@@ -222,7 +223,7 @@ def test_files_of_others(tmp_path):
     )  # any reader reads it
 
 
-@pytest.mark.parametrize(
+@each(
     "content", [b"", b"<html>", {"other": torch.ones(2)}, {"a": torch.ones(3), "b": torch.ones(3)}]
 )
 def test_a_cached_tensor_is_computed_again_if_its_file_is_damaged(tmp_path, content):

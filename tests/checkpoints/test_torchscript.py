@@ -8,6 +8,7 @@ import zipfile
 
 import pytest
 import torch
+from helpers.cases import each
 from torch import nn
 
 from hypvision.checkpoints.read import network_weights, read_file
@@ -48,10 +49,8 @@ def network():
     return Network().eval()
 
 
-@pytest.mark.parametrize(
-    "make", [torch.jit.script, lambda net: torch.jit.trace(net, torch.ones(2, 4))]
-)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@each("make", [torch.jit.script, lambda net: torch.jit.trace(net, torch.ones(2, 4))])
+@each("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_tensors_are_those_of_the_state_dict(tmp_path, make, dtype):
     net = network().to(dtype) if dtype != torch.float32 else network()
     script = make(network()).to(dtype)
@@ -136,7 +135,7 @@ class Reduces:
         return os.system, (self.command,)
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@each("name", HOSTILE)
 def test_hostile_archives_are_refused_and_run_nothing(tmp_path, name):
     make, says = HOSTILE[name]
     path = rewritten(tmp_path / "bad.pt", make(tmp_path / "proof"))

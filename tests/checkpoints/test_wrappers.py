@@ -5,6 +5,7 @@ import json
 import pytest
 import timm
 import torch
+from helpers.cases import each
 from safetensors.torch import save_file
 
 import hypvision
@@ -119,11 +120,19 @@ def by_init_cfg(path):
     return backbone.timm_model.model
 
 
+# Every kind of file by one loader; by the others a key, a wrapper around names and around blocks,
+# what is refused, and what is rounded: they share the reader.
 LOADERS = [by_load, by_timm, by_start, by_engine, by_init_cfg]
+SHARED = ["state_dict", "Lightning, FSDP", "teacher and student", "fp8"]
 
 
-@pytest.mark.parametrize("kind", FILES)
-@pytest.mark.parametrize("load", LOADERS)
+@each(
+    "kind, load",
+    [
+        *((kind, by_load) for kind in FILES),
+        *((kind, load) for load in LOADERS[1:] for kind in SHARED),
+    ],
+)
 def test_every_loader_finds_the_weights(tmp_path, weights, kind, load):
     torch.save(FILES[kind](weights), tmp_path / "file.pth")
     if kind == "teacher and student" and load in (by_load, by_timm, by_engine):
@@ -295,7 +304,7 @@ LORAS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", LORAS)
+@each("kind", LORAS)
 def test_lora_of_peft_is_merged_as_peft_does(tmp_path, kind):
     torch.manual_seed(1)
     model = timm.create_model(NAME, num_classes=3).eval()

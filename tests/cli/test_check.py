@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from helpers.cases import each
 from PIL import Image
 
 pytest.importorskip("mmengine")
@@ -164,7 +165,7 @@ def test_boxes_are_drawn_where_the_file_says(case, capsys, tmp_path):
     )  # the box is 40 pixels high
 
 
-@pytest.mark.parametrize("command", ["check", "browse", "train"])
+@each("command", ["check", "browse", "train"])
 def test_a_loader_without_data(tmp_path, monkeypatch, capsys, command):
     monkeypatch.chdir(tmp_path)
     write_config(tmp_path / "a.py", tmp_path)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from helpers.cases import each
 from PIL import Image
 
 from hypvision.cli import COMMANDS, main, parser_of
@@ -83,7 +83,7 @@ assert status == 2, text
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@each("shell", ["bash", "zsh", "fish"])
 def test_completions_need_no_pytorch(shell):
     done = run(
         f"status, text = call('--completion', {shell!r})\nassert status in (0, None), "
@@ -141,9 +141,7 @@ def test_the_tables_in_help_are_those_of_the_rooms():
     assert cli.zoo.TASKS == hypvision.checkpoints.records.TASKS
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+@each("words, said", [
         (["metric", "search", "a.png", "--galery", "d"], "There is no option '--galery'. Did you "
                                                          "mean --gallery"),
         (["export", "x", "--format", "onxn"], "no --format 'onxn'. Did you mean onnx?"),
@@ -156,8 +154,7 @@ def test_the_tables_in_help_are_those_of_the_rooms():
         (["explain", "a.png", "--model", "m", "--mean", "nan"], "takes a finite number"),
         (["train"], "required: CONFIG"),
         (["data", "prepare", "voc2O", "a", "b"], "Did you mean voc20"),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_mistakes_say_what_was_meant(capsys, words, said):
     assert main(words) == 2
     error = capsys.readouterr().err
@@ -264,7 +261,7 @@ def identities(folder):
     }
 
 
-@pytest.mark.parametrize(("name", "option", "what"), OUTPUTS)
+@each("name, option, what", OUTPUTS)
 def test_outputs_are_new_or_regular(tmp_path, monkeypatch, capsys, name, option, what):
     monkeypatch.chdir(tmp_path)
     for file in ("in.py", "in.pth", "in.png", "in.csv", "in.json", "target"):
@@ -286,10 +283,7 @@ def test_outputs_are_new_or_regular(tmp_path, monkeypatch, capsys, name, option,
         error = capsys.readouterr().err
         assert any(
             word in error for word in ("is a", "is no", "is empty", "was not written", "an input")
-        ), (
-            place,
-            error,
-        )
+        ), (place, error)
     assert identities(tmp_path) == before
     assert stat.S_ISFIFO(os.lstat("pipe").st_mode) and Path("target").read_text() == "x"
 

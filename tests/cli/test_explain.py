@@ -4,6 +4,7 @@ explains."""
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 from helpers.shapes.images import make_scene
 from PIL import Image
 
@@ -164,8 +165,8 @@ def test_weights_of_the_zoo(tmp_path, monkeypatch, capsys, name, prefix, size):
     assert "random" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "mentioned"),
+@each(
+    "words, mentioned",
     [
         ("scene.png --model hcformer_nano --weights zoo:hcformer_nano.cifar", "_nano.cifar10"),
         ("scene.png --model hcformer_tiny --weights zoo:hcformer_nano.cifar10", "hcformer_nano"),

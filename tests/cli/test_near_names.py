@@ -1,6 +1,6 @@
 """A name that is nearly right is offered, in all commands that take names of models or weights."""
 
-import pytest
+from helpers.cases import each
 from PIL import Image
 
 from hypvision.cli import main
@@ -30,7 +30,7 @@ NEAR = [
 ]
 
 
-@pytest.mark.parametrize("arguments, meant", NEAR, ids=lambda value: " ".join(value)[:60])
+@each("arguments, meant", NEAR)
 def test_a_name_that_is_nearly_right_is_offered(tmp_path, monkeypatch, capsys, arguments, meant):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "photos"
@@ -44,8 +44,8 @@ def test_a_name_that_is_nearly_right_is_offered(tmp_path, monkeypatch, capsys, a
     assert meant in said.split("Did you mean")[1].split("?")[0]
 
 
-@pytest.mark.parametrize("name", ["probe.pth", "./probe.pth"])
-@pytest.mark.parametrize(
+@each("name", ["probe.pth", "./probe.pth"])
+@each(
     "command",
     [
         "predict photo.png --model NAME",

@@ -5,8 +5,8 @@ import argparse
 import ast
 from pathlib import Path
 
-import pytest
 from helpers import commands
+from helpers.cases import each
 from helpers.syntax import syntax_tree, tree_of_file
 
 import hypvision.cli
@@ -16,13 +16,7 @@ from hypvision.io.errors import HypvisionError
 FOLDER = Path(hypvision.cli.__file__).parent
 TREES = {path.stem: tree_of_file(path) for path in sorted(FOLDER.glob("*.py"))}
 NOT_READ = {"help", "local_rank"}  # the second is "set by some launchers; not used"
-RULES = [
-    pytest.param(
-        name, rule, id=f"{name} {'/'.join(rule.action.option_strings) or rule.action.dest}"
-    )
-    for name in COMMANDS
-    for rule in parser_of(name)._rules
-]
+RULES = [(name, rule) for name in COMMANDS for rule in parser_of(name)._rules]
 
 
 def functions(module):
@@ -67,7 +61,7 @@ def read_by(name):
     return attributes, texts
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@each("name", COMMANDS)
 def test_a_command_reads_its_options_and_has_those_that_it_reads(name):
     options = {action.dest for action in parser_of(name)._actions} - NOT_READ
     options |= set(parser_of(name)._defaults)
@@ -127,7 +121,7 @@ def refusal(name, *words, avoid=()):
     return ""
 
 
-@pytest.mark.parametrize(("name", "rule"), RULES)
+@each("name, rule", RULES)
 def test_an_argument_is_taken_where_it_has_an_effect_alone(name, rule):
     own = called(rule.action)
     rules = {called(other.action): other for other in parser_of(name)._rules}

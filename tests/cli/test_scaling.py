@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 from safetensors.torch import save_file
 
 import hypvision.cli.scaling
@@ -84,8 +85,8 @@ def test_submitted_cells_carry_the_device_that_was_asked_for(tmp_path, capsys, m
     assert status == 2 and "PyTorch finds no GPU here" in err
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
+@each(
+    "words, said",
     [
         (["rnu"], "no command 'rnu'. Did you mean run?"),
         (["run", "--submit-options", "timeout_min=3"], "only with --submit"),

@@ -7,6 +7,7 @@ import zlib
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 from references import uncha_phyclip as reference
 
 pytest.importorskip("open_clip")
@@ -66,7 +67,7 @@ def test_the_loss_has_the_number_of_the_sheet():
     assert float(found) == pytest.approx(1.936672, abs=2e-6)
 
 
-@pytest.mark.parametrize("spread", [0.01, 1.0, 8.0])
+@each("spread", [0.01, 1.0, 8.0])
 def test_the_loss_and_its_gradients_are_those_of_the_reference(spread):
     def leaves():
         torch.manual_seed(0)
@@ -88,7 +89,7 @@ def test_the_loss_and_its_gradients_are_those_of_the_reference(spread):
         assert float((a.grad - b.grad).norm()) <= 1e-6 * float(b.grad.norm())
 
 
-@pytest.mark.parametrize("spread", [0.0, 1e-12, 1.0, 30.0, 1e4])
+@each("spread", [0.0, 1e-12, 1.0, 30.0, 1e4])
 def test_gradients_are_finite_near_and_far(spread):
     """Where the official code has none for far points."""
     torch.manual_seed(0)

@@ -8,6 +8,7 @@ import mpmath
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.cases import each
 
 from hypvision.checkpoints.match import load_trained
 from hypvision.clip import locate
@@ -174,7 +175,7 @@ def test_a_training_leaves_constants_alone():
         assert {name for name, p in model.named_parameters() if not p.requires_grad} == fixed
 
 
-@pytest.mark.parametrize("length", [1e-6, 0.5, 3.0, 14.0, 60.0])
+@each("length", [1e-6, 0.5, 3.0, 14.0, 60.0])
 def test_points_and_similarities_against_mpmath(length):
     """The sheet's lift with its cut at asinh(2^15), and the inner product of two points."""
     c, space = 1.7, Hyperboloid(1.7, scales={"image": torch.tensor(0.5)})
@@ -207,7 +208,7 @@ def test_points_and_similarities_against_mpmath(length):
         )
 
 
-@pytest.mark.parametrize("c", [0.1, 1.0, 10.0])
+@each("c", [0.1, 1.0, 10.0])
 def test_points_lie_on_the_hyperboloid(c):
     features = torch.randn(50, 24) * torch.logspace(-4, 1, 50)[:, None]
     points = Hyperboloid(c).embed(features, "image").double()

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.cases import each
 from open_clip.tokenizer import SimpleTokenizer
 from references import hyperbolic_clip as reference
 
@@ -224,7 +225,7 @@ def test_words_and_classes_of_several_templates(build, lengths):
     assert error(found[1:] if lengths else found, truth) < TOLERANCE
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each("seed", range(4))
 def test_walks(seed):
     """Texts are scattered around the way from the image to the root, so that some cones hold parts
     of it."""

@@ -151,8 +151,7 @@ def test_every_entry_point_applies_the_settings_of_the_weights(odd, tmp_path, ma
 def test_a_teacher_that_sees_images_otherwise_is_told(odd):
     student = create_clip(**odd, force_preprocess_cfg=dict(resize_mode="longest"))
     with pytest.warns(
-        UserWarning,
-        match="teacher was trained on images of .*'squash'.*student, .*'longest'",
+        UserWarning, match="teacher was trained on images of .*'squash'.*student, .*'longest'"
     ):
         build_host(student, "promptkd", teacher=dict(clip=odd, host=dict(name="zeroshot")), depth=2)
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers import clip_models
+from helpers.cases import each
 from references.clip import prompted_image, prompted_text
 
 from hypvision.clip import adapters
@@ -31,7 +32,7 @@ def tokens(layers, width, *batch, seed=0):
     }
 
 
-@pytest.mark.parametrize("layers", LAYERS, ids=str)
+@each("layers", LAYERS)
 def test_text_is_that_of_the_reference(layers):
     model, ids = clip(), clip_models.prompts(4)
     given = tokens(layers, 32)
@@ -60,7 +61,7 @@ def test_text_with_placeholders(layers):
     assert (encode_text(model, shorter, prompts=PromptTokens(given)) - found).abs().max() < 5e-6
 
 
-@pytest.mark.parametrize("layers", LAYERS, ids=str)
+@each("layers", LAYERS)
 def test_image_is_that_of_the_reference(layers):
     model = clip()
     images, given = clip_models.random_images(model), tokens(layers, 64)
@@ -121,9 +122,7 @@ def test_learned_words_anywhere():
     assert (encode_text(model, ids, embeddings=embedded) - expected).abs().max() < 5e-6
 
 
-@pytest.mark.parametrize(
-    "make", [clip_models.openai_clip, clip_models.siglip, clip_models.custom_blocks]
-)
+@each("make", [clip_models.openai_clip, clip_models.siglip, clip_models.custom_blocks])
 def test_without_tokens_the_outputs_are_those_of_open_clip(make):
     model = make()
     images, ids = clip_models.random_images(model), clip_models.prompts()

@@ -8,6 +8,7 @@ import numpy as np
 import open_clip
 import pytest
 import torch
+from helpers.cases import each
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 from torch import nn
@@ -126,11 +127,10 @@ def test_archives_that_are_not_from_openai_are_recognised():
     )
 
 
-@pytest.mark.parametrize(
-    ("mode", "interpolation"),
-    [("shortest", "bicubic"), ("longest", "bilinear"), ("squash", "bicubic")],
+@each(
+    "mode, interpolation", [("shortest", "bicubic"), ("longest", "bilinear"), ("squash", "bicubic")]
 )
-@pytest.mark.parametrize("shape", [(40, 56), (100, 64), (30, 30), (1, 90)])
+@each("shape", [(40, 56), (100, 64), (30, 30), (1, 90)])
 def test_views_are_the_transforms_of_open_clip(mode, interpolation, shape):
     pixels = np.random.default_rng(1).integers(0, 256, (*shape, 3), dtype=np.uint8)
     options = dict(interpolation=interpolation, resize_mode=mode, fill_color=7)
@@ -228,7 +228,7 @@ TOO_LARGE = [
 ]
 
 
-@pytest.mark.parametrize("options,match", TOO_LARGE)
+@each("options, match", TOO_LARGE)
 def test_towers_that_exceed_the_memory_are_refused_before_they_are_built(options, match):
     with pytest.raises(HypvisionError, match=match):
         create_clip("emoji-t8", **options)

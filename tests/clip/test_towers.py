@@ -4,6 +4,7 @@ here."""
 import pytest
 import torch
 from helpers import clip_models
+from helpers.cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 from references.clip import reference_dense
@@ -23,9 +24,7 @@ from hypvision.clip.towers import (
 from hypvision.io.errors import HypvisionError
 
 
-@pytest.mark.parametrize(
-    "make", [clip_models.openai_clip, clip_models.siglip, clip_models.custom_blocks]
-)
+@each("make", [clip_models.openai_clip, clip_models.siglip, clip_models.custom_blocks])
 def test_text_is_that_of_the_model_in_less_tokens(make):
     model = make()
     adapters.inject(model, block=16)
@@ -45,7 +44,7 @@ def test_text_is_that_of_the_model_in_less_tokens(make):
     assert (encode_text(model, tokens, cut=False) == model.encode_text(tokens)).all()
 
 
-@pytest.mark.parametrize("make", [clip_models.openai_clip, clip_models.siglip, clip_models.meru])
+@each("make", [clip_models.openai_clip, clip_models.siglip, clip_models.meru])
 def test_texts_in_parts_give_the_table_of_words_one_gradient(make):
     """The points and gradients of all texts at once; words that are looked up in parts would give
     one each."""
@@ -71,7 +70,7 @@ def test_text_that_ends_with_a_given_token():
     assert (encode_text(model, tokens) - model.encode_text(tokens)).abs().max() < 2e-6
 
 
-@pytest.mark.parametrize("size", [(64, 64), (96, 48), (16, 16)])
+@each("size", [(64, 64), (96, 48), (16, 16)])
 def test_dense_embeddings_are_the_reference(size):
     model = clip_models.openai_clip()
     for block in model.visual.transformer.resblocks:  # biases are zero at first

@@ -7,6 +7,7 @@ import zlib
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 from references import uncha_phyclip as reference
 
 pytest.importorskip("open_clip")
@@ -48,10 +49,7 @@ def det(name, *shape):
     return torch.from_numpy(numbers).double()
 
 
-KINDS = {
-    "uncha": dict(geometry="lorentz", box_scales=True),
-    "phyclip": dict(geometry="product"),
-}
+KINDS = {"uncha": dict(geometry="lorentz", box_scales=True), "phyclip": dict(geometry="product")}
 
 
 # PHyCLIP's space and loss
@@ -100,7 +98,7 @@ def test_phyclip_has_the_numbers_of_the_sheet():
     assert float(contrast + 0.2 * entail) == pytest.approx(4.168682, abs=2e-6)
 
 
-@pytest.mark.parametrize("spread", [0.01, 1.0, 4.0])
+@each("spread", [0.01, 1.0, 4.0])
 def test_phyclip_and_its_gradients_are_those_of_the_reference(spread):
     found, expected = phyclip_leaves(spread), phyclip_leaves(spread)
     losses = of_leaves(found)
@@ -113,7 +111,7 @@ def test_phyclip_and_its_gradients_are_those_of_the_reference(spread):
         assert float((one.grad - other.grad).norm()) <= 1e-6 * float(other.grad.norm())
 
 
-@pytest.mark.parametrize("spread", [0.0, 1e-12, 1.0, 30.0, 1e4])
+@each("spread", [0.0, 1e-12, 1.0, 30.0, 1e4])
 def test_phyclip_has_finite_gradients_near_and_far(spread):
     leaves = phyclip_leaves(spread, dtype=torch.float32)
     sum(of_leaves(leaves)).backward()
@@ -235,7 +233,7 @@ def test_uncha_has_the_numbers_of_the_sheet():
     assert float(contrast + 0.2 * entail) == pytest.approx(19.806208, abs=2e-5)
 
 
-@pytest.mark.parametrize("spread", [0.05, 1.0, 3.0])
+@each("spread", [0.05, 1.0, 3.0])
 def test_uncha_and_its_gradients_are_those_of_the_reference(spread):
     found, expected = uncha_leaves(spread), uncha_leaves(spread)
     losses = of_uncha(found)
@@ -249,7 +247,7 @@ def test_uncha_and_its_gradients_are_those_of_the_reference(spread):
         assert error <= 1e-6 * float(other.grad.norm()) + 1e-12
 
 
-@pytest.mark.parametrize("spread", [0.0, 1e-12, 1.0, 40.0, 1e4])
+@each("spread", [0.0, 1e-12, 1.0, 40.0, 1e4])
 def test_uncha_has_finite_gradients_near_and_far(spread):
     """Where the official code has none for far points."""
     leaves = uncha_leaves(spread, dtype=torch.float32)

@@ -34,10 +34,7 @@ def test_the_words_of_the_training_are_known(model):
     assert unknown_words(model.clip, model.tokenizer, own) == []
     assert unknown_words(
         model.clip, model.tokenizer, ["fruit", "road", "a photo of a mammal", "red giraffe"]
-    ) == [
-        "road",
-        "red giraffe",
-    ]
+    ) == ["road", "red giraffe"]
     assert unknown_words(model.clip, model.tokenizer, ["fruit, road", "road, fruit"]) == [
         "road, fruit"
     ]  # the first counts

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.cases import each
 from torch import Tensor
 
 import hypvision
@@ -71,15 +72,7 @@ def turning(length: int, half: int) -> tuple[Tensor, Tensor]:
 
 def full_heads() -> tuple:
     cos, sin = (t[:, None] for t in turning(5, 1))
-    return fresh(
-        attention._Heads.apply,
-        leaf(2, 5, 3 * 2 * 4 + 8),
-        cos,
-        sin,
-        2,
-        4,
-        3,
-    )
+    return fresh(attention._Heads.apply, leaf(2, 5, 3 * 2 * 4 + 8), cos, sin, 2, 4, 3)
 
 
 def latent_heads() -> tuple:
@@ -136,9 +129,7 @@ CASES = {
     attention._Heads: full_heads,
     attention._LatentHeads: latent_heads,
 }
-every = pytest.mark.parametrize(
-    "function", CASES, ids=lambda f: f"{f.__module__.rsplit('.', 1)[-1]}.{f.__name__}"
-)
+every = each("function", CASES)
 
 
 def subclasses(function: type) -> Iterator[type]:
@@ -220,9 +211,7 @@ def test_a_backward_inside_autocast_is_that_outside(function):
             assert a is None or a.dtype == b.dtype and torch.equal(a, b)
 
 
-@pytest.mark.parametrize(
-    "function", [f for f in CASES if "@once_differentiable" not in inspect.getsource(f)]
-)
+@each("function", [f for f in CASES if "@once_differentiable" not in inspect.getsource(f)])
 def test_second_derivatives_inside_autocast(function):
     """They come from plain operations, whose own products PyTorch takes in half precision there."""
     torch.manual_seed(0)

@@ -12,6 +12,7 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
+from helpers.cases import each
 from helpers.devices import any_batch, on_gpu
 from helpers.families import FAMILIES
 from helpers.processes import run_in_two
@@ -58,7 +59,8 @@ def is_same(model, weights, without=()):
     assert not wrong, wrong[:3]
 
 
-@pytest.mark.quick("himapper-cnn", "hcformer", "hcnn-plus", "hecnn", "hecnn-core", "hcnn")
+# a network around timm's, and the classes of the networks of our own
+@pytest.mark.quick("himapper-cnn", "hcformer", "hecnn", "hcnn")
 @every_family
 def test_the_hub_gives_back_exact_weights(tmp_path, monkeypatch, name):
     family = FAMILIES[name]
@@ -333,8 +335,8 @@ def test_a_training_step_does_not_wait_for_the_gpu(monkeypatch, name):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("dtype", "close"), [(torch.float16, 0.01), (torch.bfloat16, 0.08)])
-@every_family
+@each("dtype, close", [(torch.float16, 0.01), (torch.bfloat16, 0.08)])
+@each("name", FAMILIES)
 def test_whole_models_in_half_precision(name, dtype, close):
     """``model.half()`` and ``model.bfloat16()`` compute what the model does, but for rounding."""
     torch.manual_seed(0)
@@ -392,7 +394,7 @@ def test_exports_compute_the_same(tmp_path, name, kind):
     assert report.difference < 1e-3 and len(report.shapes) == (4 if free else 2)
 
 
-@every_family
+@each("name", FAMILIES)
 def test_int8_works_on_linear_layers(name):
     """PyTorch's dynamic quantisation; layers on the hyperboloid have weights of their own and stay
     as they are."""

@@ -13,6 +13,7 @@ from functools import partial
 import pytest
 import torch
 from helpers import clip_models
+from helpers.cases import each
 from helpers.devices import on_gpu
 from helpers.fewshot import NAMES, bundle
 from torch import nn
@@ -94,7 +95,7 @@ def test_every_layer_has_a_row():
     assert set(LAYERS) == modules_of(layers)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@each("name", LAYERS)
 def test_layers(name):
     arguments, shape = LAYERS[name]
     layer = getattr(layers, name)(*arguments)
@@ -127,10 +128,7 @@ def losses():
             ((6, 8), (6,), [(4, 3), (4, 3)]),
         ),
         "ProxyAnchorLoss": (hypvision.losses.ProxyAnchorLoss(3, 8), ((6, 8), (6,))),
-        "BusemannPrototypeLoss": (
-            hypvision.losses.BusemannPrototypeLoss(),
-            ((6, 8), (6,), (3, 8)),
-        ),
+        "BusemannPrototypeLoss": (hypvision.losses.BusemannPrototypeLoss(), ((6, 8), (6,), (3, 8))),
         "IdealPrototypes": (hypvision.losses.IdealPrototypes(3, 8), ((6, 8),)),
         "PrototypeHead": (hypvision.losses.PrototypeHead(4, 3, 8), ((6, 4),)),
         "PrototypeMetricLoss": (hypvision.losses.PrototypeMetricLoss(3, 8, ball), ((6, 8), (6,))),
@@ -142,7 +140,7 @@ def test_every_loss_has_a_row():
     assert set(losses()) | set(WAIT) == modules_of(hypvision.losses)
 
 
-@pytest.mark.parametrize("name", list(losses()))
+@each("name", list(losses()))
 def test_losses(name):
     loss, shapes = losses()[name]
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -196,7 +194,8 @@ HOST_OPTIONS = {
 }
 
 
-@pytest.mark.quick("promptsrc", "maple", "promptkd", "coop")
+# tokens in both towers, and a teacher
+@pytest.mark.quick("promptsrc", "promptkd")
 @pytest.mark.parametrize("name", sorted(HOSTS))
 def test_hosts_of_prompts(monkeypatch, name):
     # Otherwise it asks for the longest text, once.

@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 from torch.utils._python_dispatch import TorchDispatchMode
 
 pytest.importorskip("mmdet")
@@ -60,7 +61,7 @@ LOOKUPS = {
 }
 
 
-@pytest.mark.parametrize("name", LOOKUPS)
+@each("name", LOOKUPS)
 def test_names_are_not_searched_in_a_list(name):
     """A dict compares a name once or twice; a list of n names compares each n / 2 times."""
     counts = []
@@ -116,7 +117,7 @@ LISTINGS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LISTINGS)
+@each("name", LISTINGS)
 def test_files_are_listed_and_not_looked_at_one_by_one(name, tmp_path, monkeypatch):
     if name == "cars":
         pytest.importorskip("scipy")

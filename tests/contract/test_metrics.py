@@ -9,6 +9,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 
 pytest.importorskip("mmdet")
 pytest.importorskip("mmseg")
@@ -415,8 +416,8 @@ def test_an_image_whose_embedding_is_not_finite_is_named(tmp_path):
         embed_sources(embedder, Sources(tuple(paths)))
 
 
-@pytest.mark.parametrize("value", [NAN, -INF])
-@pytest.mark.parametrize("name", FUNCTIONS)
+@each("value", [NAN, -INF])
+@each("name", FUNCTIONS)
 def test_functions_name_the_row_that_is_not_finite(name, value):
     x = torch.randn(4, 2)
     FUNCTIONS[name](x)

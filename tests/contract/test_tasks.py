@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.cases import each
 
 pytest.importorskip("mmdet")
 pytest.importorskip("mmseg")
@@ -49,17 +50,8 @@ def no_numbers(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "cpu", lambda self: pytest.fail("Tensor.cpu"))
 
 
-@pytest.mark.quick(
-    "faster_rcnn",
-    "fcos",
-    "helm_d",
-    "learner-poincare",
-    "learner-lorentz",
-    "learner-euclidean",
-    "hyperclip-image",
-    "hyperclip-text",
-    "lathadapter",
-)
+# a detector, a language model, a learner on a curved space, both adapters
+@pytest.mark.quick("faster_rcnn", "helm_d", "learner-lorentz", "hyperclip-image", "lathadapter")
 @every_task
 def test_nothing_is_left_on_the_cpu(no_numbers, name):
     model, inputs = TASKS[name].create(), TASKS[name].inputs()
@@ -120,7 +112,8 @@ class Takers(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("name", HEADS)
+# Mask R-CNN's loss contains Faster R-CNN's
+@each("name", [name for name in HEADS if name != "faster_rcnn"])
 def test_in_the_loss_of_a_detector_nobody_but_mmdet_waits(name):
     """Its assigners make lists of the boxes of each image; backbone, neck and operators wait for
     nothing."""
@@ -184,7 +177,7 @@ def test_one_graph_forward_and_backward(name):
 # Smaller
 
 
-@every_task
+@each("name", TASKS)
 def test_int8_works_on_linear_layers(name):
     """PyTorch's dynamic quantisation; weights that are joined, adapted or of rows of points stay as
     they are."""

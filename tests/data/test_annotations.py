@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.cases import each
 
 from hypvision.data.annotations import (
     MAX_POINTS,
@@ -34,7 +35,7 @@ def runs(rle):
     return [0] * int(pixels[0]) + np.diff([0, *edges, len(pixels)]).tolist()
 
 
-@pytest.mark.parametrize("pixels", [*masks()])
+@each("pixels", [*masks()])
 def test_right_masks(pixels):
     rle = encoded(pixels)
     assert decode_counts(rle["counts"]) == runs(rle)
@@ -87,7 +88,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("kind", WRONG)
+@each("kind", WRONG)
 def test_wrong_masks(kind):
     import re
 
@@ -95,8 +96,8 @@ def test_wrong_masks(kind):
     assert re.search(message, mask_fault(mask, HEIGHT, WIDTH))
 
 
-@pytest.mark.parametrize(
-    ("own", "ignored", "mentioned"),
+@each(
+    "own, ignored, mentioned",
     [
         (["dog", "cat"], (), None),
         (["dog", "cat", "tree"], ["tree"], None),

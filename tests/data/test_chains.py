@@ -4,15 +4,10 @@ broader terms."""
 import gzip
 
 import pytest
+from helpers.cases import each
 from helpers.emoji import make_emoji
 
-from hypvision.data.chains import (
-    Chain,
-    emoji_chains,
-    read_chains,
-    with_negatives,
-    write_chains,
-)
+from hypvision.data.chains import Chain, emoji_chains, read_chains, with_negatives, write_chains
 from hypvision.data.emoji import read_emoji
 from hypvision.data.hypernyms import build_chains, read_terms
 from hypvision.data.text_chains import TextChains
@@ -51,8 +46,8 @@ def test_schemas(tmp_path):
     assert found == [Chain(("a", "b"), ("c", "d"), None)]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
+@each(
+    "text, message",
     [
         ("", "no rows"),
         ("id,captions\n", "no rows"),
@@ -185,8 +180,8 @@ def test_wordnet_export(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
+@each(
+    "text, message",
     [
         ("word,above\na,b\n", "line 2: missing broader"),
         ("word,broader\na,\n", "line 2: missing broader"),

@@ -14,6 +14,7 @@ import warnings
 
 import pytest
 import torch
+from helpers.cases import each
 from helpers.fewshot import bundle
 from helpers.fewshot_layouts import aircraft, coop, folders, imagenet
 
@@ -205,11 +206,14 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("reader, mistake", [
-    pytest.param(reader, mistake, id=f"{reader.__name__}-{mistake}")
-    for reader, (_, mistakes) in READERS.items()
-    for mistake in ("none", *mistakes)
-])  # fmt: skip
+@each(
+    "reader, mistake",
+    [
+        (reader, mistake)
+        for reader, (_, mistakes) in READERS.items()
+        for mistake in ("none", *mistakes)
+    ],
+)
 def test_labels_and_names_belong_together(reader, mistake, tmp_path, monkeypatch):
     read = reader(tmp_path, mistake, *([monkeypatch] if reader is pickled else []))
     if mistake == "none":
@@ -236,7 +240,7 @@ def test_published_lists_may_share_a_name(tmp_path):
         host.set_classes(["cat", "dog", "cat"])
 
 
-@pytest.mark.parametrize("name", sorted(HOSTS))
+@each("name", sorted(HOSTS))
 def test_texts_that_are_equal_where_they_are_read_are_warned_of(name):
     sizes = {"linear-probe": dict(classes=2), "tip-adapter": dict(keys=2, classes=2)}
     options = dict(sizes.get(name, {}))

@@ -4,6 +4,7 @@ import gzip
 
 import numpy as np
 import pytest
+from helpers.cases import each
 
 from hypvision.data.closures import closure_of, read_closure
 from hypvision.io.errors import HypvisionError
@@ -23,7 +24,7 @@ def write(path, rows):
     return path
 
 
-@pytest.mark.parametrize("name", ["pairs.csv", "pairs.csv.gz", "pairs.tsv"])
+@each("name", ["pairs.csv", "pairs.csv.gz", "pairs.tsv"])
 def test_both_forms(tmp_path, name):
     rows = (
         ["\t".join(pair) for pair in PAIRS]
@@ -56,8 +57,8 @@ def test_ancestors_of_ancestors_and_parents_alone(tmp_path):
     assert {tuple(pair) for pair in np.argwhere(reached)} == {tuple(pair) for pair in closure.pairs}
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
+@each(
+    "rows, message",
     [
         (
             ["a\tb", "b\tc", "c\ta", "x\ty"],

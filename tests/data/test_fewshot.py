@@ -13,14 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.fewshot_layouts import (
-    NAMES,
-    SPLIT_SETS,
-    aircraft,
-    coop,
-    folders,
-    imagenet,
-)
+from helpers.cases import each
+from helpers.fewshot_layouts import NAMES, SPLIT_SETS, aircraft, coop, folders, imagenet
 
 from hypvision.data.fewshot import (
     LAYOUTS,
@@ -57,7 +51,7 @@ def test_the_table_is_the_benchmarks():
     assert all(layout.template.count("{}") == 1 for layout in LAYOUTS.values())
 
 
-@pytest.mark.parametrize("name", SPLIT_SETS)
+@each("name", SPLIT_SETS)
 def test_split_files(name, tmp_path):
     split = load_split(name, coop(tmp_path, name))
     assert [len(part) for part in split] == [30, 15, 10] and class_names(split.train) == NAMES
@@ -459,7 +453,7 @@ def test_a_class_with_another_name_in_the_test_data(tmp_path, write):
         load_split("mine", tmp_path)
 
 
-@pytest.mark.parametrize("part", ["train", "test", "val"])
+@each("part", ["train", "test", "val"])
 def test_class_folders_one_folder_too_deep(tmp_path, part):
     _as_folders(tmp_path, NAMES[:3], NAMES[:3])
     place = tmp_path / "mine" / part

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.cases import each
 
 from hypvision.data.language import ByteTokenizer, PackedText, documents, load_tokenizer, pack
 from hypvision.helm.model import document_lengths
@@ -59,7 +60,7 @@ def test_rows_without_text_are_left_out(tmp_path, monkeypatch):
     assert list(documents(hub(monkeypatch, EMPTY))) == ["one", "two"]
 
 
-@pytest.mark.parametrize("text", BAD)
+@each("text", BAD)
 def test_rows_that_hold_something_else_are_told(text, tmp_path, monkeypatch):
     rows = [dict(text="one"), BAD[text]]
     for source in (jsonl(tmp_path, rows), hub(monkeypatch, rows)):

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from helpers.cases import each
 from helpers.retrieval_layouts import write_sop
 from PIL import Image
 
@@ -122,8 +123,8 @@ READERS = dict(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("way", ["absolute", "up", "up from a link"])
-@pytest.mark.parametrize("reader", READERS)
+@each("way", ["absolute", "up", "up from a link"])
+@each("reader", READERS)
 def test_no_reader_leaves_the_folder(tmp_path, reader, way, monkeypatch):
     root, secret = tmp_path / "data", tmp_path / "other/secret.jpg"
     read, place = READERS[reader]

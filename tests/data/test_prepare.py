@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from helpers.cases import each
 from PIL import Image
 
 from hypvision.cli import main
@@ -100,7 +101,7 @@ def test_voc(tmp_path, name, expected, capsys):
     assert f"{name}: 1 images" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", PREPARED)
+@each("name", PREPARED)
 def test_label_maps_have_the_size_of_their_images(tmp_path, name):
     """Of every set: the labels are 4 x 2 pixels, the image 4 x 3 and then 2 x 4 with a mark that
     turns it."""
@@ -216,7 +217,7 @@ def voc(folder, names):
     (folder / "ImageSets/Segmentation/val.txt").write_text("\n".join(names))
 
 
-@pytest.mark.parametrize("name", ["../../../../evil", "deep/x", "/tmp/evil", ".."])
+@each("name", ["../../../../evil", "deep/x", "/tmp/evil", ".."])
 def test_nothing_is_written_or_read_outside(tmp_path, name):
     """Names in a list led out of OUT, and out of SOURCE: a file of the reader's would have been
     copied."""

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers.cases import each
 from helpers.retrieval_layouts import write_cars, write_cub, write_folder, write_inshop, write_sop
 from PIL import Image
 
@@ -42,7 +43,7 @@ def build(name, root, split="train", **options):
     return kind(write(root, **options), EVAL, split)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@each("name", KINDS)
 def test_splits_have_the_images_and_classes_of_their_lists(name, tmp_path):
     train = build(name, tmp_path)
     test = KINDS[name][0](tmp_path, EVAL, "test")
@@ -97,7 +98,7 @@ def test_cars_in_the_layout_of_later_copies(tmp_path):
     assert {p.split("/")[-2] for p in devkit.paths} == {"cars_train", "cars_test"}
 
 
-@pytest.mark.parametrize("name", KINDS)
+@each("name", KINDS)
 def test_missing_files_are_named_with_their_source(name, tmp_path):
     kind, _ = KINDS[name]
     with pytest.raises(HypvisionError, match="does not exist.*comes from http.*data_root"):
@@ -170,7 +171,7 @@ def test_class_numbers_and_annotations_are_checked(tmp_path):
         Cars196(str(cars), EVAL)
 
 
-@pytest.mark.parametrize(("model", "maker"), [
+@each("model, maker", [
     ("Aston Martin V8 Vantage Coupe 2012", "Aston Martin"),
     ("AM General Hummer SUV 2000", "AM General"), ("Land Rover LR2 SUV 2012", "Land Rover"),
     ("Acura RL Sedan 2012", "Acura"), ("smart fortwo Convertible 2012", "smart"),

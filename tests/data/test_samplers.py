@@ -5,6 +5,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+from helpers.cases import each
 
 pytest.importorskip("mmengine")
 
@@ -26,7 +27,7 @@ def epochs_of_ranks(monkeypatch, images, ranks, epoch=0, kind=RepeatAugSampler, 
     return drawn
 
 
-@pytest.mark.parametrize(("ranks", "repeats"), [(1, 3), (4, 3), (4, 2), (8, 3)])
+@each("ranks, repeats", [(1, 3), (4, 3), (4, 2), (8, 3)])
 def test_copies_of_an_image_go_to_different_processes(monkeypatch, ranks, repeats):
     drawn = epochs_of_ranks(monkeypatch, range(700), ranks, num_repeats=repeats)
     assert {len(part) for part in drawn} == {512 // ranks}
@@ -85,8 +86,8 @@ def test_under_mmengine():
 LABELS = [7] * 90 + [2] * 9 + [4]  # a class of 90 images, one of 9 and one of a single image
 
 
-@pytest.mark.parametrize(
-    ("ranks", "options", "expected"),
+@each(
+    "ranks, options, expected",
     [
         (1, {}, (100 / 3,) * 3),
         (4, {}, (100 / 3,) * 3),
@@ -124,7 +125,7 @@ def test_classes_are_drawn_by_their_shares(monkeypatch, ranks, options, expected
     )
 
 
-@pytest.mark.parametrize("labels", [None, [], [[0, 1], [1, 0]]])
+@each("labels", [None, [], [[0, 1], [1, 0]]])
 def test_samplers_of_classes_need_one_label_an_image(labels):
     data = SimpleNamespace(labels=labels) if labels is not None else range(4)
     for build in (

@@ -1,13 +1,14 @@
 """Names that are written together as words."""
 
 import pytest
+from helpers.cases import each
 
 pytest.importorskip("open_clip")
 from hypvision.data.words import split_words
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
+@each(
+    "name, words",
     [
         ("itookapicture", "i took a picture"),
         ("mildlyinteresting", "mildly interesting"),

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from helpers.cases import each
 
 pytest.importorskip("scipy")
 pytest.importorskip("open_clip")
@@ -31,7 +32,7 @@ def row(name, of="phyclip"):
 SUITES = [("hycoclip", 16, 0), ("uncha", 20, 0), ("phyclip", 20, 0), ("open_clip", 24, 5)]
 
 
-@pytest.mark.parametrize(("name", "count", "without"), SUITES)
+@each("name, count, without", SUITES)
 def test_a_suite_has_its_sets_of_classes_with_as_many_prompts_as_the_papers(name, count, without):
     rows = [row for row in suite(name) if row.task == "classification"]
     assert len({row.set for row in rows}) == len(rows) == count
@@ -57,8 +58,8 @@ def test_cifar_cars_and_caltech_have_the_prompts_of_clip():
     assert {"a {} in a video game.", "the plushie {}.", "graffiti of the {}."} <= {*prompts}
 
 
-@pytest.mark.parametrize(
-    ("name", "folders", "of_papers", "of_open_clip"),
+@each(
+    "name, folders, of_papers, of_open_clip",
     [
         ("mnist", "09", ('a photo of the number: "9".',), ('a photo of the number: "9".',)),
         ("clevr", ["3", "10"], ("a photo of 3 objects.",), ("a picture of three objects",)),
@@ -196,10 +197,7 @@ def test_a_cycle_is_no_tree(tmp_path):
 
 
 def test_prompts_are_the_suites_or_said_to_be_others(root, tmp_path):
-    assert row("stl10").sentences("uncha", root) == (
-        ["a photo of a {}.", "a photo of the {}."],
-        "",
-    )
+    assert row("stl10").sentences("uncha", root) == (["a photo of a {}.", "a photo of the {}."], "")
     assert len(row("imagenet").sentences("open_clip", root)[0]) == 80
     assert len(row("imagenet").sentences("uncha", root)[0]) == 7
     texts, note = row("cub2011", "open_clip").sentences("open_clip", root)
@@ -212,8 +210,8 @@ def test_prompts_are_the_suites_or_said_to_be_others(root, tmp_path):
         row("cars").sentences("uncha", tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "text"),
+@each(
+    "name, file, text",
     [
         ("coco", "coco/annotations/captions_val2017.json", '{"images": [{}]}'),
         ("flickr30k", "flickr30k/dataset_flickr30k.json", '{"images": [{"split": "test"}]}'),
@@ -225,7 +223,7 @@ def test_prompts_are_the_suites_or_said_to_be_others(root, tmp_path):
             '{"0": {"filename": "a", "caption": 3, "negative_caption": "b"}}',
         ),
         ("cub2011", "CUB_200_2011/image_class_labels.txt", "1 1\n2 3\n3 2\n"),
-    ],  # fmt: skip
+    ],
 )
 def test_files_of_another_form_are_named(name, file, text, tmp_path):
     zero_shot.make(tmp_path)

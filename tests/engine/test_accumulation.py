@@ -2,6 +2,7 @@
 uninterrupted one does."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -39,13 +40,13 @@ def language(text, folder, count, interval):
     return config
 
 
-def goes_on(make, folder, names):
+def goes_on(make, folder, names, whole=None):
     """Whether the run goes on from each of its checkpoints to the same end, in the last bit."""
-    whole = train(make(), folder / "whole")
+    whole = whole or train(make(), folder / "whole")
     for name in names:
         place = folder / f"from {name}"
         place.mkdir()
-        shutil.copy(folder / "whole" / name, place)
+        shutil.copy(Path(whole.work_dir) / name, place)
         again = train(make(), place, resume="auto")
         for (key, a), b in zip(whole.model.state_dict().items(), again.model.state_dict().values()):
             assert torch.equal(a, b), (name, key)
@@ -58,8 +59,15 @@ def goes_on(make, folder, names):
             )
 
 
-def test_a_checkpoint_within_an_accumulation(text, tmp_path):
-    goes_on(lambda: language(text, tmp_path, 2, 3), tmp_path, ["iter_3.pth"])
+@pytest.fixture(scope="module")
+def run(text, tmp_path_factory):
+    """A run whose steps take two iterations, with a checkpoint of each."""
+    folder = tmp_path_factory.mktemp("run")
+    return train(language(text, folder, 2, 1), folder / "run")
+
+
+def test_a_checkpoint_within_an_accumulation(text, tmp_path, run):
+    goes_on(lambda: language(text, tmp_path, 2, 1), tmp_path, ["iter_3.pth"], run)
 
 
 @pytest.mark.slow
@@ -77,15 +85,15 @@ def test_epochs_that_end_within_an_accumulation(tmp_path):
     goes_on(lambda: load_config(path, options), tmp_path, ["epoch_1.pth"])
 
 
-def test_what_is_kept(text, tmp_path):
-    train(language(text, tmp_path, 2, 1), tmp_path / "run")
+def test_what_is_kept(text, tmp_path, run):
+    folder = Path(run.work_dir)
     for step in range(1, STEPS + 1):
-        content = load_checkpoint_file(tmp_path / f"run/iter_{step}.pth")
+        content = load_checkpoint_file(folder / f"iter_{step}.pth")
         assert ("accumulated" in content) is (step % 2 == 1 and step < STEPS)
-    content = load_checkpoint_file(tmp_path / "run/iter_3.pth")
+    content = load_checkpoint_file(folder / "iter_3.pth")
     next(iter(content["accumulated"][0]["gradients"].values())).fill_(float("nan"))
     torch.save(content, tmp_path / "wrong.pth")
-    train(language(text, tmp_path, 3, 1), tmp_path / "other", resume=tmp_path / "run/iter_3.pth")
+    train(language(text, tmp_path, 3, 1), tmp_path / "other", resume=folder / "iter_3.pth")
     written = next((tmp_path / "other").glob("*/*.log")).read_text()
     assert "between two steps with accumulative_counts=[2], and the config has [3]" in written
     with pytest.raises(HypvisionError, match="accumulated is not finite"):

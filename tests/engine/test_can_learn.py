@@ -1,6 +1,7 @@
 """Configs by which nothing would be learned are told before the first step."""
 
 import pytest
+from helpers.cases import each
 
 pytest.importorskip("mmengine")
 from types import SimpleNamespace
@@ -51,9 +52,7 @@ def run_with(*rates, frozen=False, **heads):
     )
 
 
-@pytest.mark.parametrize(
-    ("run", "message"),
-    [
+@each("run, message", [
         (run_with(0.0, 0.0), "rate is 0"),
         (run_with(0.1, num_classes=1, multi_label=False), "one class"),
         (
@@ -65,23 +64,19 @@ def run_with(*rates, frozen=False, **heads):
             ),
             "one class",
         ),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_kinds(run, message):
     with pytest.raises(Exception, match=message):
         CanLearnHook().before_train(run)
 
 
-@pytest.mark.parametrize(
-    "run",
-    [
+@each("run", [
         run_with(0.0, 0.1),
         run_with(0.1, num_classes=1, multi_label=True),
         run_with(0.1, bbox_head=SimpleNamespace(num_classes=1)),  # detectors have a background
         run_with(0.1, decode_head=SimpleNamespace(num_classes=1, out_channels=1,
                                                   loss_decode=SimpleNamespace(use_sigmoid=True))),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_trainings_that_learn_pass(run):
     hook = CanLearnHook()
     hook.before_train(run)

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 from torch import nn
 
 pytest.importorskip("mmcv")
@@ -61,8 +62,8 @@ def resumable(epoch=1, **changes):
 GROUPS = [dict(lr=0.1, params=[0])]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
+@each(
+    "changes, message",
     [
         (dict(state_dict=3), "no state_dict"),
         (dict(meta=dict(epoch="1", iter=10)), "epoch and iteration"),
@@ -575,7 +576,7 @@ def test_the_weights_that_a_new_training_begins_with_stay(tmp_path):
     assert Path(find_resume_checkpoint(tmp_path)).name == "epoch_1.pth"
 
 
-@pytest.mark.parametrize(
+@each(
     "address", ["s3://bucket/net.pth", "cluster:s3://b/net.pth", "petrel://net.pth", "pavi://net"]
 )
 def test_stores_without_verification_are_refused(address):

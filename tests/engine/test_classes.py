@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 from PIL import Image
 
 pytest.importorskip("mmengine")
@@ -48,9 +49,9 @@ def dataset(names, place, **more):
     return SimpleNamespace(metainfo=dict(classes=tuple(names)), data_root=place, **more)
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize(
-    ("other", "said"),
+@each("task", TASKS)
+@each(
+    "other, said",
     [
         (
             ("blue", "green", "Red"),
@@ -131,7 +132,7 @@ def test_names_of_a_checkpoint_may_be_decomposed():
         hook.check(run, dataset(reversed(names), "val"))
 
 
-@pytest.mark.parametrize("key", ["dataset_meta.classes", "dataset_meta.CLASSES", "CLASSES"])
+@each("key", ["dataset_meta.classes", "dataset_meta.CLASSES", "CLASSES"])
 def test_a_resumed_training_keeps_the_classes_and_a_new_one_may_have_others(key):
     *outer, inner = key.split(".")
     meta = {outer[0]: {inner: list(NAMES)}} if outer else {inner: list(NAMES)}

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 import timm
 import torch
+from helpers.cases import each
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -53,8 +54,8 @@ class Network(nn.Module):
         return self.head(self.blocks(x))
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "count"),
+@each(
+    "name, kind, count",
     [
         ("resnet18", "BasicBlock", 8),
         ("swin_tiny_patch4_window7_224", "SwinTransformerBlock", 12),  # not its four stages
@@ -113,10 +114,7 @@ def eager(graph, inputs):
 
 @pytest.mark.parametrize("part", ["forward", "backward"])
 def test_what_cannot_be_compiled_runs_eagerly(caplog, part):
-    backends = {
-        "forward": broken,
-        "backward": aot_autograd(fw_compiler=eager, bw_compiler=broken),
-    }
+    backends = {"forward": broken, "backward": aot_autograd(fw_compiler=eager, bw_compiler=broken)}
     network = Network()
     plain = Network()
     blocks = compile_network(network, backend=backends[part])

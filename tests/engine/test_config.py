@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.cases import each
 
 pytest.importorskip("mmengine")
 pytest.importorskip("mmdet")
@@ -255,7 +256,7 @@ def test_copies_to_the_device_do_not_wait(tmp_path, monkeypatch):
     assert copies and all(copies)
 
 
-@pytest.mark.parametrize("folder", ["_base_", "hyperclip/_base_", "hyperbolic-clip/_base_"])
+@each("folder", ["_base_", "hyperclip/_base_", "hyperbolic-clip/_base_"])
 def test_pieces_that_name_workers_pin_their_batches(folder):
     """So that mmengine's own tools do, too."""
     for path in (ROOT / "configs" / folder).rglob("*.py"):

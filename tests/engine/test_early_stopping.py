@@ -5,6 +5,7 @@ import math
 from types import SimpleNamespace
 
 import pytest
+from helpers.cases import each
 
 pytest.importorskip("mmengine")
 from helpers.engine import make_images, write_config
@@ -69,8 +70,8 @@ def test_a_metric_that_validation_does_not_give(tmp_path):
         )
 
 
-@pytest.mark.parametrize(
-    ("options", "values", "stopped"),
+@each(
+    "options, values, stopped",
     [
         (dict(patience=2), [1, 2, 3, 4], None),
         (dict(patience=2), [1, 1, 1], 3),

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import timm
 import torch
+from helpers.cases import each
 from mmengine.registry import HOOKS, PARAM_SCHEDULERS
 
 from hypvision.engine.config import load_config
@@ -42,10 +43,8 @@ def test_groups_have_their_rates():
     assert sum(len(group["params"]) for group in groups.values()) == len(list(model.parameters()))
 
 
-@pytest.mark.parametrize("constructor", [RiemannianParamGroups, TimmParamGroups])
-@pytest.mark.parametrize(
-    "arguments", [{}, dict(model_name="himapper", backbone="vit_tiny_patch16_224")]
-)
+@each("constructor", [RiemannianParamGroups, TimmParamGroups])
+@each("arguments", [{}, dict(model_name="himapper", backbone="vit_tiny_patch16_224")])
 def test_modules_inside_spare_their_parameters_from_weight_decay(constructor, arguments):
     model = ImageClassifier(
         dict(model_name="vit_tiny_patch16_224", img_size=32, depth=1, num_classes=3) | arguments
@@ -132,24 +131,22 @@ def test_unknown_options_are_explained():
         )
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
+@each(
+    "wrong, message",
     [
         (dict(move="none"), "optim_wrapper.optimizer of the config.*move must be one of 'tangent'"),
         (dict(momentum=-0.5), "optim_wrapper.optimizer of the config.*momentum"),
         (dict(speed=1), "optim_wrapper.optimizer of the config.*'speed'"),
     ],
 )
-@pytest.mark.parametrize(
-    "constructor", [RiemannianParamGroups, MetricLearningParamGroups, TimmParamGroups]
-)
+@each("constructor", [RiemannianParamGroups, MetricLearningParamGroups, TimmParamGroups])
 def test_values_that_the_optimizer_refuses_are_mistakes_of_the_config(constructor, wrong, message):
     config = dict(optimizer=dict(type="RiemannianSGD", lr=0.1, **wrong))
     with pytest.raises(HypvisionError, match=message):
         constructor(config)(torch.nn.Linear(2, 2))
 
 
-@pytest.mark.parametrize("value", [-1.0, 0.0, math.nan])
+@each("value", [-1.0, 0.0, math.nan])
 def test_values_that_the_network_refuses_are_mistakes_of_the_config(value):
     with pytest.raises(
         HypvisionError, match="model.backbone of the config.*curvature must be .* above 0"
@@ -201,10 +198,8 @@ def test_curvatures_are_logged(caplog):
     assert "manifolds.0 1" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "kind", ["ExponentialMovingAverage", "MomentumAnnealingEMA", "StochasticWeightAverage"]
-)
-@pytest.mark.parametrize(
+@each("kind", ["ExponentialMovingAverage", "MomentumAnnealingEMA", "StochasticWeightAverage"])
+@each(
     "manifold",
     [
         Lorentz(1.0),
@@ -213,7 +208,6 @@ def test_curvatures_are_logged(caplog):
         Product((Lorentz(1.0), 4), (Euclidean(), 4)),
         Euclidean(),
     ],
-    ids=lambda manifold: type(manifold).__name__,
 )
 def test_an_average_of_points_lies_on_their_manifold(kind, manifold):
     """Far from the origin, in float32, on the geodesic to the new points."""

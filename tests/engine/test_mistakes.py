@@ -129,10 +129,7 @@ def test_detection_samples(copies):
     (data / "train2017/000000000000.jpg").write_bytes(b"no image")
     (data / "train2017/000000000001.jpg").unlink()
     for index, message in enumerate(
-        (
-            r"image '.*000\.jpg' cannot be read",
-            r"There is no image '.*001\.jpg'",
-        )
+        (r"image '.*000\.jpg' cannot be read", r"There is no image '.*001\.jpg'")
     ):
         with pytest.raises(HypvisionError, match=message):
             dataset[index]

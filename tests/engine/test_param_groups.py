@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import timm
 import torch
+from helpers.cases import each
 from torch import nn
 
 pytest.importorskip("mmengine")
@@ -29,7 +30,7 @@ class Model(nn.Module):
         return self.linear(self.points).square().sum()
 
 
-@pytest.mark.parametrize("kind", [RiemannianSGD, RiemannianAdam, RiemannianAdamW])
+@each("kind", [RiemannianSGD, RiemannianAdam, RiemannianAdamW])
 def test_optimisers_by_name(kind):
     model = Model()
     config = dict(type="RiemannianOptimWrapper", optimizer=dict(type=kind.__name__, lr=1e-2))
@@ -104,9 +105,7 @@ def test_muon_leaves_tables_to_adamw():
     assert moved["words.weight"] == pytest.approx(0.1, rel=0.2)
 
 
-@pytest.mark.parametrize(
-    "constructor", [TimmParamGroups, RiemannianParamGroups, MetricLearningParamGroups]
-)
+@each("constructor", [TimmParamGroups, RiemannianParamGroups, MetricLearningParamGroups])
 def test_muon_leaves_proxies_prompts_and_points_to_adamw(constructor):
     """By every constructor; rows of these are vectors of their own, not a matrix."""
     backbone = dict(model_name="test_vit", img_size=32)

@@ -103,8 +103,7 @@ def test_resume_after_sigkill_repeats_the_uninterrupted_run(tmp_path, by_epoch):
 def test_core_time_adds_up_over_restarts(tmp_path, monkeypatch):
     clock = iter(range(0, 10**6, 10))  # ten seconds from one look at it to the next
     monkeypatch.setattr(
-        "hypvision.engine.hooks.logs.time",
-        SimpleNamespace(process_time=lambda: float(next(clock))),
+        "hypvision.engine.hooks.logs.time", SimpleNamespace(process_time=lambda: float(next(clock)))
     )
     data = make_images(tmp_path / "data", per_class=2)
     config = write_config(tmp_path / "config.py", data, epochs=2, hooks=[dict(type="CoreTimeHook")])

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from helpers.cases import each
 
 pytest.importorskip("mmengine")
 from helpers.engine import ROOT, fails, make_images, write_config
@@ -63,7 +64,7 @@ def test_train_then_test(trained, tmp_path, capsys):
     assert len(list((tmp_path / "painted").glob("*.png"))) == 24
 
 
-@pytest.mark.parametrize(
+@each(
     "key, value, expected",
     [
         ("train_dataloader", 3, "a dict"),
@@ -140,9 +141,7 @@ def test_options():
     assert options["template"] == "{}" and "dict(of words)" in str(options["words"])
 
 
-@pytest.mark.parametrize(
-    "value", ["[dict(type='X')]", "dict(type='X',gamma=2)", "{type: X}", "[1, {'a': 2, 'b': 3}]"]
-)
+@each("value", ["[dict(type='X')]", "dict(type='X',gamma=2)", "{type: X}", "[1, {'a': 2, 'b': 3}]"])
 def test_a_dict_is_no_value_of_an_option(value):
     with pytest.raises(HypvisionError, match=r"has a dict, but .* KEY\.0\.NAME=VALUE"):
         parse_options(["param_scheduler=" + value])

@@ -5,6 +5,7 @@ import math
 from types import SimpleNamespace
 
 import pytest
+from helpers.cases import each
 
 pytest.importorskip("mmengine")
 import torch
@@ -171,8 +172,8 @@ def test_embeddings_are_the_features_of_a_metric_learner():
     assert kept[0].shape == (8, 4) and same_for_all(kept[0])
 
 
-@pytest.mark.parametrize(
-    ("head", "classes", "advice"),
+@each(
+    "head, classes, advice",
     [
         ({}, 4, True),
         ({"busemann": {}}, 4, False),

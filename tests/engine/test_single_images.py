@@ -5,6 +5,7 @@ import logging
 
 import pytest
 import torch
+from helpers.cases import each
 from mmengine.config import Config
 from mmengine.runner import EpochBasedTrainLoop
 from torch import nn
@@ -28,11 +29,16 @@ def loop_of(images, batch):
 NORMED = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
 
 
-@pytest.mark.parametrize(
-    ("images", "batch", "network", "batches"),
-    [(21, 4, NORMED, 5), (22, 4, NORMED, 6), (20, 4, NORMED, 5), (1, 4, NORMED, 1),
-     (21, 4, nn.Linear(3, 3), 6)],
-)  # fmt: skip
+@each(
+    "images, batch, network, batches",
+    [
+        (21, 4, NORMED, 5),
+        (22, 4, NORMED, 6),
+        (20, 4, NORMED, 5),
+        (1, 4, NORMED, 1),
+        (21, 4, nn.Linear(3, 3), 6),
+    ],
+)
 def test_a_last_batch_of_one_image_is_left_out(images, batch, network, batches):
     loop = loop_of(images, batch)
     drop_single_image(loop, network.train())

@@ -176,8 +176,8 @@ LONG = [f"lorentz.{name}" for name in ("transp0", "transp0back")]
 LONG += [f"poincare.{name}" for name in ("project", "retr", "expmap0")]
 
 
-@pytest.mark.parametrize("size", [3e17, 3e18, 3e38])
-@pytest.mark.parametrize("name", LONG)
+@each("size", [3e17, 3e18, 3e38])
+@each("name", LONG)
 def test_gradients_of_rows_that_are_long_in_every_coordinate_are_finite(name, size):
     """Of which the sums overflow, and no coordinate alone."""
     op = TABLE[name]
@@ -260,8 +260,8 @@ def test_means_of_no_sets_and_without_data():
         )
 
 
-@pytest.mark.parametrize("c", [0.5, 2.0])
-@pytest.mark.parametrize(("radius", "least"), [(0.01, -6), (3.0, -4), (8.0, -2)])
+@each("c", [0.5, 2.0])
+@each("radius, least", [(0.01, -6), (3.0, -4), (8.0, -2)])
 def test_pairwise_distances_of_near_points(radius, least, c):
     """Each point beside its neighbour, up to a hundred times the least distance apart, in 64
     dimensions."""
@@ -291,8 +291,8 @@ def test_pairwise_distances_of_near_points(radius, least, c):
     torch.testing.assert_close(batch[1], found.detach(), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("c", [0.5, 2.0])
-@pytest.mark.parametrize("radius", [0.01, 3.0, 8.0])
+@each("c", [0.5, 2.0])
+@each("radius", [0.01, 3.0, 8.0])
 def test_pairwise_distances_of_near_points_of_the_ball(radius, c):
     torch.manual_seed(0)
     x = poincare.expmap0(
@@ -344,7 +344,7 @@ def test_float64_up_to_the_cap(name, radius, c, compiling):
     assert lorentz.geodesic(0.5, x, y, c).isfinite().all()
 
 
-@pytest.mark.parametrize("radius", [1e-3, 1.0, 10.0, 25.0, 39.0])
+@each("radius", [1e-3, 1.0, 10.0, 25.0, 39.0])
 def test_gradients_from_the_origin_to_the_cap(radius):
     """In float32 against the closed form, of few rows, and of many, whose gradient one function
     writes."""

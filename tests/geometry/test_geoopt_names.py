@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.cases import each
 
 from hypvision.geometry import Euclidean, Lorentz, PoincareBall, Product
 
@@ -47,7 +48,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
+@each("name", CALLS)
 def test_values_are_those_of_geoopt(name):
     shared = ("dist2", "transp_follow_expmap", "inner of one")
     for ours, theirs in (BALLS, SPACES) if name in shared else (BALLS,):
@@ -57,7 +58,7 @@ def test_values_are_those_of_geoopt(name):
         )
 
 
-@pytest.mark.parametrize("manifold", KINDS, ids=lambda manifold: manifold.name)
+@each("manifold", KINDS)
 def test_numbers_keep_the_last_dimension(manifold):
     x, y, u, v = draw(manifold, 5)
     for method, given in (
@@ -74,7 +75,7 @@ def test_numbers_keep_the_last_dimension(manifold):
     )
 
 
-@pytest.mark.parametrize("manifold", KINDS, ids=lambda manifold: manifold.name)
+@each("manifold", KINDS)
 def test_coaddition_commutes_and_is_undone_by_an_addition(manifold):
     x, y, *_ = draw(manifold, 5)
     torch.testing.assert_close(
@@ -122,7 +123,7 @@ def test_normal_points_have_the_length_std():
     torch.testing.assert_close(moved.mean(0), torch.tensor([1.0, 0.0, 0.0]), rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("manifold", KINDS, ids=lambda manifold: manifold.name)
+@each("manifold", KINDS)
 def test_points_and_vectors_are_checked(manifold):
     x, _, u, _ = draw(manifold, 5)
     manifold.assert_check_point_on_manifold(x)

@@ -4,6 +4,7 @@ import inspect
 
 import pytest
 import torch
+from helpers.cases import each
 
 from hypvision.geometry import lorentz, poincare
 
@@ -38,8 +39,8 @@ def test_distances_of_far_float32_points_in_float64(apart):
     ).abs().max() > 5e-7
 
 
-@pytest.mark.parametrize("shapes", [((5, 1, 4), (1, 7, 4)), ((4,), (6, 4)), ((6, 4), (4,))])
-@pytest.mark.parametrize("name", ["dist", "sqdist", "logmap"])
+@each("shapes", [((5, 1, 4), (1, 7, 4)), ((4,), (6, 4)), ((6, 4), (4,))])
+@each("name", ["dist", "sqdist", "logmap"])
 def test_gradients_of_points_that_broadcast(name, shapes):
     """Those of near float32 points, which have a form of their own, are those of the same points in
     float64."""
@@ -53,8 +54,8 @@ def test_gradients_of_points_that_broadcast(name, shapes):
         torch.testing.assert_close(single.double(), double, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("curvature", [0.7, (), (6, 1, 1)], ids=["number", "learned", "one a row"])
-@pytest.mark.parametrize("name", ["dist", "sqdist"])
+@each("curvature", [0.7, (), (6, 1, 1)])
+@each("name", ["dist", "sqdist"])
 def test_far_points_near_one_ray_among_others(name, curvature):
     """Pairs that lose digits in the form of the others have their own, whatever the shapes: all are
     as in float64."""
@@ -144,7 +145,7 @@ NAMED = [
 ]
 
 
-@pytest.mark.parametrize("model, name", NAMED, ids=[f"{m.__name__[19:]}.{n}" for m, n in NAMED])
+@each("model, name", NAMED)
 def test_one_row_has_several_curvatures(model, name):
     """As many calls give the same, each with one of them."""
     function = getattr(model, name)

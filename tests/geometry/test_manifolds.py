@@ -8,6 +8,7 @@ import math
 
 import pytest
 import torch
+from helpers.cases import each
 from helpers.processes import run_in_two
 from timm.utils import ModelEmaV3
 from torch import nn
@@ -25,7 +26,7 @@ from hypvision.geometry import (
 )
 from hypvision.optim import RiemannianAdam, param_groups
 
-CURVED = pytest.mark.parametrize("kind", [Lorentz, PoincareBall])
+CURVED = each("kind", [Lorentz, PoincareBall])
 
 
 class Table(nn.Module):
@@ -62,7 +63,7 @@ def test_bounds_must_enclose_the_initial_curvature(kind, bounds):
         kind(1.0, learnable=True, bounds=bounds)
 
 
-@pytest.mark.parametrize("eps", [0.0, 1.0, -1e-3])
+@each("eps", [0.0, 1.0, -1e-3])
 def test_the_distance_from_the_rim_is_a_fraction(eps):
     with pytest.raises(ValueError, match="eps"):
         PoincareBall(eps=eps)
@@ -193,9 +194,7 @@ def test_numbers_are_looked_at_when_asked(manifold):
     assert torch.isfinite(type(manifold)(1.0).centroid(x, torch.zeros(5))).all()
 
 
-@pytest.mark.parametrize(
-    "manifold", [Lorentz(1.0), PoincareBall(1.0), Euclidean(), Product((Lorentz(1.0), 3))]
-)
+@each("manifold", [Lorentz(1.0), PoincareBall(1.0), Euclidean(), Product((Lorentz(1.0), 3))])
 def test_arguments_are_named_by_every_manifold(manifold):
     x = manifold.random(5, 3)
     with pytest.raises(
@@ -283,9 +282,7 @@ def test_methods_bind_the_functions():
     assert torch.equal(ball.conformal_factor(z), poincare.conformal_factor(z, 0.7))
 
 
-@pytest.mark.parametrize(
-    "manifold", [Lorentz(0.7), PoincareBall(0.7), Product((Lorentz(2.0), 2), (Euclidean(), 1))]
-)
+@each("manifold", [Lorentz(0.7), PoincareBall(0.7), Product((Lorentz(2.0), 2), (Euclidean(), 1))])
 def test_origins_and_random_points(manifold):
     origin = manifold.origin() if isinstance(manifold, Product) else manifold.origin(3)
     manifold.check_point(origin)
@@ -433,7 +430,7 @@ def test_two_processes_train_rows_of_points_like_one(tmp_path):
     run_in_two(WORKER, tmp_path, __file__)
 
 
-@pytest.mark.parametrize(
+@each(
     "factors",
     [
         [(Lorentz(0.5), 3), (Lorentz(2.0, learnable=True), 3)],

@@ -7,6 +7,7 @@ import inspect
 
 import pytest
 import torch
+from helpers.cases import each
 from test_robustness import public
 from torch import nn
 
@@ -125,7 +126,7 @@ def test_every_function_is_a_method_of_the_same_arguments(kind, module):
         ), name
 
 
-@pytest.mark.parametrize("name", sorted(set.intersection(*(methods(kind) for kind in KINDS))))
+@each("name", sorted(set.intersection(*(methods(kind) for kind in KINDS))))
 def test_arguments_have_the_same_names(name):
     """But for the origin's dimension, which a product knows; what is passed by name to one can be
     to all."""
@@ -304,11 +305,7 @@ def test_the_frechet_mean_of_a_product_minimises_its_squared_distances():
     assert gradient.abs().max() < 1e-9
 
 
-@pytest.mark.parametrize(
-    "std",
-    [0.5, torch.full((1,), 0.5), torch.linspace(0.2, 0.8, 7)],
-    ids=["number", "one for all", "vector"],
-)
+@each("std", [0.5, torch.full((1,), 0.5), torch.linspace(0.2, 0.8, 7)])
 def test_normal_distributions_of_products(std):
     product = Product(*FACTORS)
     mean = product.random(7, generator=torch.Generator().manual_seed(1), std=0.3)

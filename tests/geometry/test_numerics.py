@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import mpmath
 import pytest
 import torch
+from helpers.cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import forward_ad
@@ -46,7 +47,7 @@ def function_of(name):
     return getattr(numerics, name)
 
 
-@pytest.mark.parametrize(("name", "exact", "points"), SCALARS, ids=NAMES)
+@each("name, exact, points", SCALARS)
 def test_values_and_gradients_in_double(name, exact, points):
     x = torch.tensor(points, dtype=torch.float64, requires_grad=True)
     value = function_of(name)(x)
@@ -62,14 +63,14 @@ def test_values_and_gradients_in_double(name, exact, points):
         assert slope == pytest.approx(expected, rel=1e-10, abs=4e-16 * abs(got / point)), point
 
 
-@pytest.mark.parametrize(("name", "exact", "points"), SCALARS, ids=NAMES)
+@each("name, exact, points", SCALARS)
 def test_values_in_single(name, exact, points):
     x = torch.tensor([point for point in points if 1e-30 < abs(point) < 1e15], dtype=torch.float32)
     for point, got in zip(x.tolist(), function_of(name)(x).tolist()):
         assert got == pytest.approx(float(exact(mpmath.mpf(point))), rel=1e-6), point
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_gradcheck(name):
     x = torch.tensor([2e-3, 0.2, 1.0, 3.0], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(function_of(name), (x,))
@@ -77,9 +78,9 @@ def test_gradcheck(name):
     assert torch.autograd.gradgradcheck(function_of(name), (x,))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(
-    ("name", "value", "slope"),
+@each("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@each(
+    "name, value, slope",
     [
         ("safe_sqrt", 0, 0),
         ("sinhc", 1, 0),
@@ -133,7 +134,7 @@ def test_clip_norm_gradients():
     assert gradient[0].abs().max() < 1e-12
 
 
-@pytest.mark.parametrize("name", [*NAMES, "clip_norm", "square_norm"])
+@each("name", [*NAMES, "clip_norm", "square_norm"])
 def test_compiles(name):
     function = function_of(name)
     x = torch.tensor([[0.0, 1e-3, 0.5, 4.0]])
@@ -271,8 +272,8 @@ def test_what_is_held_within_bounds_can_be_trained_back():
         torch.testing.assert_close(second, 6 * out)
 
 
-@pytest.mark.parametrize("apart", [1e-9, 1e-5, 0.1])
-@pytest.mark.parametrize("radius", [1e-2, 1.0])
+@each("apart", [1e-9, 1e-5, 0.1])
+@each("radius", [1e-2, 1.0])
 def test_the_curvature_of_near_points_has_a_gradient_to_nine_digits(radius, apart):
     space = radius * torch.tensor([[0.6, 0.8]], dtype=torch.float64)
     end = space * (1 + apart)
@@ -301,7 +302,7 @@ def test_forward_derivatives_of_points_that_require_a_gradient():
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("name", ["expmap", "transp0", "boost", "proju"])
+@each("name", ["expmap", "transp0", "boost", "proju"])
 def test_geometry_is_traced_and_saved(tmp_path, name):
     """No hand-written function is left in a graph that needs no gradient."""
     x = lorentz.from_space(torch.randn(4, 3), 1.0)
@@ -337,7 +338,7 @@ def test_large_arguments_can_be_traced(tmp_path):
         torch.testing.assert_close(loaded(x, y), lorentz.dist(x, y, 1.0))
 
 
-@pytest.mark.parametrize("leg", [None, 2.0, torch.tensor([[2.0], [0.5]]).double()])
+@each("leg", [None, 2.0, torch.tensor([[2.0], [0.5]]).double()])
 def test_hypotenuses_and_the_gradients_that_they_join(leg):
     x = torch.tensor([[3.0, -4.0], [0.6, 0.8]], dtype=torch.float64, requires_grad=True)
     leg = leg.requires_grad_() if isinstance(leg, torch.Tensor) else leg
@@ -365,7 +366,7 @@ def test_numbers_within_bounds_and_their_gradients():
     assert slope.tolist() == [0, 0, 1, 0, 0]
 
 
-@pytest.mark.parametrize("shape", [(), (2, 1, 1), (3, 1)])
+@each("shape", [(), (2, 1, 1), (3, 1)])
 def test_quotients(shape):
     x = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
     number = (1 + torch.rand(shape, dtype=torch.float64)).requires_grad_()

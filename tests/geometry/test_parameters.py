@@ -9,6 +9,7 @@ import pickle
 import geoopt
 import pytest
 import torch
+from helpers.cases import each
 from torch import nn
 
 from hypvision import geometry
@@ -95,8 +96,8 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("kind", [Lorentz, PoincareBall])
+@each("change", CHANGES)
+@each("kind", [Lorentz, PoincareBall])
 def test_class_manifold_and_values_survive(kind, change):
     torch.manual_seed(0)
     model = Cloud(kind(0.7, learnable=True))
@@ -124,7 +125,7 @@ def test_class_manifold_and_values_survive(kind, change):
     assert names == {"points", "curvatures"}
 
 
-@pytest.mark.parametrize(
+@each(
     "make",
     [
         lambda: HyperbolicEmbedding(5, 3, PoincareBall(0.7)),
@@ -178,8 +179,8 @@ def test_a_fixed_or_frozen_curvature_needs_no_module():
         assert list(Cloud(manifold, held=False).state_dict()) == ["points"]
 
 
-@pytest.mark.parametrize(
-    ("default", "expected"),
+@each(
+    "default, expected",
     [
         (torch.float64, torch.float64),
         (torch.float32, torch.float32),
@@ -212,7 +213,7 @@ TAKERS = {
 }
 
 
-@pytest.mark.parametrize("taker", TAKERS)
+@each("taker", TAKERS)
 def test_messages_say_whose_manifold_it_is(taker):
     with pytest.raises((TypeError, ValueError), match="got PoincareBall of geoopt"):
         TAKERS[taker](geoopt.PoincareBall())

@@ -223,7 +223,7 @@ def same(got, expected, rtol=2e-5, atol=1e-5):
         torch.testing.assert_close(a, b, rtol=rtol, atol=atol)
 
 
-@pytest.mark.parametrize("module", [lorentz, poincare, maps])
+@each("module", [lorentz, poincare, maps])
 def test_the_table_is_complete(module):
     name, functions = module.__name__.rsplit(".", 1)[-1], public(module)
     assert {f"{name}.{key}" for key in functions} == {
@@ -629,8 +629,8 @@ def test_gradients_per_row_and_jacobians(name):
     assert torch.isfinite(jacobian).all()
 
 
-@pytest.mark.parametrize("place", ["origin", "one point"])
-@pytest.mark.parametrize("name", DETERMINISTIC)
+@each("place", ["origin", "one point"])
+@each("name", DETERMINISTIC)
 def test_gradients_at_special_places_are_those_of_plain_operations(name, place):
     """Where distances, vectors and offsets are 0: by hand, by hand for second derivatives, by
     ``torch.func``."""
@@ -756,7 +756,7 @@ def mean_of(name: str, x: Tensor, weights: Tensor) -> Tensor:
     return TABLE[name].function(x, weights, 0.7)
 
 
-@pytest.mark.parametrize("name", MEANS)
+@each("name", MEANS)
 def test_weights_that_do_not_fit_are_named(name):
     x = TABLE[name].tensors()["weighted" in name]
     x = x if x.dim() == 3 else TABLE[name].tensors()[1]
@@ -826,8 +826,8 @@ def test_rows_that_do_not_fit_are_named_in_flat_space(name):
     unfit(name, getattr(Euclidean(), name), [torch.ones(4, N), torch.ones(4, N)])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", MEANS)
+@each("dtype", [torch.float32, torch.float64])
+@each("name", MEANS)
 def test_without_any_weight_the_mean_is_the_origin(name, dtype):
     """And other rows of the same batch are what they would be alone."""
     op = TABLE[name]
@@ -949,7 +949,7 @@ BAD_ARGUMENTS = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_ARGUMENTS)
+@each("case", BAD_ARGUMENTS)
 def test_bad_numbers_are_named(case):
     call, said = BAD_ARGUMENTS[case]
     with pytest.raises(ValueError, match=said):

@@ -11,11 +11,12 @@ import math
 import mpmath
 import pytest
 import torch
+from helpers.cases import each
 from torch import Tensor
 
 from hypvision.geometry import lorentz, maps, poincare
 
-c_values = pytest.mark.parametrize("c", [0.3, 1.0, 4.0])
+c_values = each("c", [0.3, 1.0, 4.0])
 
 
 @pytest.fixture(autouse=True)
@@ -283,8 +284,8 @@ def test_the_default_limit_of_rescaling():
         )
 
 
-@pytest.mark.parametrize("c", EVERY_CURVATURE)
-@pytest.mark.parametrize("learned", [False, True])
+@each("c", EVERY_CURVATURE)
+@each("learned", [False, True])
 def test_rescaling_keeps_points_apart_at_every_curvature(c, learned):
     """In float32, with the default limit: radii grow with the given ones, below the limit, and have
     gradients."""

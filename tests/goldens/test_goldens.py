@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from cases import CASES, compare, compute, tolerance
+from helpers.cases import each
 from summaries import FILE, difference, fill, read, summary, write
 from torch import nn
 
@@ -13,14 +14,18 @@ def frozen():
     return read()[0]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if case.slow else [])
-        for name, case in CASES.items()
-    ],
-)
+@each("name", [name for name, case in CASES.items() if not case.slow])
 def test_equal(name, frozen):
+    check(name, frozen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.slow])
+def test_slow_ones_are_equal(name, frozen):
+    check(name, frozen)
+
+
+def check(name, frozen):
     apart = compare(name, frozen[name], compute(name))
     wrong = {
         key: f"{value:.1e}"

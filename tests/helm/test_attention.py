@@ -1,7 +1,7 @@
 """Attention with a cache beside attention without."""
 
-import pytest
 import torch
+from helpers.cases import each
 from helpers.helm import tokens
 
 from hypvision.helm import Helm, LatentCache, preset
@@ -50,7 +50,7 @@ def last_heads(attention, points, cached):
     return torch.cat(found, 1)[:, -LAST:]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 @torch.no_grad()
 def test_a_cache_in_half_precision_loses_no_more_than_none(kind):
     """Inputs are rounded, sums and times are not: both are off from float32 by what bfloat16

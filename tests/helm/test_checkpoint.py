@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from helpers.cases import each
 from helpers.helm import pair, published_logits, tokens
 from references.helm import official_state
 
@@ -30,7 +31,7 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("name, options", KINDS)
+@each("name, options", KINDS)
 def test_there_and_back(name, options):
     official, ours = pair(name, **options)
     state = official_state(official)

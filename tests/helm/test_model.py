@@ -4,6 +4,7 @@ do."""
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.cases import each
 from helpers.helm import MODELS, pair, published_logits, tokens
 from references.helm import HelmMiCE, frequencies, initial_points
 
@@ -161,7 +162,7 @@ COUNTS = {
 }
 
 
-@pytest.mark.parametrize("name", COUNTS)
+@each("name", COUNTS)
 def test_parameter_counts(name):
     with torch.device("meta"):
         model = Helm(preset(name))
@@ -505,8 +506,8 @@ def test_logits_at_full_size(name):
     assert (found.logits - expected).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("name", ["helm_d_tiny", "helm_mice_tiny"])
-@pytest.mark.parametrize("geometry", ["lorentz", "euclidean"])
+@each("name", ["helm_d_tiny", "helm_mice_tiny"])
+@each("geometry", ["lorentz", "euclidean"])
 def test_learned_positions(name, geometry):
     """Without them a layer does not see the order of earlier tokens; with them it does, also from a
     cache."""
@@ -544,8 +545,8 @@ def positioned(name, positions):
     return model
 
 
-@pytest.mark.parametrize("name", ["helm_d_tiny", "helm_mice_tiny"])
-@pytest.mark.parametrize("positions", ["rotary", "learned"])
+@each("name", ["helm_d_tiny", "helm_mice_tiny"])
+@each("positions", ["rotary", "learned"])
 @torch.no_grad()
 def test_packed_and_padded_documents_are_as_alone(name, positions):
     model, ids = positioned(name, positions), tokens(2, 20)

@@ -3,6 +3,7 @@ formulas."""
 
 import pytest
 import torch
+from helpers.cases import each
 
 from hypvision.geometry import lorentz
 from hypvision.helm import rows
@@ -34,8 +35,8 @@ def both(function, *inputs):
     return found
 
 
-@pytest.mark.parametrize("w", [1.0, 0.4, -0.3])
-@pytest.mark.parametrize("gained", [True, False])
+@each("w", [1.0, 0.4, -0.3])
+@each("gained", [True, False])
 def test_residual(w, gained):
     gain = torch.zeros(WIDTH, dtype=torch.float64)
     gain[:N] = torch.linspace(0.5, 2, N)
@@ -107,8 +108,8 @@ def test_centroid_is_the_cores():
     assert origin.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("released", [True, False])
-@pytest.mark.parametrize("k, shared", [(2, True), (1, True), (3, False)])
+@each("released", [True, False])
+@each("k, shared", [(2, True), (1, True), (3, False)])
 def test_combination(released, k, shared):
     from references.helm import Residual, inner, lift
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.cases import each
 from helpers.helm import MODELS, pair, tokens
 from references.helm import MiCE, RiemannianAdam, official_state
 
@@ -43,7 +44,7 @@ NAMED = [(name, True) for name in VARIANTS] + [
 ]
 
 
-@pytest.mark.parametrize("name, fused", NAMED)
+@each("name, fused", NAMED)
 def test_slots_of_padding_and_time_never_learn(name, fused):
     kind, options = VARIANTS[name]
     torch.manual_seed(0)

@@ -7,12 +7,7 @@ from hypvision.engine.config import load_config
 CONFIGS = ROOT / "configs/hyperclip"
 SMALL = ROOT / "tests/helpers/shapes/configs"
 # what the names of CLIP's trained parameters have in common, by the beginning of the config's name
-RIVALS = {
-    "lora": ".lora.",
-    "vpt": ".vpt.",
-    "adapter": ".bottleneck.",
-    "bitfit": "bias",
-}
+RIVALS = {"lora": ".lora.", "vpt": ".vpt.", "adapter": ".bottleneck.", "bitfit": "bias"}
 
 
 def check_what_trains(model, name):

@@ -196,6 +196,15 @@ def _pipe(name: str) -> Callable[[Path], str]:
     return run
 
 
+# packed when the case runs: it takes seconds, and every import of this module would pay for it
+def _large_picture(folder: Path) -> str:
+    return _shard({**SMALL, "a.png": _png(40_000, 25_000)})(folder)
+
+
+def _large_mask(folder: Path) -> str:
+    return _labelme(_png(40_000, 25_000))(folder)
+
+
 _ENTITIES = "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 12))
 _XML = f'<!DOCTYPE x [<!ENTITY a0 "aaaaaaaaaa">{_ENTITIES}]><annotation>&a11;</annotation>'
 _ALIASES = "a0: &a0 [x, x]\n" + "".join(
@@ -206,7 +215,7 @@ CASES: dict[str, Callable[[Path], str]] = {
     "a shard whose file unpacks to 4 GiB": _packed_shard,
     "a shard with a file of 2**60 bytes": _huge_member,
     "a shard with links, a device and a pipe": _links,
-    "a shard with a picture of 10**9 pixels": _shard({**SMALL, "a.png": _png(40_000, 25_000)}),
+    "a shard with a picture of 10**9 pixels": _large_picture,
     "a shard with brackets for JSON": _shard({"a.png": SMALL["a.png"], "a.json": b"[" * 10**6}),
     "a shard with a number of 5,000 digits": _shard(
         {"a.png": SMALL["a.png"], "a.json": f'{{"caption": {DIGITS}}}'.encode()}
@@ -224,7 +233,7 @@ CASES: dict[str, Callable[[Path], str]] = {
     "a tar that unpacks to 4 GiB": _packed_zeros,
     "a zip cut off": _archive("a.zip", _zip(b"x" * 999)[:-20]),
     "a tar cut off": _archive("a.tar", _tar(SMALL)[:700]),
-    "a mask of 10**9 pixels": _labelme(_png(40_000, 25_000)),
+    "a mask of 10**9 pixels": _large_mask,
     "a mask that is no picture": _labelme(b"GIF89a"),
     "a shape of a list": _labelme(_png(1, 1), shape_type=["x"]),
     "points of 400 digits": _labelme(_png(1, 1), shape_type="polygon", points=[[10**400, 1]]),

@@ -4,6 +4,7 @@ attack`."""
 from dataclasses import replace
 
 import pytest
+from helpers.cases import each
 
 pytest.importorskip("open_clip")
 pytest.importorskip("mmengine")
@@ -47,7 +48,7 @@ ONCE_BROKEN = {
 }
 
 
-@pytest.mark.parametrize("module", ONCE_BROKEN, ids=lambda module: module.GROUP)
+@each("module", ONCE_BROKEN)
 def test_what_was_broken_once_is_kept(module):
     cases = {case.name: case for case in module.cases()}
     own = int(

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers.cases import each
 from hostile import table
 from hostile.table import Case, Skipped
 
@@ -55,8 +56,8 @@ def resident() -> int:
     return int(table.base())
 
 
-@pytest.mark.parametrize(
-    ("run", "verdict", "said"),
+@each(
+    "run, verdict, said",
     [
         (kept, "kept", "fine"),
         (breaks, "broken", "the promise"),

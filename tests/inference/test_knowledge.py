@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+from helpers.cases import each
 from helpers.engine import ROOT
 from PIL import Image
 
@@ -37,8 +38,8 @@ def test_entropy_is_a_share_of_that_of_a_guess():
     assert entropy(np.array([1.0])) == 0
 
 
-@pytest.mark.parametrize(
-    ("result", "expected"),
+@each(
+    "result, expected",
     [
         (Classes(np.array([0.4, 0.3, 0.3]), ABC), ("unsure",)),
         (Classes(np.array([0.9, 0.05, 0.05]), ABC), ()),
@@ -54,8 +55,8 @@ def test_scores(result, expected):
     assert doubts(result, (100, 100), Known(ABC, "", (100, 100))) == expected
 
 
-@pytest.mark.parametrize(
-    ("size", "resized", "expected"),
+@each(
+    "size, resized, expected",
     [
         ((24, 24), True, ("small",)),  # of 100 pixels: 4.2 times
         ((26, 26), True, ()),

@@ -311,11 +311,7 @@ def test_a_panoptic_map_counts_its_segments():
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [
-        ("hyperclip", Labels),
-        ("hyperclip-det", Boxes),
-        ("hyperclip-panoptic", Segments),
-    ],
+    [("hyperclip", Labels), ("hyperclip-det", Boxes), ("hyperclip-panoptic", Segments)],
 )
 def test_open_vocabulary_models_look_for_other_words(tmp_path, scenes, name, kind):
     from mmengine.registry import MODELS, DefaultScope
@@ -481,10 +477,7 @@ def test_threads_keep_the_order_and_hand_errors_on():
             "test_cfg",
         ),
         *(
-            (
-                f"--model {RECIPE} --weights zoo:{DETECTOR} --cfg-options {option}".split(),
-                said,
-            )
+            (f"--model {RECIPE} --weights zoo:{DETECTOR} --cfg-options {option}".split(), said)
             for option, said in (
                 (
                     "model.test_cfg.rcnn.score_thr=high",

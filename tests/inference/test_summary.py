@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from helpers.cases import each
 from torch import nn
 
 from hypvision.cli import main
@@ -166,8 +167,8 @@ def test_the_towers_of_a_clip(capsys):
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "error"),
+@each(
+    "words, error",
     [
         ([], "one of the arguments MODEL"),
         (["resnet18", "--clip", "emoji-t8"], "not allowed with argument MODEL"),
@@ -185,8 +186,8 @@ def test_mistakes_of_options(capsys, words, error):
     assert error in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("config", "parts", "size"),
+@each(
+    "config, parts, size",
     [
         ("photos", ["backbone", "backbone.trunk", "backbone.mapper"], 128),
         (

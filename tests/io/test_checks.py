@@ -5,13 +5,14 @@ import doctest
 import math
 
 import pytest
+from helpers.cases import each
 
 from hypvision.io import checks
 from hypvision.io.errors import ArgumentError, HypvisionError
 
 
-@pytest.mark.parametrize(
-    ("function", "bounds", "good", "bad", "expected"),
+@each(
+    "function, bounds, good, bad, expected",
     [
         (checks.one_of, (("mean", "sum"),), ("mean", "sum"), "max", "one of 'mean', 'sum'"),
         (checks.one_of, ((None, "init"),), (None, "init"), False, "one of None, 'init'"),
@@ -31,8 +32,8 @@ def test_good_values_pass_and_bad_ones_are_named(function, bounds, good, bad, ex
     assert str(error.value) == f"x must be {expected}, got {bad!r}."
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, "2", None, True, [1]])
-@pytest.mark.parametrize("integer", [False, True])
+@each("value", [math.nan, math.inf, "2", None, True, [1]])
+@each("integer", [False, True])
 def test_what_is_no_finite_number_is_refused(integer, value):
     with pytest.raises(
         ArgumentError, match="must be an integer" if integer else "must be a finite number"

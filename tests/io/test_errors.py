@@ -10,6 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
+from helpers.cases import each
 
 from hypvision.io.errors import HypvisionError, guard, printable
 
@@ -27,8 +28,8 @@ def failing(error):
     return function
 
 
-@pytest.mark.parametrize(
-    ("function", "status", "said"),
+@each(
+    "function, status, said",
     [
         (failing(HypvisionError("Wrong\nname \x1b[2J.")), 2, "error: Wrong name \\x1b[2J."),
         (failing(OSError(errno.ENOSPC, "No space left on device")), 2, "The disk is full"),

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.cases import each
 from helpers.processes import forked
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,9 +39,7 @@ def test_a_file_is_moved_into_place_when_it_is_complete(tmp_path):
     assert path.read_text() == "new" and list(path.parent.iterdir()) == [path]
 
 
-@pytest.mark.parametrize(
-    "error", [KeyboardInterrupt(), ValueError("bug"), OSError(errno.ENOSPC, "No space left")]
-)
+@each("error", [KeyboardInterrupt(), ValueError("bug"), OSError(errno.ENOSPC, "No space left")])
 def test_what_breaks_off_leaves_the_old_file(tmp_path, error):
     path = tmp_path / "note.txt"
     path.write_text("old")
@@ -258,7 +257,7 @@ def json_readers(path):
     yield lambda: read_results(path.parent)
 
 
-@pytest.mark.parametrize("content", ["[" * 100_000, '{"a": ' * 100_000, "{", "\0"])
+@each("content", ["[" * 100_000, '{"a": ' * 100_000, "{", "\0"])
 def test_json_of_others_is_read_or_told(tmp_path, content):
     pytest.importorskip("mmdet")
     import hypvision.openmmlab  # noqa: F401 - operators without a compiler

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.bad_images import BAD_IMAGES
+from helpers.cases import each
 from helpers.processes import forked
 from PIL import Image
 
@@ -31,8 +32,8 @@ from hypvision.io.images import (
 RAMP = np.linspace(0, 65535, 48 * 64).reshape(48, 64)
 
 
-@pytest.mark.parametrize("name", BAD_IMAGES)
-@pytest.mark.parametrize("reader", [open_image, read_labels])
+@each("name", BAD_IMAGES)
+@each("reader", [open_image, read_labels])
 def test_bad_files_are_refused_by_name(tmp_path, monkeypatch, name, reader):
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).write_bytes(BAD_IMAGES[name])
@@ -65,9 +66,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
         open_image(path)
 
 
-@pytest.mark.parametrize(
-    ("most", "size"), [(1200, (40, 30)), (1199, (20, 15)), (299, (10, 8)), (79, (5, 4))]
-)
+@each("most, size", [(1200, (40, 30)), (1199, (20, 15)), (299, (10, 8)), (79, (5, 4))])
 def test_a_large_jpeg_is_decoded_at_a_part_of_its_size(tmp_path, most, size):
     """Of 8 x 8 blocks JPEG decodes 4 x 4, 2 x 2 or 1 pixels; the sides are rounded up."""
     left_to_right = np.tile(np.arange(0, 240, 6, dtype=np.uint8), (30, 1))
@@ -120,7 +119,7 @@ def test_sixteen_bits_keep_their_shades(tmp_path):
         to_rgb(Image.fromarray(np.full((4, 4), 10**6, np.int32)))
 
 
-@pytest.mark.parametrize("turn", range(1, 9))
+@each("turn", range(1, 9))
 def test_images_are_turned_as_the_camera_says(tmp_path, turn):
     upright = Image.fromarray(np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3))
     # What a camera stores for an upright scene, by the definition of the tag: rows and columns of

@@ -4,15 +4,13 @@ import json
 
 import pytest
 import torch
+from helpers.cases import each
 from references import segmentation as reference
 
 from hypvision.io.errors import HypvisionError
 from hypvision.losses.class_tree import ClassTree
 
-TOY = {
-    "organism": {"mammal": ["cat", "dog"], "fish": []},
-    "vehicle": ["car", "train"],
-}
+TOY = {"organism": {"mammal": ["cat", "dog"], "fish": []}, "vehicle": ["car", "train"]}
 NAMES = ("cat", "dog", "fish", "car", "train")
 
 
@@ -32,8 +30,8 @@ def test_the_official_files_name_the_root(tmp_path):
     assert (named.names, named.parents) == (plain.names, plain.parents)
 
 
-@pytest.mark.parametrize("spread", [1.0, 60.0, 1e4])
-@pytest.mark.parametrize("tree", [TOY, None])
+@each("spread", [1.0, 60.0, 1e4])
+@each("tree", [TOY, None])
 def test_no_family_loses_its_mass(tree, spread):
     """The published code loses families whose logits lie 34 below the largest."""
     torch.manual_seed(0)
@@ -81,8 +79,8 @@ def test_the_floors_of_the_official_code():
     torch.testing.assert_close(flat, torch.tensor([1.0, 1e-4]))
 
 
-@pytest.mark.parametrize(
-    ("classes", "tree", "message"),
+@each(
+    "classes, tree, message",
     [
         (NAMES[1:], TOY, "Missing: none; not a class: cat"),
         ((*NAMES, "bus"), TOY, "Missing: bus; not a class: none"),

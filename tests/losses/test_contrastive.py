@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from helpers.cases import each
 
 from hypvision.clip.spaces import Hyperboloid
 from hypvision.geometry import Lorentz, lorentz
@@ -36,7 +37,7 @@ def angle(x, y):
     return math.acos(top / (math.hypot(*x[1:]) * math.sqrt(product**2 - 1)))
 
 
-@pytest.mark.parametrize("radius", [0.01, 1.0, 4.0])
+@each("radius", [0.01, 1.0, 4.0])
 def test_contrastive_loss(radius):
     x, y = points(0, radius=radius), points(1, radius=radius)
     found = contrastive_loss(-SCALE * lorentz.cdist(x, y, C))

@@ -7,6 +7,7 @@ from collections import deque
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 
 from hypvision.geometry import Lorentz
 from hypvision.losses.graph import (
@@ -90,14 +91,12 @@ def test_the_tree_of_the_tutorial():
     assert hops.max() == 12 and (hops == 1).sum() == 2 * 1092 and torch.equal(hops, hops.T)
 
 
-@pytest.mark.parametrize(
-    "parents", [complete_tree(2, 3), [-1, 0, 1, 1, 0, 3, 3, 5], [-1], complete_tree(1, 4)]
-)
+@each("parents", [complete_tree(2, 3), [-1, 0, 1, 1, 0, 3, 3, 5], [-1], complete_tree(1, 4)])
 def test_distances_in_a_tree_are_those_of_a_search(parents):
     assert np.array_equal(tree_distances(parents).numpy(), search(parents))
 
 
-@pytest.mark.parametrize("parents", [[], [0], [-1, -1], [-1, 2, 0], [-1, 1]])
+@each("parents", [[], [0], [-1, -1], [-1, 2, 0], [-1, 1]])
 def test_what_is_no_tree_is_refused(parents):
     with pytest.raises(ValueError, match="parents must begin with -1"):
         tree_distances(parents)
@@ -144,7 +143,7 @@ def test_distortion_is_its_definition_and_the_scale_is_the_best():
     assert math.isnan(average_distortion(math.nan * hops, hops))
 
 
-@pytest.mark.parametrize(("length", "distortion"), [(2.0, 0.16), (3.0, 0.1), (4.0, 0.08)])
+@each("length, distortion", [(2.0, 0.16), (3.0, 0.1), (4.0, 0.08)])
 def test_the_hyperbolic_plane_holds_a_tree(length, distortion):
     parents = complete_tree(3, 4)
     hops = tree_distances(parents)

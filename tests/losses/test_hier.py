@@ -4,20 +4,11 @@ import math
 
 import pytest
 import torch
-from references.hier import (
-    reference_hier_loss,
-    reference_to_ball,
-    reference_triplet_loss,
-)
+from helpers.cases import each
+from references.hier import reference_hier_loss, reference_to_ball, reference_triplet_loss
 
 from hypvision.geometry import Euclidean, Lorentz, PoincareBall
-from hypvision.losses import (
-    HIERLoss,
-    clip_to_ball,
-    hier,
-    lca_triplet_loss,
-    mutual_neighbours,
-)
+from hypvision.losses import HIERLoss, clip_to_ball, hier, lca_triplet_loss, mutual_neighbours
 from hypvision.optim import RiemannianAdamW
 
 
@@ -25,7 +16,7 @@ def gumbel(*shape, dtype=torch.float64):
     return -torch.empty(*shape, dtype=dtype).exponential_().log()
 
 
-@pytest.mark.parametrize("spread", [0.6, 4.0, 60.0], ids=["dense", "peaked", "beyond the table"])
+@each("spread", [0.6, 4.0, 60.0])
 def test_triplet_loss_and_gradient_equal_the_reference(spread):
     dist = (torch.rand(40, 33, dtype=torch.float64) * spread + 5).requires_grad_()
     triplets, noise = torch.randint(40, (900, 3)), gumbel(2, 900, 33)
@@ -120,8 +111,8 @@ def test_the_last_window_of_the_pool_is_whole(monkeypatch):
     assert first.shape == second.shape == (256, 7) and first.min() > 0
 
 
-@pytest.mark.parametrize("score", ["distance", "exp"])
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@each("score", ["distance", "exp"])
+@each("bad", [math.nan, math.inf])
 def test_a_distance_that_is_not_finite_reaches_the_loss(bad, score):
     """Even that of a node without triplets."""
     dist = torch.rand(6, 5)
@@ -194,12 +185,7 @@ def test_triplets_follow_the_neighbourhood():
     assert len(counted(similarity, 2)) == 0
     assert counted(similarity, 2, draws=3, least=1)[:, :2].tolist() == [[1, 2]] * 3 + [[2, 1]] * 3
     # all are neighbours: what is left as unrelated is the anchor itself, or nothing
-    assert counted(similarity, 4, draws=1)[:, [0, 2]].tolist() == [
-        [0, 0],
-        [1, 1],
-        [2, 2],
-        [3, 3],
-    ]
+    assert counted(similarity, 4, draws=1)[:, [0, 2]].tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
     assert len(counted(similarity, 4, exclude_anchor=True)) == 0
 
 
@@ -229,7 +215,7 @@ def test_clip_to_ball_equals_the_reference_with_its_gradient():
     torch.testing.assert_close(*grads, atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("c, radius", [(0.1, None), (1.0, None), (4.0, 2.3), (0.1, 2.3)])
+@each("c, radius", [(0.1, None), (1.0, None), (4.0, 2.3), (0.1, 2.3)])
 def test_clip_to_ball_stays_as_far_from_the_boundary_as_hier(c, radius):
     """Without a clip, and where the curvature outweighs it, points end at sqrt(c) |y| = 1 - 1e-3,
     in float32 too."""

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from helpers.cases import each
 from torch.distributions import Normal, kl_divergence
 
 from hypvision.geometry import Euclidean, Lorentz
@@ -22,7 +23,7 @@ def levels(std=1.0, dtype=torch.float64, manifold=None, batch=2):
     ]
 
 
-@pytest.mark.parametrize("logit", LOGITS)
+@each("logit", LOGITS)
 def test_chance_level_where_all_coincide(logit):
     manifold = Lorentz(1.0)
     points = [manifold.expmap0(torch.full((3, n, 6), 0.4)).requires_grad_() for n in SIZES]
@@ -32,8 +33,8 @@ def test_chance_level_where_all_coincide(logit):
     assert all(torch.isfinite(p.grad).all() for p in points)
 
 
-@pytest.mark.parametrize("logit", LOGITS)
-@pytest.mark.parametrize(("geometry", "temperature"), [("lorentz", 1.0), ("euclidean", 0.3)])
+@each("logit", LOGITS)
+@each("geometry, temperature", [("lorentz", 1.0), ("euclidean", 0.3)])
 def test_value_is_that_of_the_sum_written_out(logit, geometry, temperature):
     manifold, points = levels(0.5, manifold=Euclidean() if geometry == "euclidean" else None)
 
@@ -62,9 +63,7 @@ def test_value_is_that_of_the_sum_written_out(logit, geometry, temperature):
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("logit", "nearer"), [("neg_distance", True), ("inner", True), ("distance", False)]
-)
+@each("logit, nearer", [("neg_distance", True), ("inner", True), ("distance", False)])
 def test_minus_distance_brings_children_to_their_parents_and_distance_does_not(logit, nearer):
     manifold = Lorentz(1.0)
     generator = torch.Generator().manual_seed(1)

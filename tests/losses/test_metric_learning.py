@@ -6,6 +6,7 @@ import zlib
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 
 from hypvision.geometry import Euclidean, Lorentz, PoincareBall
 from hypvision.io.errors import HypvisionError
@@ -58,9 +59,9 @@ def test_labels_beyond_the_classes_are_told():
         ProxyAnchorLoss(3, 5)(x, labels)
 
 
-@pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("manifold", [PoincareBall(0.1), Lorentz(2.0)], ids=["ball", "lorentz"])
-@pytest.mark.parametrize("distance", ["angular", "hyperbolic"])
+@each("name", LOSSES)
+@each("manifold", [PoincareBall(0.1), Lorentz(2.0)])
+@each("distance", ["angular", "hyperbolic"])
 def test_losses_train_on_both_distances(name, manifold, distance):
     pytest.importorskip("pytorch_metric_learning")
     vectors, labels = data()

@@ -8,15 +8,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.cases import each
 
 from hypvision.geometry import Euclidean, Lorentz, PoincareBall
 from hypvision.io.errors import HypvisionError
-from hypvision.losses import (
-    BusemannPrototypeLoss,
-    IdealPrototypes,
-    MetricLoss,
-    PrototypeHead,
-)
+from hypvision.losses import BusemannPrototypeLoss, IdealPrototypes, MetricLoss, PrototypeHead
 
 
 def det(name, shape):
@@ -63,8 +59,8 @@ def exact(u, p, c, phi):
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("c", [0.1, 1.0, 4.0])
-@pytest.mark.parametrize("size", [1e-6, 0.3, 5.0, 60.0, 1e4])
+@each("c", [0.1, 1.0, 4.0])
+@each("size", [1e-6, 0.3, 5.0, 60.0, 1e4])
 def test_near_and_far_features(c, size):
     generator = torch.Generator().manual_seed(0)
     p = F.normalize(torch.randn(4, 3, generator=generator, dtype=torch.float64), dim=-1)
@@ -78,7 +74,7 @@ def test_near_and_far_features(c, size):
         assert float(single) == pytest.approx(wanted, rel=1e-5, abs=1e-6)
 
 
-@pytest.mark.parametrize("size", [0.0, 1e-30, 15.0, 1e8])
+@each("size", [0.0, 1e-30, 15.0, 1e8])
 def test_gradients_are_finite_towards_and_away_from_the_prototype(size):
     p = torch.tensor([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]])
     u = torch.tensor([[size, 0.0, 0.0], [size, 0.0, 0.0]], requires_grad=True)
@@ -102,7 +98,7 @@ def test_the_origin_and_the_way_to_a_prototype(dtype):
         assert float(loss(-u, label, ahead)) == pytest.approx(2 * size, rel=1e-6)
 
 
-@pytest.mark.parametrize("size", [0.0, 1e-13, 1e-10, 1e-6, 1e-3, 0.2, 0.3, 2.0])
+@each("size", [0.0, 1e-13, 1e-10, 1e-6, 1e-3, 0.2, 0.3, 2.0])
 def test_gradients_near_the_origin(size):
     """Of float32 features beside float64 ones by the plain formula, and finite second ones."""
     torch.manual_seed(0)

@@ -6,6 +6,7 @@ import math
 import mpmath
 import pytest
 import torch
+from helpers.cases import each
 from references import radial as reference
 
 from hypvision.geometry import Euclidean, lorentz
@@ -28,8 +29,8 @@ def units(*shape, dtype=torch.float64, seed=0):
     )
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.float64, 1e-12)])
-@pytest.mark.parametrize("weights", [(10.0, 1.0, 1.0), (3.0, 0.5, 2.0)])
+@each("dtype, tolerance", [(torch.float32, 2e-6), (torch.float64, 1e-12)])
+@each("weights", [(10.0, 1.0, 1.0), (3.0, 0.5, 2.0)])
 def test_parts_and_gradients_are_the_published_ones(dtype, tolerance, weights):
     e, before = units(8, 6, 16).to(dtype).requires_grad_(), units(8, 6, 16, seed=1).to(dtype)
     root = units(16, seed=2).to(dtype).requires_grad_()
@@ -95,8 +96,8 @@ DEGENERATE = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("case", DEGENERATE)
+@each("dtype", [torch.float32, torch.float64])
+@each("case", DEGENERATE)
 def test_value_and_gradient_are_finite_everywhere(case, dtype):
     root = units(4, seed=9).to(dtype).requires_grad_()
     e, other = (
@@ -200,7 +201,7 @@ def test_cones_are_those_of_the_papers():
     )
 
 
-@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
+@each("loss", LOSSES)
 def test_half_precision_is_computed_in_single(loss):
     e, root = units(8, 16).to(torch.bfloat16), units(16, seed=2).to(torch.bfloat16)
     found = loss(e, chain_triples(4, 1), root, e)

@@ -2,6 +2,7 @@
 
 import pytest
 import timm
+from helpers.cases import each
 
 import hypvision.models  # noqa: F401 - registers them
 from hypvision.helm.config import preset
@@ -21,7 +22,7 @@ FAMILIES = {
 
 
 @pytest.mark.timeout(30)
-@pytest.mark.parametrize("family", FAMILIES)
+@each("family", FAMILIES)
 def test_a_million_layers(family):
     with pytest.raises(ArgumentError, match=r"(layers|depths?) must be .*1000.*000000"):
         FAMILIES[family]()

@@ -8,6 +8,7 @@ import timm
 import timm.optim
 import torch
 import torch.nn.functional as F
+from helpers.cases import each
 from references.hcformer import ReferenceHCFormer
 
 import hypvision  # noqa: F401 - registers the models
@@ -43,8 +44,8 @@ def image(batch=2, height=96, width=128):
     return torch.sin(0.013 * grid + 0.1 * torch.cos(0.37 * grid)).float()
 
 
-@pytest.mark.parametrize(
-    ("name", "millions"),
+@each(
+    "name, millions",
     [
         ("hcformer_nano", 5.33),
         ("hcformer_tiny", 6.95),
@@ -131,7 +132,7 @@ def test_position_biases_of_another_size_are_resized():
     assert target.stages[0].blocks[0].mixer.bias.shape[-1] == 24
 
 
-@pytest.mark.parametrize("size", [(32, 32), (33, 47), (64, 224), (130, 96)])
+@each("size", [(32, 32), (33, 47), (64, 224), (130, 96)])
 def test_any_size(size):
     model = micro().eval()
     assert model(torch.randn(1, 3, *size)).shape == (1, 5)
@@ -148,8 +149,8 @@ def test_bad_arguments():
         micro(curvature=0)
 
 
-@pytest.mark.parametrize(
-    "name,value",
+@each(
+    "name, value",
     [
         ("fold", 3),
         ("fold", ()),
@@ -228,7 +229,7 @@ def test_classifier_and_head():
     assert model(torch.randn(2, 1, 64, 64)).shape == (2, 32, 2, 2)
 
 
-@pytest.mark.parametrize("indices", [(0, 1, 2, 3), (1, 3), (2,), (0,)])
+@each("indices", [(0, 1, 2, 3), (1, 3), (2,), (0,)])
 def test_features_only_has_no_unused_parameters(indices):
     model = timm.create_model("hcformer_nano", features_only=True, out_indices=indices, **MICRO)
     maps = model(torch.randn(1, 3, 64, 64))
@@ -337,9 +338,7 @@ def test_stems_and_local_convolutions(stem):
         micro(stem="fancy")
 
 
-@pytest.mark.parametrize(
-    ("stem", "first"), [("patch", "stem"), ("conv", "stem.0"), ("residual", "stem.0.conv")]
-)
+@each("stem, first", [("patch", "stem"), ("conv", "stem.0"), ("residual", "stem.0.conv")])
 def test_the_first_convolution_of_every_stem_is_named(stem, first):
     model = timm.create_model("hcformer_nano", stem=stem, patch_size=8, device="meta")
     assert model.pretrained_cfg["first_conv"] == first

@@ -4,6 +4,7 @@ stages."""
 import pytest
 import timm
 import torch
+from helpers.cases import each
 from torch import nn
 
 import hypvision  # noqa: F401 - registers the models
@@ -86,8 +87,8 @@ def test_double_and_bfloat16_models():
     assert (out.double() - expected).norm() / expected.norm() < 0.1
 
 
-@pytest.mark.parametrize(("norm", "head"), [(True, False), (False, True)])
-@pytest.mark.parametrize("indices", [1, 3, [0, 2]])
+@each("norm, head", [(True, False), (False, True)])
+@each("indices", [1, 3, [0, 2]])
 def test_pruned_models_use_all_their_parameters(indices, norm, head):
     """What pruning leaves is needed, and gives the same maps as before."""
     model, x = micro(), torch.randn(2, 3, 64, 64)
@@ -102,8 +103,8 @@ def test_pruned_models_use_all_their_parameters(indices, norm, head):
     assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
 
 
-@pytest.mark.parametrize("shape", [(2, 8, 5, 7), (1, 3, 1, 1)])
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@each("shape", [(2, 8, 5, 7), (1, 3, 1, 1)])
+@each("layout", [torch.contiguous_format, torch.channels_last])
 def test_map_norm_is_a_group_norm(shape, layout):
     ours, theirs = MapNorm(shape[1]), nn.GroupNorm(1, shape[1])
     for parameter in (*ours.parameters(), *theirs.parameters()):

@@ -7,6 +7,7 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
+from helpers.cases import each
 
 import hypvision  # noqa: F401 - registers
 from hypvision.io.errors import HypvisionError
@@ -136,14 +137,9 @@ def logits(model, images, k):
     return root * torch.asinh(side / root) * normals.norm(dim=1)
 
 
-@pytest.mark.parametrize(
-    ("k", "options"),
-    [
-        (1.0, {}),
-        (2.5, {}),
-        (2.5, dict(final_norm="official")),
-        (2.5, dict(aggregation="centroid")),
-    ],
+@each(
+    "k, options",
+    [(1.0, {}), (2.5, {}), (2.5, dict(final_norm="official")), (2.5, dict(aggregation="centroid"))],
 )
 def test_logits_are_those_of_whole_points(k, options):
     model = make(curvature=1 / k, dtype=torch.float64, **options)

@@ -7,6 +7,7 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
+from helpers.cases import each
 from references.himapper import ReferenceHiMapper
 
 import hypvision
@@ -364,7 +365,7 @@ def test_curvature_stays_in_its_bounds():
 # Options
 
 
-@pytest.mark.parametrize(
+@each(
     "options",
     [
         dict(geometry="euclidean"),
@@ -413,8 +414,8 @@ def test_key_value_rules():
     assert torch.equal(MapLayout(True).memory(torch.ones(1, 2, 3, 4)), torch.ones(1, 6, 4))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
+@each(
+    "options, message",
     [
         (dict(preset="best"), "preset must be one of 'proper', 'official'"),
         (dict(leaves=20, levels=4), "2\\^3 divides, got 20"),
@@ -596,7 +597,7 @@ WRAPPED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "arguments", "size"), WRAPPED)
+@pytest.mark.parametrize("name, arguments, size", WRAPPED)
 def test_backbones_of_many_kinds(name, arguments, size):
     arguments = {**arguments, "num_classes": 5}
     model = timm.create_model("himapper", backbone=name, **arguments)
@@ -825,9 +826,7 @@ def test_copies_and_state_dicts():
     assert torch.equal(other.eval()(x), model(x))
 
 
-@pytest.mark.parametrize(
-    "change", [dict(levels=3), dict(geometry="euclidean"), dict(tree="deterministic")]
-)
+@each("change", [dict(levels=3), dict(geometry="euclidean"), dict(tree="deterministic")])
 def test_a_mapper_with_parts_that_the_model_lacks_is_refused(change):
     with pytest.raises(RuntimeError, match=r"Unexpected key.*mapper\."):
         vit(**change).load_state_dict(vit().state_dict())

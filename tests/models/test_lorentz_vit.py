@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from helpers.cases import each
 from references import lvit
 from timm.models import group_parameters
 
@@ -26,8 +27,8 @@ def make(**changes):
     return timm.create_model("lvit_tiny", **{**ARGUMENTS, **changes}).eval()
 
 
-@pytest.mark.parametrize("k", [1.0, 0.5, (3.0, 3.0, 3.0), (0.5, 1.0, 3.0), (2.0, 3.0, 0.7)])
-@pytest.mark.parametrize("far", [1.0, 50.0])
+@each("k", [1.0, 0.5, (3.0, 3.0, 3.0), (0.5, 1.0, 3.0), (2.0, 3.0, 0.7)])
+@each("far", [1.0, 50.0])
 def test_official_weights_give_the_logits_of_whole_points(k, far):
     """With one curvature, and with one for the stem, the blocks and the head each."""
     curvature = [1 / one for one in k] if isinstance(k, tuple) else 1 / k
@@ -174,7 +175,7 @@ def test_a_learned_curvature_of_the_head_belongs_to_the_head():
         assert (places["manifold.log_c"] == 0) != head
 
 
-@pytest.mark.parametrize("kind", [np.float32, np.float64, torch.tensor])
+@each("kind", [np.float32, np.float64, torch.tensor])
 def test_a_curvature_is_any_number(kind):
     assert make(curvature=kind(0.5)).manifold.initial_c == 0.5
 

@@ -4,6 +4,7 @@ length 10."""
 import pytest
 import timm
 import torch
+from helpers.cases import each
 from references import layers as reference
 from references.lorentz_cnn import BatchNorm, Hyperboloid
 
@@ -26,8 +27,8 @@ def with_outlier(size, dtype=torch.float64):
     return x
 
 
-@pytest.mark.parametrize("c, exp_limit", [(0.5, 10.0), (1.0, 0.5)])
-@pytest.mark.parametrize("kind", [hnn.LorentzBatchNorm2d, pub.GyroLorentzBatchNorm2d])
+@each("c, exp_limit", [(0.5, 10.0), (1.0, 0.5)])
+@each("kind", [hnn.LorentzBatchNorm2d, pub.GyroLorentzBatchNorm2d])
 def test_radius_around_beta_stops_exactly_at_the_limit(kind, c, exp_limit):
     """The direction is normalised first, then the length is cut: no growth beyond."""
     layer = kind(3, Lorentz(c), dtype=torch.float64, exp_limit=exp_limit).eval()
@@ -64,8 +65,8 @@ def test_limits_of_the_networks():
         hnn.LorentzBatchNorm1d(3, Lorentz(), exp_limit=0)
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("c, exp_limit", [(1.0, 6.0), (0.5, 10.0)])
+@each("training", [True, False])
+@each("c, exp_limit", [(1.0, 6.0), (0.5, 10.0)])
 def test_equals_the_published_chain_beyond_its_limit(training, c, exp_limit):
     manifold = Hyperboloid(1 / c, exp_limit).double()
     published = BatchNorm(manifold, 3).double().train(training)
@@ -93,8 +94,8 @@ def test_equals_the_published_chain_beyond_its_limit(training, c, exp_limit):
     )
 
 
-@pytest.mark.parametrize("slope", [None, 2.0])
-@pytest.mark.parametrize("gyro", [False, True])
+@each("slope", [None, 2.0])
+@each("gyro", [False, True])
 def test_gradients_beyond_the_limit(slope, gyro):
     kind = pub.GyroLorentzBatchNorm2d if gyro else hnn.LorentzBatchNorm2d
     layer = kind(3, Lorentz(0.5), dtype=torch.float64, slope=slope, exp_limit=4.0)
@@ -118,9 +119,9 @@ def test_gradients_beyond_the_limit(slope, gyro):
     assert torch.autograd.gradcheck(loss, (x, gamma), eps=1e-7, atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("slope", [None, 2.0])
-@pytest.mark.parametrize("kind", [hnn.LorentzBatchNorm2d, pub.GyroLorentzBatchNorm2d])
+@each("training", [True, False])
+@each("slope", [None, 2.0])
+@each("kind", [hnn.LorentzBatchNorm2d, pub.GyroLorentzBatchNorm2d])
 def test_derivatives_in_one_map_are_those_of_plain_operations(kind, slope, training, monkeypatch):
     """By the curvature too."""
     torch.manual_seed(1)
@@ -172,7 +173,7 @@ NORMS = {
 }
 
 
-@pytest.mark.parametrize("name", NORMS)
+@each("name", NORMS)
 def test_batches_without_statistics(name):
     """As torch.nn.BatchNorm2d: an empty batch changes nothing, a single point is refused in
     training only."""
@@ -203,9 +204,9 @@ def test_models_cast_to_half_precision_train():
         torch.testing.assert_close(half.float(), full, rtol=0.03, atol=0.003)
 
 
-@pytest.mark.parametrize("slope", [None, 2.0])
-@pytest.mark.parametrize("gamma", [0.02, 0.1])
-@pytest.mark.parametrize("spread", [0.003, 0.03])
+@each("slope", [None, 2.0])
+@each("gamma", [0.02, 0.1])
+@each("spread", [0.003, 0.03])
 def test_gradients_of_a_tight_cluster(slope, gamma, spread):
     """Where differences of cosh and sinh would cancel; logarithms and exponentials one by one have
     nine digits."""
@@ -246,8 +247,8 @@ def test_gradients_of_pixels_at_the_mean(gamma):
         torch.testing.assert_close(found.flatten()[i], expected, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [hnn.LorentzBatchNorm2d, pub.GyroLorentzBatchNorm2d])
-@pytest.mark.parametrize("value", [0.0, 1e-20, 0.3, 50.0])
+@each("kind", [hnn.LorentzBatchNorm2d, pub.GyroLorentzBatchNorm2d])
+@each("value", [0.0, 1e-20, 0.3, 50.0])
 def test_constant_maps(kind, value):
     """The variance is 0, but for rounding: gradients are finite, and where nothing is rounded all
     goes to beta."""

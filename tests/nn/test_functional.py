@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers.cases import each
 
 from hypvision.geometry import lorentz
 from hypvision.nn import functional
@@ -32,8 +33,8 @@ def test_points_of_space_parts(c):
     assert not torch.autograd.grad(space_time(origin, 1.0).sum(), origin)[0].any()
 
 
-@pytest.mark.parametrize("c", [0.7, torch.tensor(0.7, dtype=torch.float64, requires_grad=True)])
-@pytest.mark.parametrize("negative", [False, True])
+@each("c", [0.7, torch.tensor(0.7, dtype=torch.float64, requires_grad=True)])
+@each("negative", [False, True])
 def test_times_by_hand_are_those_of_plain_operations(c, negative, monkeypatch):
     space = torch.randn(3, 4, 6, dtype=torch.float64, requires_grad=True)
     given = [space, c] if isinstance(c, torch.Tensor) else [space]
@@ -73,8 +74,8 @@ def test_the_square_is_that_of_the_inner_product(slot):
     torch.testing.assert_close(minkowski_square(x, slot), expected)
 
 
-@pytest.mark.parametrize("slot", [0, 6])
-@pytest.mark.parametrize("least", [1e-4, 1.0])
+@each("slot", [0, 6])
+@each("least", [1e-4, 1.0])
 def test_sizes_by_hand_are_those_of_plain_operations(slot, least, monkeypatch):
     """Also where the square is below the least, or negative."""
     x = 0.7 * torch.randn(50, 7, dtype=torch.float64)
@@ -102,8 +103,8 @@ def test_centroids_of_means(c):
     torch.testing.assert_close(to_centroids(points.mean(1), c), lorentz.centroid(points, None, c))
 
 
-@pytest.mark.parametrize("size", [1e1, 1e2, 1e3, 1e4, 1e5])
-@pytest.mark.parametrize("spread", [1e-5, 1e-3, 1.0])
+@each("size", [1e1, 1e2, 1e3, 1e4, 1e5])
+@each("spread", [1e-5, 1e-3, 1.0])
 def test_the_error_of_centroids_is_that_of_rounding_the_means(size, spread):
     """Of float32 means nothing better is possible."""
     generator = torch.Generator().manual_seed(0)
@@ -133,8 +134,8 @@ def test_centroids_are_never_longer_than_the_means():
         assert grad.isfinite().all()
 
 
-@pytest.mark.parametrize("size", [None, 1.9, torch.tensor(1.9, dtype=torch.float64)])
-@pytest.mark.parametrize("weight", [0.8, -1.5])
+@each("size", [None, 1.9, torch.tensor(1.9, dtype=torch.float64)])
+@each("weight", [0.8, -1.5])
 def test_averages_by_hand_are_those_of_plain_operations(weight, size, monkeypatch):
     """Near and far points; with a negative weight the square falls below the least, or 0."""
     radii = torch.logspace(-3, 3, 40, dtype=torch.float64).unsqueeze(1)

@@ -16,13 +16,7 @@ from torch import nn
 
 from hypvision import compat as pub
 from hypvision import nn as hnn
-from hypvision.geometry import (
-    Euclidean,
-    Lorentz,
-    PoincareBall,
-    Product,
-    named_manifold_parameters,
-)
+from hypvision.geometry import Euclidean, Lorentz, PoincareBall, Product, named_manifold_parameters
 
 C = 0.7
 
@@ -819,11 +813,29 @@ def radii(case, manifold, out):
     return manifold.dist0(out) * C**0.5
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, case in LAYERS.items() if case.block or case.before or case.behind]
-)
+DEEP = [name for name, case in LAYERS.items() if case.block or case.before or case.behind]
+
+
+def is_published(name):
+    """Whether a layer is one of other code bases, which no model here uses."""
+    layer = LAYERS[name].make(LAYERS[name].kind(C))
+    return type(layer).__module__.startswith(pub.__name__)
+
+
 @pytest.mark.parametrize("amp", [False, pytest.param(True, marks=pytest.mark.slow)])
+@each("name", [name for name in DEEP if not is_published(name)])
 def test_fifty_layers_deep(name, amp):
+    check_fifty(name, amp)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("amp", [False, True])
+@each("name", [name for name in DEEP if is_published(name)])
+def test_fifty_published_layers_deep(name, amp):
+    check_fifty(name, amp)
+
+
+def check_fifty(name, amp):
     """With default inits radii stay in range on the whole way down, and gradients are finite."""
     torch.manual_seed(1)
     case = LAYERS[name]
@@ -851,7 +863,7 @@ def test_fifty_layers_deep(name, amp):
         )
 
 
-@pytest.mark.parametrize(
+@each(
     "make",
     [
         lambda m: hnn.LorentzLinear(6, 6, m, init="uniform"),
@@ -937,7 +949,7 @@ def test_residual_scales_start_as_published_or_as_told():
         assert layer.log_scale.item() == pytest.approx(start)
 
 
-@pytest.mark.parametrize("mode", ["space", "average", "boost"])
+@each("mode", ["space", "average", "boost"])
 def test_residual_modes_are_finite_at_the_origin(mode):
     layer = hnn.LorentzResidual(Lorentz(C), mode, slope=2.0, dim=1)
     x = torch.zeros(2, 6, 3, 3, requires_grad=True)
@@ -945,7 +957,7 @@ def test_residual_modes_are_finite_at_the_origin(mode):
     assert x.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("mode", ["space", "average", "boost"])
+@each("mode", ["space", "average", "boost"])
 def test_a_residual_without_its_branch_is_its_first_point(mode):
     """Scaled as the connection scales; the branch does not move it towards the origin."""
     layer = hnn.LorentzResidual(Lorentz(C), mode, scale=3.0 if mode == "average" else None, dim=1)
@@ -1025,10 +1037,8 @@ def test_scaling_boost_without_rescaling():
     torch.testing.assert_close(layer(x), 2 * x * (1 + 50.0**2) ** 0.5)
 
 
-@pytest.mark.parametrize(
-    ("stride", "extra"), [((1, 1), (0, 0)), ((2, 3), (1, 0)), ((2, 3), (0, 2)), ((1, 2), (0, 1))]
-)
-@pytest.mark.parametrize("padding", [0, (1, 0)])
+@each("stride, extra", [((1, 1), (0, 0)), ((2, 3), (1, 0)), ((2, 3), (0, 2)), ((1, 2), (0, 1))])
+@each("padding", [0, (1, 0)])
 def test_transposed_convolution_lays_maps_out_as_the_euclidean_one(stride, extra, padding):
     layer = hnn.LorentzConvTranspose2d(2, 3, 3, Lorentz(), stride, padding, extra, bias=False)
     nn.init.zeros_(layer.conv.time_weight)

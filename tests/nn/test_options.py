@@ -8,6 +8,7 @@ import math
 import mpmath
 import pytest
 import torch
+from helpers.cases import each
 
 from hypvision import compat as pub
 from hypvision import nn as hnn
@@ -221,7 +222,7 @@ def _takers():
     }
 
 
-@pytest.mark.parametrize("name", _takers())
+@each("name", _takers())
 def test_a_limit_needs_the_slope_of_its_rescaling(name):
     kind = _takers()[name]
     sizes = (

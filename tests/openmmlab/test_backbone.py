@@ -3,6 +3,7 @@
 import pytest
 import timm
 import torch
+from helpers.cases import each
 from timm.models import register_model
 from torch import nn
 
@@ -372,8 +373,8 @@ def test_checkpoints_of_another_architecture(tmp_path, source, target):
         TimmBackbone(target, checkpoint_path=str(tmp_path / "c.pth"))
 
 
-@pytest.mark.parametrize(
-    "arguments,message",
+@each(
+    "arguments, message",
     [
         ({"model_name": "hcformer_nanno"}, "no model 'hcformer_nanno'. Did you mean hcformer_nano"),
         (
@@ -452,7 +453,7 @@ def test_a_transformer_of_points_gives_euclidean_maps_that_train(size):
     assert all(p.grad is not None for p in parts)
 
 
-@pytest.mark.parametrize("name", ["resnet10t", "hcformer_nano", "test_vit"])
+@each("name", ["resnet10t", "hcformer_nano", "test_vit"])
 def test_levels_are_reported_in_the_order_in_which_they_come(name):
     backbone = TimmBackbone(name, out_indices=(3, 1)).eval()
     with torch.no_grad():

@@ -5,6 +5,7 @@ import json
 import math
 
 import pytest
+from helpers.cases import each
 
 pytest.importorskip("mmdet")
 from helpers.engine import tiny
@@ -31,7 +32,8 @@ def gradients(name, boxes):
     }
 
 
-@pytest.mark.parametrize("name", HEADS)
+# Mask R-CNN's losses contain Faster R-CNN's
+@each("name", [name for name in HEADS if name != "faster_rcnn"])
 def test_losses_of_a_batch_without_boxes_are_numbers(name):
     loss, found = gradients(name, 0)
     assert loss > 0 and loss.isfinite() and all(grad.isfinite().all() for grad in found.values())

@@ -12,6 +12,7 @@ from xml.etree.ElementTree import Element, ElementTree, SubElement
 
 import numpy as np
 import pytest
+from helpers.cases import each
 from PIL import Image
 
 pytest.importorskip("mmdet")
@@ -144,7 +145,7 @@ def test_boxes_that_are_left_out_are_counted(make, reader, reason):
     assert len(sample["gt_bboxes"]) == 1 + (reason in ("crowd", "difficult"))
 
 
-@pytest.mark.parametrize("name", ["VOCDataset", "LVISV1Dataset", "OpenImagesDataset"])
+@each("name", ["VOCDataset", "LVISV1Dataset", "OpenImagesDataset"])
 def test_workers_find_the_checked_formats_of_mmdet(name):
     kind = DATASETS.get(name)
     assert pickle.loads(pickle.dumps(kind)) is kind

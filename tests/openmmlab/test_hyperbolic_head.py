@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 from helpers.configs import data, shrink  # noqa: F401 - a fixture
 from references import segmentation as reference
 
@@ -51,9 +52,9 @@ def test_losses_of_the_published_code():
     assert -tree[range(24), torch.arange(24) % 5].mean().item() == pytest.approx(1.72946, abs=1e-5)
 
 
-@pytest.mark.parametrize("c", [0.1, 1.0, 2.0])
-@pytest.mark.parametrize("length", [1e-6, 0.3, 2.0, 3.0, 50.0, 1e10])
-@pytest.mark.parametrize("offset", [0.0, 0.6, 0.99])
+@each("c", [0.1, 1.0, 2.0])
+@each("length", [1e-6, 0.3, 2.0, 3.0, 50.0, 1e10])
+@each("offset", [0.0, 0.6, 0.99])
 def test_logits_are_those_of_the_ball(c, length, offset):
     """Near, far, and beyond the longest point."""
     torch.manual_seed(0)
@@ -68,9 +69,9 @@ def test_logits_are_those_of_the_ball(c, length, offset):
     torch.testing.assert_close(found.reshape(-1, 9).double(), expected, rtol=2e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("c", [0.1, 1.0, 2.0])
-@pytest.mark.parametrize("length", [1e-6, 0.3, 2.0, 5.0, 1e10])
-@pytest.mark.parametrize("offset", [0.0, 0.6, 0.99])
+@each("c", [0.1, 1.0, 2.0])
+@each("length", [1e-6, 0.3, 2.0, 5.0, 1e10])
+@each("offset", [0.0, 0.6, 0.99])
 def test_the_official_clamp_cuts_the_moved_point(c, length, offset):
     """Where the sheet says it acts, far from the offset, it changes most logits, and gradients."""
     torch.manual_seed(0)
@@ -98,8 +99,8 @@ def test_the_official_clamp_cuts_the_moved_point(c, length, offset):
             torch.testing.assert_close(one.grad.double(), other.grad, rtol=0, atol=limit)
 
 
-@pytest.mark.parametrize("c", [0.1, 1.0, 2.0])
-@pytest.mark.parametrize("length", [1e-6, 0.6, 4.0, 6.0, 1e10])
+@each("c", [0.1, 1.0, 2.0])
+@each("length", [1e-6, 0.6, 4.0, 6.0, 1e10])
 def test_logits_on_the_hyperboloid_are_those_of_the_ball(c, length):
     """The ball's hyperplane through the point at the distance a along the normal z, of half the
     normal, for half the tangent vector."""
@@ -212,7 +213,7 @@ def head(kind="FCNHead", **options):
 MAPS = (torch.randn(2, 6, 8, 8), torch.randn(2, 6, 4, 4))
 
 
-@pytest.mark.parametrize("kind", ["FCNHead", "FPNHead", "ASPPHead", "SegformerHead", "UPerHead"])
+@each("kind", ["FCNHead", "FPNHead", "ASPPHead", "SegformerHead", "UPerHead"])
 def test_every_head_gives_log_probabilities_and_learns(kind):
     model = head(kind, dim=3, tree=TOY, classes=NAMES)
     maps = MAPS if kind != "FCNHead" else MAPS[:1]
@@ -301,9 +302,7 @@ def segmentor(mode="whole", **options):
     return MODELS.build(ConfigDict(config)).eval()
 
 
-@pytest.mark.parametrize(
-    ("mode", "geometry"), [("whole", "poincare"), ("slide", "poincare"), ("whole", "lorentz")]
-)
+@each("mode, geometry", [("whole", "poincare"), ("slide", "poincare"), ("whole", "lorentz")])
 def test_predictions_have_radius_and_uncertainty(mode, geometry):
     torch.manual_seed(0)
     model = segmentor(mode, geometry=geometry)

@@ -7,14 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 from PIL import Image
 
 pytest.importorskip("open_clip")
 from helpers.open_vocabulary import CONFIGS, RIVALS, SMALL, check_what_trains, one_step, small
-from helpers.shapes.detection import (
-    OpenVocabScenesDataset,
-    scene_classes,
-)
+from helpers.shapes.detection import OpenVocabScenesDataset, scene_classes
 from helpers.shapes.export import export
 
 from hypvision.clip.regions import fuse_scores, pool_boxes, pool_masks, region_logits
@@ -413,7 +411,7 @@ def test_scores_are_the_fusion():
     )
 
 
-@pytest.mark.parametrize(("tune", "boxes"), [("adapter", None), ("full", None), ("adapter", 0)])
+@each("tune, boxes", [("adapter", None), ("full", None), ("adapter", 0)])
 def test_every_parameter_that_trains_has_a_gradient(tune, boxes):
     """Distributed training waits for the others; images without boxes have gradients, too."""
     from mmengine.dataset import pseudo_collate

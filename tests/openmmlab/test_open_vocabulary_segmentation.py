@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 from helpers.configs import shipped
 from helpers.open_vocabulary import RIVALS
 from helpers.open_vocabulary_segmentation import HEAD, SMALL, config, make_folder
@@ -252,12 +253,7 @@ def test_classes_of_the_wrong_data_are_told(folder, tmp_path):
 
 
 def test_drawn_scenes():
-    from helpers.shapes.segmentation import (
-        BASE,
-        CLASSES,
-        NOVEL,
-        ColourShapeDataset,
-    )
+    from helpers.shapes.segmentation import BASE, CLASSES, NOVEL, ColourShapeDataset
     from mmseg.datasets.transforms import PackSegInputs
 
     for level, count in (("shape", 17), ("colour-shape", 97)):
@@ -321,7 +317,7 @@ CONFIGS = [
 ]
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@each("path", CONFIGS)
 def test_configs_are_complete(path):
     """Every config names registered things and class lists that fit its labels; building is too
     large for here."""

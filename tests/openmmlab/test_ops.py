@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.cases import each
 from torch.nn.functional import conv2d
 
 pytest.importorskip("mmcv")
@@ -50,9 +51,9 @@ def naive_nms(boxes, scores, iou_threshold, offset=0, score_threshold=0.0, max_n
     return kept[:max_num] if max_num > 0 else kept
 
 
-@pytest.mark.parametrize("offset", [0, 1])
-@pytest.mark.parametrize("iou_threshold", [0.3, 0.6])
-@pytest.mark.parametrize("score_threshold,max_num", [(0.0, -1), (0.4, -1), (0.2, 7)])
+@each("offset", [0, 1])
+@each("iou_threshold", [0.3, 0.6])
+@each("score_threshold, max_num", [(0.0, -1), (0.4, -1), (0.2, 7)])
 def test_nms(offset, iou_threshold, score_threshold, max_num):
     boxes, scores = random_boxes(80), torch.rand(80, generator=torch.Generator().manual_seed(1))
     dets, kept = mmcv.ops.nms(boxes, scores, iou_threshold, offset, score_threshold, max_num)
@@ -86,11 +87,7 @@ def test_nms_in_reduced_precision(dtype):
     )
 
 
-@pytest.mark.parametrize(
-    "split_thr,class_agnostic",
-    [(10000, False), (10, False), (10000, True)],
-    ids=["at once", "class by class", "class agnostic"],
-)
+@each("split_thr, class_agnostic", [(10000, False), (10, False), (10000, True)])
 def test_batched_nms(split_thr, class_agnostic):
     boxes, scores = random_boxes(60), torch.rand(60, generator=torch.Generator().manual_seed(1))
     classes = torch.arange(60) % 3
@@ -123,8 +120,8 @@ def naive_soft_nms(boxes, scores, iou_threshold, sigma, min_score, method, offse
     return found
 
 
-@pytest.mark.parametrize("method", ["naive", "linear", "gaussian"])
-@pytest.mark.parametrize("offset", [0, 1])
+@each("method", ["naive", "linear", "gaussian"])
+@each("offset", [0, 1])
 def test_soft_nms(method, offset):
     boxes, scores = random_boxes(40), torch.rand(40, generator=torch.Generator().manual_seed(2))
     arguments = (0.3, 0.5, 0.05, method, offset)
@@ -189,8 +186,8 @@ def maps_and_rois(dtype=DOUBLE):
     return maps, torch.cat([torch.tensor([[0.0], [1], [1], [0]], dtype=dtype), boxes], 1)
 
 
-@pytest.mark.parametrize("aligned", [True, False])
-@pytest.mark.parametrize("sampling_ratio", [0, 2])
+@each("aligned", [True, False])
+@each("sampling_ratio", [0, 2])
 def test_roi_align_and_its_gradient(aligned, sampling_ratio):
     maps, rois = maps_and_rois()
     out = mmcv.ops.roi_align(maps, rois, (3, 2), 0.25, sampling_ratio, "avg", aligned)
@@ -291,8 +288,8 @@ def test_deformable_convolution_and_its_gradients(
         torch.testing.assert_close(grad, expected_grad)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@each("weighted", [False, True])
+@each("reduction", ["mean", "sum"])
 def test_sigmoid_focal_loss_and_its_gradient(weighted, reduction):
     torch.manual_seed(0)
     logits = (3 * torch.randn(7, 4, dtype=DOUBLE)).requires_grad_()

@@ -46,13 +46,7 @@ def test_the_loader_gives_the_names_of_the_engine():
         CheckpointLoader.load_checkpoint("zoo:hcformer_nano.cifar")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "hcformer_nano.cifar10",
-        "semantic-fpn_hcformer_nano.camvid",
-    ],
-)
+@pytest.mark.parametrize("name", ["hcformer_nano.cifar10", "semantic-fpn_hcformer_nano.camvid"])
 def test_init_cfg_takes_the_backbone_of_any_task(name):
     record = builtin_index().get(name)
     whole = read_header(resolve(name)).get("model") or {}

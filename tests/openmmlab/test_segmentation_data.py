@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers.cases import each
 from PIL import Image
 
 pytest.importorskip("mmseg")
@@ -44,11 +45,16 @@ def write(root, name, labels=LABELS, suffix=(".jpg", ".png"), folders=("images",
         image.save(root / folders[1] / f"{name}{suffix[1]}")
 
 
+def written(folder):
+    """A folder with three images and their label maps."""
+    for name in "abc":
+        write(folder, name)
+    return folder
+
+
 @pytest.fixture
 def root(tmp_path):
-    for name in "abc":
-        write(tmp_path, name)
-    return tmp_path
+    return written(tmp_path)
 
 
 def mmseg(cls, loader="LoadAnnotations", **fixed):
@@ -106,11 +112,7 @@ def prepared(name):
 base = mmseg(BaseSegDataset, metainfo=dict(classes=NAMES))
 words = mmseg(OpenVocabSegDataset, "Load16BitAnnotations", classes=NAMES)
 DATASETS = dict(
-    base=base,
-    words=words,
-    ade=mmseg(ADE20KDataset),
-    camvid=mmseg(CamVidDataset),
-    tags=tags,
+    base=base, words=words, ade=mmseg(ADE20KDataset), camvid=mmseg(CamVidDataset), tags=tags
 )
 READERS = dict(DATASETS, voc20=prepared("voc20"), voc20b=prepared("voc20b"))
 
@@ -148,8 +150,9 @@ ALL_OF_MMSEG = sorted(
 )
 
 
-@pytest.mark.parametrize("name", ALL_OF_MMSEG)
-def test_every_data_set_names_the_option_that_reads_coloured_masks(root, name):
+@each("name", ALL_OF_MMSEG)
+def test_every_data_set_names_the_option_that_reads_coloured_masks(tmp_path, name):
+    root = written(tmp_path)
     kind = MMSEG.get(name)
     (root / "names.txt").write_text("a\nb\nc\n")
     options = dict(ann_file="names.txt", img_suffix=".jpg", seg_map_suffix=".png")
@@ -178,9 +181,10 @@ FAULTS = {  # and what the error mentions beside the file
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("reader", READERS)
-def test_faults_are_told_by_every_reader(root, reader, fault):
+@each("fault", FAULTS)
+@each("reader", READERS)
+def test_faults_are_told_by_every_reader(tmp_path, reader, fault):
+    root = written(tmp_path)
     if fault == "fractions" and reader.startswith("voc"):
         pytest.skip("VOC's maps are PNG files, which have no fractions")
     change, message = FAULTS[fault]
@@ -190,9 +194,10 @@ def test_faults_are_told_by_every_reader(root, reader, fault):
     assert "config" not in str(caught.value)
 
 
-@pytest.mark.parametrize("reader", READERS)
-def test_what_is_right_is_read(root, reader):
+@each("reader", READERS)
+def test_what_is_right_is_read(tmp_path, reader):
     """Also in 16 bits, as a palette PNG, as whole floats and with alpha that hides nothing."""
+    root = written(tmp_path)
     write(root, "d", LABELS.astype(np.uint16))
     image = Image.fromarray(LABELS)
     image.putpalette([0, 0, 9] * 256)
@@ -210,10 +215,11 @@ def test_what_is_right_is_read(root, reader):
         )
 
 
-@pytest.mark.parametrize("reader", DATASETS)
-def test_what_is_left_out_is_counted(root, reader):
+@each("reader", DATASETS)
+def test_what_is_left_out_is_counted(tmp_path, reader):
     """Suffixes in any case and of any format, hidden folders, links in a circle, images and label
     maps alone."""
+    root = written(tmp_path)
     write(root, "B2", suffix=(".JPG", ".PNG"))
     write(root, "deep/d", suffix=(".webp", ".tif"))
     write(root, "e", suffix=(".bmp", ""))
@@ -296,9 +302,7 @@ def fill(root, labels, suffix=".png"):
 BINARY = np.array([[0, 0, 0, 255]] * 3)
 
 
-@pytest.mark.parametrize(
-    ("labels", "options", "message"),
-    [
+@each("labels, options, message", [
         (BINARY, {}, r"masks.*'ground'.*True.*rgb_masks=True"),
         (LABELS * 0, {}, r"masks.*'ground'.*False.*rgb_masks=True"),
         (LABELS * 0 + 255, {}, "masks.*no label that counts"),
@@ -315,9 +319,9 @@ BINARY = np.array([[0, 0, 0, 255]] * 3)
         (LABELS, dict(img_suffix=".webp"), r"used 0 of 3 images.*suffix \.jpg"),
         (LABELS, dict(data_prefix=dict(img_path="images")), r"a\.jpg'.*seg_map_path="),
         (LABELS, dict(data_root="none"), "none/images.*data_root"),
-    ],
-)  # fmt: skip
-def test_what_no_file_alone_shows_is_told(root, labels, options, message):
+    ])  # fmt: skip
+def test_what_no_file_alone_shows_is_told(tmp_path, labels, options, message):
+    root = written(tmp_path)
     fill(root, labels)
     with pytest.raises(HypvisionError, match=message):
         base(root, **options)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.cases import each
 
 pytest.importorskip("mmdet")
 pytest.importorskip("mmseg")
@@ -146,7 +147,7 @@ def test_weights_of_the_backbone_before_are_left_out(ours, caplog):
     assert told == ours
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@each("name", REFUSED)
 def test_a_missing_operator_is_reported_when_the_config_is_read(name):
     config = stock(name)
     with pytest.raises(HypvisionError, match=rf"{REFUSED[name]}.*mim install"):

@@ -1,6 +1,7 @@
 """Rates of a segmenter where near classes of a tree are right, against counts by hand."""
 
 import pytest
+from helpers.cases import each
 
 pytest.importorskip("mmseg")
 import torch
@@ -9,11 +10,7 @@ from hypvision.losses.class_tree import ClassTree
 from hypvision.openmmlab.tree_metric import TreeIoUMetric, near_classes
 
 NAMES = ("cat", "dog", "fish", "car", "train", "sky")
-TREE = {
-    "organism": {"mammal": ["cat", "dog"], "fish": []},
-    "vehicle": ["car", "train"],
-    "sky": [],
-}
+TREE = {"organism": {"mammal": ["cat", "dog"], "fish": []}, "vehicle": ["car", "train"], "sky": []}
 SIBLINGS = {"cat": "cat dog", "dog": "cat dog", "fish": "cat dog fish", "sky": "sky"}
 SIBLINGS |= dict.fromkeys(("car", "train"), "car train")
 COUSINS = SIBLINGS | dict.fromkeys(("cat", "dog"), "cat dog fish")
@@ -57,7 +54,7 @@ def test_who_is_near():
         assert found == near
 
 
-@pytest.mark.parametrize("seed", range(3))
+@each("seed", range(3))
 def test_near_predictions_are_those_of_the_label(seed):
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(0, 5 + seed // 2, (2, 3, 20), generator=generator)

@@ -1,8 +1,8 @@
 """The optimisers step by step against geoopt's, in float64."""
 
 import geoopt
-import pytest
 import torch
+from helpers.cases import each
 
 from hypvision.geometry import Euclidean, Lorentz, ManifoldParameter, PoincareBall, Product
 from hypvision.optim import RiemannianAdam, RiemannianSGD
@@ -59,8 +59,8 @@ def race(kind, ours, theirs, steps=6, buffer="zero", **options):
     return worst, (flat[0] - flat[1]).abs().max().item()
 
 
-@pytest.mark.parametrize("kind", ["lorentz", "ball", "exact ball"])
-@pytest.mark.parametrize(
+@each("kind", ["lorentz", "ball", "exact ball"])
+@each(
     "options",
     [
         {"lr": 0.01},
@@ -77,22 +77,18 @@ def test_sgd(kind, options):
         assert flat < 1e-12
 
 
-@pytest.mark.parametrize("kind", ["lorentz", "ball", "exact ball"])
-@pytest.mark.parametrize(
-    "options", [{}, {"weight_decay": 0.1}, {"amsgrad": True}, {"betas": (0.5, 0.9), "eps": 1e-3}]
-)
+@each("kind", ["lorentz", "ball", "exact ball"])
+@each("options", [{}, {"weight_decay": 0.1}, {"amsgrad": True}, {"betas": (0.5, 0.9), "eps": 1e-3}])
 def test_adam(kind, options):
     points, flat = race(kind, RiemannianAdam, geoopt.optim.RiemannianAdam, lr=0.1, **options)
     assert points < 1e-6
     assert flat < 1e-12
 
 
-@pytest.mark.parametrize(
+@each(
     "options", [{}, {"nesterov": True}, {"dampening": 0.3}, {"nesterov": True, "weight_decay": 0.1}]
 )
-@pytest.mark.parametrize(
-    ("kind", "buffer"), [("ball", "euclidean"), ("exact ball", "euclidean"), ("lorentz", "tangent")]
-)
+@each("kind, buffer", [("ball", "euclidean"), ("exact ball", "euclidean"), ("lorentz", "tangent")])
 def test_geoopt_first_step(kind, buffer, options):
     """With the option momenta start as geoopt's do, without what is normal to the hyperboloid."""
     options = {"lr": 0.002, "momentum": 0.9} | options
@@ -135,9 +131,9 @@ def test_geoopts_first_momentum_is_no_tangent_vector():
     assert theirs > 1e-3
 
 
-@pytest.mark.parametrize("kind", ["lorentz", "ball", "exact ball"])
-@pytest.mark.parametrize(
-    ("ours", "theirs", "options"),
+@each("kind", ["lorentz", "ball", "exact ball"])
+@each(
+    "ours, theirs, options",
     [
         (RiemannianAdam, geoopt.optim.SparseRiemannianAdam, {"lr": 0.1}),
         (
@@ -182,8 +178,8 @@ def test_sparse_tables_step_by_step(kind, ours, theirs, options):
         assert moved.nonzero().flatten().tolist() == sorted(set(rows.tolist()))
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"),
+@each(
+    "kind, options",
     [
         (RiemannianSGD, {"momentum": 0.9, "geoopt_first_step": True}),
         (RiemannianSGD, {"momentum": 0.9, "dampening": 0.3}),

@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from helpers.cases import each
 from timm.optim import Lookahead
 from timm.utils import ModelEmaV2, ModelEmaV3
 from torch import nn
@@ -70,10 +71,10 @@ def step(average, net):
     (average.update if hasattr(average, "update") else average.update_parameters)(net)
 
 
-@pytest.mark.parametrize("average", AVERAGES)
-@pytest.mark.parametrize("kind", ["hyperboloid", "ball"])
+@each("average", AVERAGES)
+@each("kind", ["hyperboloid", "ball"])
 def test_points_on_a_geodesic_average_to_their_mean_place(average, kind):
-    """100 steps: every average is the geodesic's point at the average of the places."""
+    """40 steps: every average is the geodesic's point at the average of the places."""
     manifold = MANIFOLDS[kind]()
     at = line(manifold)
     make, decay = AVERAGES[average]
@@ -81,7 +82,7 @@ def test_points_on_a_geodesic_average_to_their_mean_place(average, kind):
     found = make(net)
     place = 0.3
     generator = torch.Generator().manual_seed(1)
-    for n in range(100):
+    for n in range(40):
         t = torch.rand((), generator=generator).item()
         with torch.no_grad():
             net.points.copy_(at(t))
@@ -99,16 +100,16 @@ def test_points_on_a_geodesic_average_to_their_mean_place(average, kind):
     assert off(manifold, found.module.points) < 2e-7
 
 
-@pytest.mark.parametrize("average", AVERAGES)
-@pytest.mark.parametrize("kind", MANIFOLDS)
+@each("average", AVERAGES)
+@each("kind", MANIFOLDS)
 def test_points_stay_on_the_manifold_of_the_average(average, kind):
-    """A training of 100 steps, far out, with the curvature that is learned averaged, too."""
+    """A training of 30 steps, far out, with the curvature that is learned averaged, too."""
     torch.manual_seed(2)
     manifold = MANIFOLDS[kind]()
     net = Net(manifold, manifold.expmap0(3 * torch.randn(5, 4 if "hyper" in kind else 3)).detach())
     found = AVERAGES[average][0](net)
     before = copy.deepcopy(net.state_dict())
-    for _ in range(100):
+    for _ in range(30):
         with torch.no_grad():
             for parameter in manifold.parameters():
                 parameter.add_(0.01 * torch.randn(()))
@@ -122,7 +123,7 @@ def test_points_stay_on_the_manifold_of_the_average(average, kind):
         assert found.module.manifold.c.item() != net.manifold.c.item()
 
 
-@pytest.mark.parametrize("average", ["AveragedModel", "ModelEmaV3", "ModelEmaV2"])
+@each("average", ["AveragedModel", "ModelEmaV3", "ModelEmaV2"])
 def test_averages_of_coordinates_are_told_once(average):
     manifold = Lorentz(1.0)
     at = line(manifold)

@@ -3,6 +3,7 @@ through their methods."""
 
 import pytest
 import torch
+from helpers.cases import each
 
 from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, Product
 from hypvision.optim import RiemannianAdam, RiemannianAdamW, RiemannianSGD
@@ -42,8 +43,8 @@ class Sphere(SphereWithoutOrigin):
         return x[..., 1:] * (size / torch.sin(size).clamp(min=1e-12))
 
 
-@pytest.mark.parametrize(
-    ("sphere", "kind"),
+@each(
+    "sphere, kind",
     [
         (Sphere(), RiemannianSGD),
         (SphereWithoutOrigin(), RiemannianAdam),
@@ -69,10 +70,8 @@ def test_points_of_a_sphere_find_theirs(sphere, kind):
     assert (points.data - target).norm(dim=-1).max() < 1e-2
 
 
-@pytest.mark.parametrize(
-    "manifold", [Lorentz(0.7), PoincareBall(0.7, exact=True)], ids=["lorentz", "ball"]
-)
-@pytest.mark.parametrize("kind", [RiemannianSGD, RiemannianAdam, RiemannianAdamW])
+@each("manifold", [Lorentz(0.7), PoincareBall(0.7, exact=True)])
+@each("kind", [RiemannianSGD, RiemannianAdam, RiemannianAdamW])
 def test_methods_and_kernels_agree(manifold, kind, monkeypatch):
     """What the closed forms of the kernels compute is what the methods of the manifolds do one by
     one."""

@@ -6,6 +6,7 @@ import copy
 import geoopt
 import pytest
 import torch
+from helpers.cases import each
 
 from hypvision.optim import (
     RiemannianAdam,
@@ -79,7 +80,7 @@ def double_precision():
 
 
 @pytest.mark.parametrize(("ours", "theirs", "options"), OPTIONS)
-@pytest.mark.parametrize("name", MANIFOLDS)
+@each("name", MANIFOLDS)
 def test_steps_are_geoopts(name, ours, theirs, options):
     start = points(name)
     if start.is_complex() and "amsgrad" in options:

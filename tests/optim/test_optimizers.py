@@ -8,6 +8,7 @@ import math
 
 import pytest
 import torch
+from helpers.cases import each
 from torch import nn
 
 from hypvision import geometry, optim
@@ -45,8 +46,8 @@ MANIFOLDS = {
     "ball": lambda: PoincareBall(0.7),
     "exact ball": lambda: PoincareBall(0.7, exact=True),
 }
-every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
-every_manifold = pytest.mark.parametrize("kind", MANIFOLDS)
+every_optimizer = each("name", OPTIMIZERS)
+every_manifold = each("kind", MANIFOLDS)
 # What an optimiser adds does not depend on the manifold, nor the manifold's part on the optimiser.
 every_one = pytest.mark.parametrize(
     ("name", "kind"),
@@ -114,7 +115,7 @@ def test_momentum_is_parallel_transported(kind, along):
     torch.testing.assert_close(momentum.norm(dim=-1), m.norm(dim=-1))
 
 
-@pytest.mark.parametrize("radius", [1e-3, 1.0, 6.0])
+@each("radius", [1e-3, 1.0, 6.0])
 def test_float32_momentum_far_out(radius):
     """A momentum after a step in float32 against transport in float64, whose error there is
     1e-11."""
@@ -132,8 +133,8 @@ def test_float32_momentum_far_out(radius):
     torch.testing.assert_close(x.double(), y, rtol=2e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["ball", "exact ball"])
-@pytest.mark.parametrize("radius", [1e-3, 1.0, 6.0, 11.0, 20.0])
+@each("kind", ["ball", "exact ball"])
+@each("radius", [1e-3, 1.0, 6.0, 11.0, 20.0])
 def test_float32_momentum_in_the_ball(kind, radius):
     """A momentum after a step in float32 against transport in float64 to where the point is, up to
     the boundary."""
@@ -178,7 +179,7 @@ def test_gradient_in_the_frame(kind):
     torch.testing.assert_close(found.norm(dim=-1), manifold.norm(x, rgrad))
 
 
-@pytest.mark.parametrize("radius", [1e-3, 1.0, 8.0, 15.0])
+@each("radius", [1e-3, 1.0, 8.0, 15.0])
 def test_float32_steps_far_out(radius):
     """A step tangential to the radius keeps its intrinsic length in float32, where coordinates are
     huge."""
@@ -224,8 +225,15 @@ def test_every_optimizer_and_manifold_is_tried():
     assert tried == set(kinds) - {Manifold, Euclidean}  # flat space has torch's rules
 
 
-@pytest.mark.parametrize("name", WIDE_OPTIMIZERS)
-@pytest.mark.parametrize("kind", WIDE_MANIFOLDS)
+# Every optimiser on both models of the space, and on every manifold one with momentum and one that
+# adapts.
+@each(
+    "name, kind",
+    [
+        *itertools.product(WIDE_OPTIMIZERS, ["lorentz", "ball"]),
+        *((name, kind) for name in ("momentum", "adam") for kind in list(WIDE_MANIFOLDS)[2:]),
+    ],
+)
 def test_points_stay_on_the_manifold(name, kind):
     """At any learning rate and gradient: products of two float32 numbers must not overflow, all
     else may happen."""
@@ -284,8 +292,8 @@ def test_batching_changes_nothing(name, kind, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("kind", [*MANIFOLDS, "flat"])
-@pytest.mark.parametrize("name", ["sgd", "momentum", "nesterov", "adam", "amsgrad"])
+@each("kind", [*MANIFOLDS, "flat"])
+@each("name", ["sgd", "momentum", "nesterov", "adam", "amsgrad"])
 def test_sparse_tables(name, kind):
     """Rows with a gradient move as in a table of their own, the others stay bit by bit, and so do
     their moments."""
@@ -758,7 +766,7 @@ def test_frozen_points_follow_a_learned_curvature():
     model.manifold.check_point(model.norm.beta)
 
 
-@pytest.mark.parametrize("kind", [RiemannianSGD, RiemannianAdam, RiemannianAdamW])
+@each("kind", [RiemannianSGD, RiemannianAdam, RiemannianAdamW])
 def test_curvatures_get_no_weight_decay(kind):
     manifold = Lorentz(0.1, learnable=True)
     optimizer = kind(manifold.parameters(), lr=0.1, weight_decay=0.5)
@@ -769,7 +777,7 @@ def test_curvatures_get_no_weight_decay(kind):
     assert optimizer.param_groups[0]["weight_decay"] == 0.5
 
 
-@pytest.mark.parametrize("name", ["riemanniansgd", "riemannianadam", "riemannianadamw"])
+@each("name", ["riemanniansgd", "riemannianadam", "riemannianadamw"])
 def test_timm_factory(name):
     from timm.optim import create_optimizer_v2
 
@@ -784,8 +792,8 @@ def test_timm_factory(name):
     assert [g["name"] for g in groups] == ["weights", "no_weight_decay", "points", "curvatures"]
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
+@each(
+    "make, message",
     [
         (lambda p: RiemannianSGD(p, lr=-1), "lr"),
         (lambda p: RiemannianSGD(p, nesterov=True), "nesterov"),
@@ -820,7 +828,7 @@ def test_wrong_options_are_named(make, message):
         make([points(Lorentz(), 2, 2)])
 
 
-@pytest.mark.parametrize("value", ["0.1", None, torch.ones(2), True])
+@each("value", ["0.1", None, torch.ones(2), True])
 def test_rates_are_numbers(value):
     with pytest.raises(ValueError, match="lr must be a finite number of at least 0"):
         RiemannianSGD([points(Lorentz(), 2, 2)], lr=value)
@@ -841,8 +849,8 @@ def test_wrong_parameters_are_explained():
         RiemannianSGD([points]).step()
 
 
-@pytest.mark.parametrize("kind", [Lorentz, PoincareBall])
-@pytest.mark.parametrize("optimizer", [RiemannianSGD, RiemannianAdam])
+@each("kind", [Lorentz, PoincareBall])
+@each("optimizer", [RiemannianSGD, RiemannianAdam])
 def test_empty_tables_stay_empty(kind, optimizer):
     manifold = kind(1.0)
     parameter = ManifoldParameter(torch.zeros(0, 3 + manifold.extra), manifold)

@@ -8,6 +8,7 @@ import geoopt
 import pytest
 import timm.optim
 import torch
+from helpers.cases import each
 from torch import nn
 
 from hypvision import optim
@@ -70,7 +71,7 @@ MAKERS = (
 )
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@each("name", MAKERS)
 def test_one_warning_at_the_first_step(name):
     model = Model()
     optimizer = MAKERS[name](model.parameters())
@@ -85,9 +86,7 @@ def test_one_warning_at_the_first_step(name):
         model.manifold.check_point(model.points.detach(), tolerance=1e-6)
 
 
-@pytest.mark.parametrize(
-    "name", ["adamw", "sgd", "lamb", "lion", "adafactor", "muon", "nadamw", "lookahead_adamw"]
-)
+@each("name", ["adamw", "sgd", "lamb", "lion", "adafactor", "muon", "nadamw", "lookahead_adamw"])
 def test_timms_optimizers_warn(name):
     model = Model()
     optimizer = timm.optim.create_optimizer_v2(model, name, lr=0.01)
@@ -113,7 +112,7 @@ def test_many_parameters_are_counted():
     assert "and 3 more" in text
 
 
-@pytest.mark.parametrize("name", [n for n in optim.__all__ if n.startswith("Riemannian")])
+@each("name", [n for n in optim.__all__ if n.startswith("Riemannian")])
 def test_ours_and_geoopts_for_its_points_do_not_warn(name):
     model = Model()
     kind = getattr(optim, name)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 from references.toy_reference import adam_joint_fit
 from scipy import optimize, stats
 
@@ -25,8 +26,8 @@ def test_a_power_law_and_its_error():
     assert math.isnan(power_law([1, 2], [3, 4]).error)
 
 
-@pytest.mark.parametrize(
-    ("losses", "exponent", "error", "r2"),
+@each(
+    "losses, exponent, error, r2",
     [
         ([1.290, 0.941, 0.564, 0.187, 0.114, 0.0461, 0.0335, 0.0102], 1.01, 0.05, 0.984),
         ([0.312, 0.158, 0.088, 0.029, 0.031, 0.0088], 0.98, 0.10, 0.963),
@@ -61,8 +62,8 @@ def test_mistakes_are_named():
             joint_fit(widths, losses, ["a"] * 4)
 
 
-@pytest.mark.parametrize(
-    ("losses", "said"),
+@each(
+    "losses, said",
     [
         ([2.0] * 5, "all the same, so they have no exponent"),
         (

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from helpers.cases import each
 
 from hypvision.io.errors import HypvisionError
 from hypvision.scaling import measures
@@ -13,8 +14,8 @@ from hypvision.scaling.data import frequencies
 FRAME = torch.eye(6, dtype=torch.float64) - 1 / 6  # six vectors of rank five, all overlaps 0.2
 
 
-@pytest.mark.parametrize("block", [1, 2, 4, 7, 8192])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@each("block", [1, 2, 4, 7, 8192])
+@each("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_overlaps_are_those_of_all_pairs(block, dtype):
     weight = torch.randn(23, 5, generator=torch.Generator().manual_seed(1)).to(dtype)
     unit = torch.nn.functional.normalize(weight.double(), dim=1)
@@ -30,8 +31,8 @@ def test_an_equiangular_frame_reaches_the_bound():
     assert found.mean == pytest.approx(0.04) and found.variance == pytest.approx(0, abs=1e-15)
 
 
-@pytest.mark.parametrize(
-    ("count", "m", "bound"),
+@each(
+    "count, m, bound",
     [
         (100, 10, 0.30151),
         (1000, 10, 0.31480),
@@ -76,7 +77,7 @@ ETFS = {  # vectors, dimensions, their one overlap, all from textbooks
 }
 
 
-@pytest.mark.parametrize("name", ETFS)
+@each("name", ETFS)
 def test_equiangular_tight_frames(name):
     vectors, m, overlap = ETFS[name]
     vectors = vectors.double()
@@ -97,7 +98,7 @@ def test_equiangular_tight_frames(name):
     assert more.possible == (m == 7 and len(vectors) + 25 <= 28)
 
 
-@pytest.mark.parametrize("m", [2, 3, 7])
+@each("m", [2, 3, 7])
 def test_an_orthoplex_is_tight_but_not_equiangular(m):
     axes = torch.eye(m, dtype=torch.float64)
     found = measures.frame(measures.overlaps(torch.cat([axes, -axes])), m)
@@ -150,8 +151,8 @@ def test_norms_and_what_is_represented():
     assert found == pytest.approx([expected.mean().item(), expected.std().item(), 0.5, 5], rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("k", "exact", "rough"),
+@each(
+    "k, exact, rough",
     [(0, 1.148349, 1.333333), (10, 0.288974, 0.289670), (100, 0.0712694, 0.0712770)],
 )
 def test_the_loss_of_what_is_not_learned(k, exact, rough):
@@ -164,7 +165,7 @@ def test_the_loss_of_what_is_not_learned(k, exact, rough):
     assert others[1] + rough == pytest.approx(4 / 3)
 
 
-@pytest.mark.parametrize(("n", "m"), [(12, 4), (7, 4), (5, 5)])
+@each("n, m", [(12, 4), (7, 4), (5, 5)])
 def test_ambiguity_is_a_spectral_norm(n, m):
     weight = torch.randn(n, m, dtype=torch.float64)
     ideal = torch.diag(torch.cat([torch.ones(m), torch.zeros(n - m)]).double())

@@ -3,6 +3,7 @@ trainings."""
 
 import pytest
 import torch
+from helpers.cases import each
 from references import toy_reference as reference
 
 from hypvision.io.errors import HypvisionError
@@ -85,8 +86,8 @@ def dense_loss(x, weight, bias):
     return (torch.relu(x @ weight @ weight.T + bias) - x).square().mean()
 
 
-@pytest.mark.parametrize("chunk", [None, 1, 7, 64, 100])
-@pytest.mark.parametrize("density", [0.0, 1.0])
+@each("chunk", [None, 1, 7, 64, 100])
+@each("density", [0.0, 1.0])
 def test_loss_and_gradient_are_those_of_autograd(chunk, density):
     p = density_scan(frequencies("power", 30, 1.0), density)
     batch = sample(p, 64, stream(1)).to("cpu", torch.float64)

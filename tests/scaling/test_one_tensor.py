@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.cases import each
 from safetensors.torch import save_file
 
 from hypvision.io.errors import HypvisionError
@@ -30,7 +31,7 @@ def resident(tensor):
     return found
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "zip", "legacy"])
+@each("kind", ["safetensors", "zip", "legacy"])
 def test_a_tensor_comes_as_it_is_stored(tmp_path, kind):
     path = tmp_path / ("model.safetensors" if kind == "safetensors" else "pytorch_model.bin")
     if kind == "safetensors":

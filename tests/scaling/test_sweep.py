@@ -220,16 +220,7 @@ def test_banks():
         for bank in banks_of(_of_widths(10, 15, 25, 39, 63, 100), "cuda", 1000)
     ]
     assert widths == [[100, 63], [39, 25], [15, 10]]
-    assert (
-        len(
-            banks_of(
-                grid([1.2], [-1.0, 0.1], [2**k for k in range(3, 11)]),
-                "cuda",
-                10240,
-            )
-        )
-        == 8
-    )
+    assert len(banks_of(grid([1.2], [-1.0, 0.1], [2**k for k in range(3, 11)]), "cuda", 10240)) == 8
     assert sorted(map(len, banks_of(POINTS, "cpu", 40))) == [2, 2, 2]  # two decays of each width
     assert sorted(map(len, banks_of(POINTS, "cpu", 5000))) == [
         1,

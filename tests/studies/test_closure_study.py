@@ -10,6 +10,7 @@ import closure_study as study
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 
 from hypvision.data.closures import closure_of
 from hypvision.io.errors import HypvisionError
@@ -50,7 +51,7 @@ def test_a_box_inside_another_is_near_and_one_beside_is_far():
     assert study.box(small, beside).item() > 100
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+@each("share", [0.0, 0.5, 1.0])
 def test_parents_are_known_and_a_share_of_the_others(share):
     known = study.known_pairs(CLOSURE, share, seed=1)
     parents = {tuple(pair) for pair in CLOSURE.parents().tolist()}
@@ -59,7 +60,7 @@ def test_parents_are_known_and_a_share_of_the_others(share):
     assert known[further].sum() == round(share * sum(further))
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+@each("share", [0.0, 0.5, 1.0])
 def test_ranks_are_those_of_a_plain_count(share):
     count = len(CLOSURE.names)
     distances = torch.rand(count, count, generator=torch.Generator().manual_seed(0)).double()
@@ -88,9 +89,7 @@ def test_two_numbers_hold_a_tree_as_intervals_on_a_line():
         assert inside[name, ancestor] == (ancestor in CLOSURE.ancestors()[name])
 
 
-@pytest.mark.parametrize(
-    "method", ["scalar", "flat-scalar", "order", "box", "hyperbolic-scalar", "distance"]
-)
+@each("method", ["scalar", "flat-scalar", "order", "box", "hyperbolic-scalar", "distance"])
 def test_a_small_hierarchy_is_learned(method, monkeypatch):
     monkeypatch.setattr(study, "BATCH", 8)
     rate = 0.5 if method == "distance" else 0.1

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.cases import each
 from helpers.shapes.export import export
 
 ROOT = Path(__file__).parents[2]
@@ -124,7 +125,7 @@ def test_parameters_are_away_for_a_while():
     assert all(torch.equal(p, before[name]) for name, p in network.named_parameters())
 
 
-@pytest.mark.parametrize("by", ["clusters", "grid", "windows"])
+@each("by", ["clusters", "grid", "windows"])
 def test_a_merged_mlp_gives_the_pixels_of_a_region_that_of_their_mean(by):
     import hypvision.models
 

@@ -4,13 +4,14 @@ import runpy
 from pathlib import Path
 
 import pytest
+from helpers.cases import each
 
 pytest.importorskip("mmengine")
 
 STUDIES = Path(__file__).parents[2] / "studies"
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in STUDIES.glob("*.py")))
+@each("name", sorted(path.name for path in STUDIES.glob("*.py")))
 def test_a_script_finds_what_it_imports(name, monkeypatch):
     monkeypatch.syspath_prepend(STUDIES)
     assert runpy.run_path(str(STUDIES / name))

@@ -7,14 +7,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from helpers.cases import each
 from superposition import claims as module
 from superposition import published
-from superposition.claims import (
-    claims_of,
-    claims_of_language_models,
-    clean_exponents,
-    fitted,
-)
+from superposition.claims import claims_of, claims_of_language_models, clean_exponents, fitted
 from superposition.experiments import ALPHAS, DECAYS, EXPERIMENTS, WIDTHS, experiment
 
 from hypvision.io.errors import HypvisionError
@@ -41,11 +37,16 @@ def of_exponent(exponent, decay, **more):
     return [row(decay, m, 5 * m**-exponent, **more) for m in (8, 16, 32, 64, 128)]
 
 
-@pytest.mark.parametrize(
-    ("name", "decay", "points"),
-    [("power", -1.0, 3), ("power", 0.1, 2), ("linear", -1.0, 3), ("linear", 0.1, 5),
-     ("exponential1", -1.0, 5)],
-)  # fmt: skip
+@each(
+    "name, decay, points",
+    [
+        ("power", -1.0, 3),
+        ("power", 0.1, 2),
+        ("linear", -1.0, 3),
+        ("linear", 0.1, 5),
+        ("exponential1", -1.0, 5),
+    ],
+)
 def test_fits_of_figure_1_leave_out_what_the_papers_do(name, decay, points):
     large = dict(distribution=name, alpha=1.2 if name == "power" else 0.0, n=10240)
     found = fitted(of_exponent(1.0, decay, **large))

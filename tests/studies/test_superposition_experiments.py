@@ -1,6 +1,7 @@
 """The grids are the paper's, their parts are asked for, and what differs is marked."""
 
 import pytest
+from helpers.cases import each
 from superposition.experiments import ALPHAS, DECAYS, WIDTHS, experiment, marked, narrowed
 
 from hypvision.io.errors import HypvisionError
@@ -84,9 +85,7 @@ def test_widths_and_features_of_ones_own():
         narrowed(experiment("fig4"), features=50)
 
 
-@pytest.mark.parametrize(
-    ("figure", "changes", "said"),
-    [
+@each("figure, changes, said", [
         ("quick", dict(steps=1), "shortened: n 200 (paper: 1000), batch 512 (paper: 2048), steps 1 "
                                  "(paper: 20000), m 8 to 40 (paper: 10 to 100)"),
         ("quick", dict(steps=20000, batch=2048), "shortened: n 200 (paper: 1000), m 8 to 40 "
@@ -95,16 +94,20 @@ def test_widths_and_features_of_ones_own():
         ("fig4", dict(steps=10, batch=4096), "shortened: steps 10 (paper: 20000), different: batch "
                                              "4096 (paper: 2048)"),
         ("fig4", dict(steps=20000, batch=2048), ""),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_marks_compare_with_the_paper(figure, changes, said):
     assert marked(narrowed(experiment(figure), **changes).settings.shortened) == said
 
 
-@pytest.mark.parametrize(
-    ("figure", "steps", "warmup"),
-    [("fig1", 200, 10), ("fig1", 40000, 2000), ("fig1", 50, 2), ("fig4", 40000, 2000),
-     ("quick", 100, 10)],
-)  # fmt: skip
+@each(
+    "figure, steps, warmup",
+    [
+        ("fig1", 200, 10),
+        ("fig1", 40000, 2000),
+        ("fig1", 50, 2),
+        ("fig4", 40000, 2000),
+        ("quick", 100, 10),
+    ],
+)
 def test_warm_up_of_another_number_of_steps(figure, steps, warmup):
     assert narrowed(experiment(figure), steps=steps).settings.warmup == warmup

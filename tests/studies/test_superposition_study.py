@@ -7,6 +7,7 @@ import re
 import pytest
 import superposition_study as study
 import torch
+from helpers.cases import each
 from safetensors.torch import save_file
 
 from hypvision.cli import main as hypvision
@@ -129,8 +130,8 @@ def test_figure_8(tmp_path, capsys, drawn_once):
     assert not (tmp_path / "fig8_exponents.csv").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
+@each(
+    "words, said",
     [
         (["fig44"], "There is no figure 'fig44'. Did you mean fig4"),
         (["fig2"], "it is a drawing"),

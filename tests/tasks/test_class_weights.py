@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 
 pytest.importorskip("mmengine")
 from helpers.engine import make_images, write_config
@@ -94,8 +95,8 @@ def test_a_training_counts_its_classes_and_draws_them_alike(tmp_path):
     assert not any("class_weights" in name for name in runner.model.state_dict())
 
 
-@pytest.mark.parametrize(
-    ("given", "labels", "sampler", "told"),
+@each(
+    "given, labels, sampler, told",
     [
         ("balanced", [0] * 9 + [1], dict(power=1.0), True),
         ("balanced", [0] * 9 + [1], dict(power=0.0), False),  # drawn as the data are
@@ -128,8 +129,8 @@ def test_few_shots_take_both():
     assert config["model"]["class_weights"] == "balanced"
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
+@each(
+    "given, said",
     [
         ("balance", "one of 'balanced', got 'balance'"),
         ([1, -1, 1], "of at least 0, got -1"),

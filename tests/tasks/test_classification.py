@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from helpers.cases import each
 from PIL import Image
 from torch import nn
 from torch.nn import functional as F
@@ -169,7 +170,7 @@ def test_ideal_points_take_the_place_of_the_head():
         ImageClassifier(backbone, busemann=dict(clip=-1.0), head_init="timm")
 
 
-@pytest.mark.parametrize(
+@each(
     "options, message",
     [
         (dict(label_smoothing=0.1, head_init="timm"), "leave out label_smoothing"),

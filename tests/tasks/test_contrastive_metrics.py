@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from helpers.cases import each
 
 pytest.importorskip("open_clip")
 
@@ -152,9 +153,7 @@ def test_both_means_of_classes():
     assert found == pytest.approx({"top1": 100 * 9 / 12, "macro": 100 * (0.9 + 0) / 2})
 
 
-@pytest.mark.parametrize(
-    "space", [Sphere(), Hyperboloid(0.7), HyperboloidProduct(torch.tensor([0.7, 0.2]), 3)]
-)
+@each("space", [Sphere(), Hyperboloid(0.7), HyperboloidProduct(torch.tensor([0.7, 0.2]), 3)])
 def test_retrieval(space):
     torch.manual_seed(0)
     images, texts = torch.randn(12, 6), torch.randn(12, 6)

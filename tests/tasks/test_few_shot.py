@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.cases import each
 from helpers.configs import ROOT
 from helpers.fewshot import NAMES, OTHERS, bundle
 from helpers.fewshot_layouts import coop
@@ -75,9 +76,7 @@ def weights(runner):
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "host", ["promptsrc", "maple", "coop", "cocoop", "clip-adapter", "zeroshot"]
-)
+@each("host", ["promptsrc", "maple", "coop", "cocoop", "clip-adapter", "zeroshot"])
 def test_losses_with_and_without_the_adapter(host):
     plain = FewShotCLIP({}, dict(name=host, **HOST.get(host, {}))).train()
     adapted = FewShotCLIP(
@@ -552,7 +551,7 @@ def test_mixed_precision_is_off_on_a_cpu(amp, tmp_path):
 CONFIGS = sorted(path.name for path in (ROOT / "fewshot").glob("*.py"))
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@each("name", CONFIGS)
 def test_configs_are_read(name):
     config = load_config(ROOT / "fewshot" / name, {"data_root": "/elsewhere"})
     assert config.model.type == "FewShotCLIP"

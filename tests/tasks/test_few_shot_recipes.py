@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 
 import pytest
+from helpers.cases import each
 
 from hypvision.data.fewshot.layouts import SETS
 from hypvision.io.errors import HypvisionError
@@ -62,7 +63,7 @@ SIZES = {  # what the data gives
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each("method", METHODS)
 def test_recipes_are_the_published_ones(method):
     seen = set()
     for protocols, (options, lr, imagenet, dtd, batch) in RECIPES[method].items():

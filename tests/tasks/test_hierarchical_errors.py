@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from helpers.cases import each
 from references.hierarchical_errors import above, errors
 
 pytest.importorskip("mmengine")
@@ -45,7 +46,7 @@ def grown(seed):
     return parents, sorted(set(parents) - set(parents.values()))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each("seed", range(5))
 def test_random_trees_as_in_the_reference(seed):
     parents, classes = grown(seed)
     draw = random.Random(seed)
@@ -54,7 +55,7 @@ def test_random_trees_as_in_the_reference(seed):
     assert found == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@each("seed", range(3))
 def test_edges_as_in_the_reference(seed):
     parents, classes = grown(seed)
     for guess, truth in zip(classes, classes[1:]):

@@ -4,6 +4,7 @@ training starts, a short run."""
 import pytest
 import timm
 import torch
+from helpers.cases import each
 from torch import nn
 
 pytest.importorskip("mmengine")
@@ -134,8 +135,8 @@ def test_the_second_head_of_a_distilled_network_learns_from_the_teacher():
     assert model.backbone.trunk.head_dist.weight.grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
+@each(
+    "arguments, message",
     [
         (dict(backbone=dict(model_name="resnet10t", num_classes=5)), "trains Hi-Mappers"),
         (

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+from helpers.cases import each
 
 pytest.importorskip("mmengine")
 from helpers.engine import ROOT
@@ -26,7 +27,7 @@ from hypvision.tasks.language_models import _continuation, _few_threads, generat
 CONFIGS = sorted(path.name for path in (ROOT / "configs/helm").glob("*.py"))
 
 
-@pytest.mark.parametrize("name", [name for name in CONFIGS if "wikipedia" in name])
+@each("name", [name for name in CONFIGS if "wikipedia" in name])
 def test_the_published_recipe_takes_2400_steps(name):
     """2.1M tokens each, counted in optimiser steps and not in the iterations that they are made
     of."""

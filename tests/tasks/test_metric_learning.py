@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.multiprocessing as mp
+from helpers.cases import each
 from torch import nn
 
 pytest.importorskip("mmengine")
@@ -33,7 +34,7 @@ def batch(size=8):
     return dict(inputs=images, label=torch.arange(size) // 2, index=torch.arange(size))
 
 
-@pytest.mark.parametrize("geometry", GEOMETRIES)
+@each("geometry", GEOMETRIES)
 def test_three_modes(geometry):
     model = learner(geometry).eval()
     points = model(**batch())
@@ -163,8 +164,8 @@ def test_steps_lower_the_loss(geometry):
         assert model.neck.manifold._value() != 1.0
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("geometry", ["poincare", "lorentz"])
+@each("dtype", [torch.float16, torch.bfloat16])
+@each("geometry", ["poincare", "lorentz"])
 def test_autocast_keeps_the_manifold_in_float32(geometry, dtype):
     model = learner(geometry)
     with torch.autocast("cpu", dtype=dtype):

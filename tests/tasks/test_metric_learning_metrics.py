@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 
 pytest.importorskip("mmengine")
 from hypvision.geometry import Lorentz
@@ -74,10 +75,8 @@ def test_heights_by_hand():
     assert lca_heights([("a",), ("a",), ("b",)]).tolist() == [[0, 1, 2], [1, 0, 2], [2, 2, 0]]
 
 
-@pytest.mark.parametrize("space", SPACES)
-@pytest.mark.parametrize(
-    "blocks", [{}, dict(query_block=7, gallery_block=5)], ids=["whole", "blocks"]
-)
+@each("space", SPACES)
+@each("blocks", [{}, dict(query_block=7, gallery_block=5)])
 def test_among_each_other_equals_the_loops(space, blocks):
     x, labels = points(60, space), torch.randint(5, (60,))
     labels[0] = 5  # alone in its class
@@ -123,7 +122,7 @@ def test_perfect_and_hopeless_embeddings():
     assert found["recall@1"] == 0 and "height@1" not in found
 
 
-@pytest.mark.parametrize("space", SPACES)
+@each("space", SPACES)
 def test_faiss_finds_the_same(space):
     pytest.importorskip("faiss")
     x = points(40, space)
@@ -169,7 +168,7 @@ def nearer(x, space, **options):
     return float((distances[itself, found] <= 1.001 * distances.min(1).values).double().mean())
 
 
-@pytest.mark.parametrize("space", SPACES)
+@each("space", SPACES)
 def test_points_far_from_the_origin_keep_their_neighbours(space):
     x = shifted(space)
     assert nearer(x, space) == 1 and nearer(x, space, gallery_block=40, query_block=16) == 1
@@ -181,13 +180,13 @@ def test_points_far_from_the_origin_keep_their_neighbours(space):
     )
 
 
-@pytest.mark.parametrize("space", SPACES)
+@each("space", SPACES)
 def test_faiss_keeps_them_too(space):
     pytest.importorskip("faiss")
     assert nearer(shifted(space), space, backend="faiss") > 0.99
 
 
-@pytest.mark.parametrize("c", [0.1, 1.0, 4.0])
+@each("c", [0.1, 1.0, 4.0])
 def test_points_of_any_curvature(c):
     x = Lorentz(c).expmap0(2 * torch.randn(100, 5) / c**0.5)
     true = torch.stack(

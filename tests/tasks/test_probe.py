@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.cases import each
 
 pytest.importorskip("mmengine")
 from helpers.engine import make_images, write_config
@@ -38,8 +39,8 @@ def blobs(count=60, classes=3, size=8, apart=1.5):
     return 7 * (centres[labels] + torch.randn(count, size, generator=generator)) + 100, labels
 
 
-@pytest.mark.parametrize("decay", [1.0, 0.03])
-@pytest.mark.parametrize("weighted", [False, True])
+@each("decay", [1.0, 0.03])
+@each("weighted", [False, True])
 def test_it_is_the_logistic_regression_of_scikit_learn(decay, weighted):
     linear_model = pytest.importorskip("sklearn.linear_model")
     features, labels = blobs()

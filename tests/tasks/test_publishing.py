@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+from helpers.cases import each
 from helpers.commands import write_learner
 from helpers.engine import ROOT, make_images, write_config
 from mmengine.registry import MODELS
@@ -383,8 +384,8 @@ def test_a_record_says_all_that_a_clip_is():
     )
 
 
-@pytest.mark.parametrize(
-    ("config", "task", "size"),
+@each(
+    "config, task, size",
     [
         ("hcformer/hcformer-nano_8e_cifar10.py", "classification", [3, 32, 32]),
         ("hcformer/semantic-fpn_hcformer-nano_600i_camvid.py", "segmentation", [3, 192, 192]),

@@ -4,6 +4,7 @@ may not."""
 import pytest
 import torch
 from bench import kernel_cases, kernels
+from helpers.cases import each
 
 
 def over_budget(model: str) -> dict[str, tuple[int, int]]:
@@ -21,7 +22,7 @@ def test_operations_keep_to_their_budgets(model):
     assert over_budget(model) == {}
 
 
-@pytest.mark.parametrize("name", kernels.STEPS)
+@each("name", kernels.STEPS)
 def test_steps_of_optimisers_keep_to_their_budgets(name):
     step, _ = kernels.optimizer_step(name)
     got = kernels.count(step)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from helpers.cases import each
 from PIL import Image
 
 import hypvision.models  # noqa: F401 - registers the models
@@ -27,8 +28,8 @@ def test_of_a_mean_and_a_linear_head():
 TOKEN = dict(class_token=True, global_pool="token")
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
+@each(
+    "name, options",
     [
         ("test_vit", {}),
         ("test_convnext", {}),

@@ -4,6 +4,7 @@ import csv
 import json
 
 import pytest
+from helpers.cases import each
 from PIL import Image
 
 pytest.importorskip("matplotlib")
@@ -112,7 +113,7 @@ def test_a_figure_has_each_run_in_its_colour(run, tmp_path):
     assert {(31, 119, 180), (255, 127, 14)} <= colours and (44, 160, 44) not in colours
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '{"loss": 1}', '{"step": "a"}', "[" * 9999])
+@each("text", ["{", "[1]", '{"loss": 1}', '{"step": "a"}', "[" * 9999])
 def test_what_is_no_log(tmp_path, text):
     path = log(tmp_path / "a", "t", [train(1, 1.0)])
     path.write_text(f"{path.read_text()}\n{text}\n")

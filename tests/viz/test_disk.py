@@ -5,6 +5,7 @@ import io
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 from PIL import Image
 from scipy.cluster.hierarchy import leaves_list
 
@@ -23,8 +24,8 @@ def distances(xy):
     return poincare.cdist(x, x, 1.0).numpy()
 
 
-@pytest.mark.parametrize("c", [0.3, 1.0])
-@pytest.mark.parametrize("centre", ["mean", "origin"])
+@each("c", [0.3, 1.0])
+@each("centre", ["mean", "origin"])
 def test_two_dimensions_are_shown_without_distortion(c, centre):
     space, ball = Lorentz(c), PoincareBall(c)
     x = space.random(20, 2, dtype=torch.float64)
@@ -131,7 +132,7 @@ def test_a_name_without_room_above_its_point_stands_below():
 # Trees
 
 
-@pytest.mark.parametrize("count", [2, 3, 25])
+@each("count", [2, 3, 25])
 def test_average_linkage_joins_by_mean_distance(count):
     x = np.random.default_rng(count).normal(size=(count, 3))
     d = np.linalg.norm(x[:, None] - x[None], axis=2)

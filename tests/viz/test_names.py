@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers.cases import each
 
 pytest.importorskip("matplotlib")
 from matplotlib.figure import Figure
@@ -13,7 +14,7 @@ from hypvision.viz.sheet import save_figure
 NAMES = ["$5 and $6", r"a\frac{$ $", r"$\unknown$", "\udcff", "a\x1b[2J", "x_{"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_no_name_is_a_formula(name):
     figure = Figure(layout="constrained")
     axes = figure.subplots()

@@ -3,6 +3,7 @@ boxes."""
 
 import numpy as np
 import pytest
+from helpers.cases import each
 from PIL import Image
 
 from hypvision.viz.overlay import (
@@ -38,8 +39,8 @@ def test_paint_is_a_share_of_the_colour_and_labels_below_zero_stay():
     assert np.asarray(paint(image, np.full((2, 3), -1), colours[:0], 0.5)).max() == 100
 
 
-@pytest.mark.parametrize("count", [3, 12, 60])
-@pytest.mark.parametrize("size", [(96, 96), (640, 300)])
+@each("count", [3, 12, 60])
+@each("size", [(96, 96), (640, 300)])
 def test_labels_cover_no_box_and_no_label_however_crowded_the_image(count, size):
     rng = np.random.default_rng(count)
     corner = rng.uniform(-0.1, 0.9, (count, 2)) * size

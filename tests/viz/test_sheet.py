@@ -1,6 +1,6 @@
 """Sheets of images with texts."""
 
-import pytest
+from helpers.cases import each
 
 from hypvision.viz.overlay import font
 from hypvision.viz.sheet import wrapped
@@ -13,8 +13,8 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize("text", TEXTS)
-@pytest.mark.parametrize("most", [1, 2])
+@each("text", TEXTS)
+@each("most", [1, 2])
 def test_lines_are_as_wide_as_they_may_be(text, most):
     lines = wrapped(text, 160, 13, most)
     widths = [font(13).getlength(line) for line in lines]

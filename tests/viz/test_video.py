@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.cases import each
 from PIL import Image
 
 pytest.importorskip("cv2")
@@ -23,7 +24,7 @@ def write_video(path, codec="mp4v", frames=3):
 FILES = [("a.mp4", "mp4v"), ("a.avi", "MJPG"), ("a.mov", "mp4v"), ("a.mkv", "mp4v")]
 
 
-@pytest.mark.parametrize(("name", "codec"), FILES)
+@each("name, codec", FILES)
 def test_videos_are_read(tmp_path, name, codec):
     path = write_video(tmp_path / name, codec)
     assert (
@@ -69,7 +70,7 @@ def test_frames_that_would_fill_the_memory_are_refused(tmp_path, monkeypatch):
         list(read_frames(write_video(tmp_path / "a.mp4")))
 
 
-@pytest.mark.parametrize("said", [0.0, np.nan, np.inf, -1.0, 1e-9, 9e4, 1e12])
+@each("said", [0.0, np.nan, np.inf, -1.0, 1e-9, 9e4, 1e12])
 def test_a_rate_that_no_video_has(tmp_path, monkeypatch, said):
     """Of a damaged header; OpenCV's writer refuses some, and never ends at infinity."""
     path, real = write_video(tmp_path / "a.mp4"), cv2.VideoCapture.get

@@ -6,6 +6,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 from PIL import Image
 from timm.data import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
@@ -196,9 +197,7 @@ def picture(row):
     return EMOJI / f"images/noto/{row['id']}.png"
 
 
-@pytest.mark.parametrize(
-    "name", [record.name for record in builtin_index().select(task="zero-shot")]
-)
+@each("name", [record.name for record in builtin_index().select(task="zero-shot")])
 def test_towers_and_records_have_one_unit(name):
     """That of timm and open_clip, whose default the record has to six digits."""
     record = builtin_index().records[name]

@@ -5,6 +5,7 @@ import json
 import pytest
 import timm
 import torch
+from helpers.cases import each
 from helpers.zoo import NAME
 from timm.layers.conv2d_same import Conv2dSame
 from timm.layers.pool2d_same import MaxPool2dSame
@@ -195,8 +196,8 @@ def stuck(y):
     raise AssertionError("Guard failed: x.size()[2] == 40")
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
+@each(
+    "wrong, message",
     [
         (lambda y: y * 1.01, "does not compute"),
         (lambda y: y * float("nan"), "does not compute"),
@@ -233,8 +234,8 @@ class DataDependent(nn.Module):
         return x.sum((1, 2, 3)) if x.max() > 0 else x.mean((1, 2, 3))
 
 
-@pytest.mark.parametrize(
-    ("model", "size", "kind", "message"),
+@each(
+    "model, size, kind, message",
     [
         (Drifting(), (3, 32, 32), "tflite", "format must be one of"),
         (Drifting(), (3, 40, 40), "torchexport", "--fixed-size"),

@@ -3,6 +3,7 @@ runtimes."""
 
 import pytest
 import torch
+from helpers.cases import each
 
 pytest.importorskip("mmdet")
 from helpers.task_models import HEADS, SIZE, detector
@@ -29,7 +30,7 @@ def found_by_mmdet(model, x):
     return sample.pred_instances
 
 
-@pytest.mark.parametrize("name", HEADS)
+@each("name", HEADS)
 def test_it_finds_what_mmdet_finds(name):
     model = detector(name)
     network = DetectorNetwork(model, SIZE)

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 from PIL import Image
 
 pytest.importorskip("open_clip")
@@ -172,8 +173,8 @@ def spaces():
     yield ExteriorAngles(0.1, 0.2), rank.Angles(dict(c=0.1, min_radius=0.2))
 
 
-@pytest.mark.parametrize("truth, space", [*spaces()])
-@pytest.mark.parametrize("length", [1e-6, 0.3, 2.0])
+@each("truth, space", [*spaces()])
+@each("length", [1e-6, 0.3, 2.0])
 def test_numbers_are_those_of_the_space(truth, space, length):
     torch.manual_seed(0)
     features = length * torch.randn(12, 3, 9, dtype=torch.float64)
@@ -233,8 +234,8 @@ def test_the_formulas_of_the_page():
     assert 0 < inside.sum() < 40
 
 
-@pytest.mark.parametrize("size", [(40, 40), (64, 64), (101, 57), (33, 200)])
-@pytest.mark.parametrize("mode, word", [("shortest", None), ("squash", "squash")])
+@each("size", [(40, 40), (64, 64), (101, 57), (33, 200)])
+@each("mode, word", [("shortest", None), ("squash", "squash")])
 def test_images_are_prepared_alike(size, mode, word):
     pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
     image = Image.fromarray(pixels)

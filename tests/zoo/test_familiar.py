@@ -12,15 +12,7 @@ from helpers.cases import each
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import classifier
 from hypvision.io.errors import HypvisionError
-from hypvision.zoo.familiar import (
-    KEY,
-    Familiar,
-    familiar_of,
-    fit,
-    in_header,
-    of_header,
-    written,
-)
+from hypvision.zoo.familiar import KEY, Familiar, familiar_of, fit, in_header, of_header, written
 
 
 def test_the_distance_is_that_of_the_nearest_class():

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import clip_models
+from helpers.cases import each
 from references.hyperclip import map_rows_reference
 
 from hypvision.clip import adapters
@@ -51,7 +52,7 @@ def path(request, monkeypatch):
     monkeypatch.setattr(layer, "SMALL", 1 if request.param == "packed" else 10**9)
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@each("options", OPTIONS)
 def test_identity_then_merged_then_removed(options):
     model = clip_models.openai_clip()
     plain = {name: value.clone() for name, value in model.state_dict().items()}
@@ -267,9 +268,7 @@ def test_gradients_are_those_of_the_reference(kind, checkpointing, path, monkeyp
     assert all((a - b).abs().max() <= 1e-4 * b.abs().max() + 1e-7 for a, b in zip(*gradients))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+@each("options", [
         dict(official_text_curvature=True, c_text=0.05), dict(text=False, c_text=0.05),
         dict(text=False, text_layers=(0,)), dict(vision=False, vision_layers=(0,)),
         dict(vision=False, c_vision=0.05), dict(official_twelve_layers=True, vision_layers=(0,)),
@@ -279,9 +278,7 @@ def test_gradients_are_those_of_the_reference(kind, checkpointing, path, monkeyp
         dict(text=False, official_text_curvature=True),
         dict(vision=False, official_dense_only=True),
         dict(vision=False, official_twelve_layers=True),
-    ],
-    ids=str,
-)  # fmt: skip
+    ])  # fmt: skip
 def test_options_that_exclude_each_other(options):
     with pytest.raises(HypvisionError, match="has no effect with .*Leave out one"):
         HyperCLIPConfig(**options)

@@ -5,6 +5,7 @@ import math
 import mpmath
 import pytest
 import torch
+from helpers.cases import each
 from references.hyperclip import map_rows_reference
 
 from hypvision.clip.adapters.hyperclip import BlockMaps, HyperCLIPConfig, layer
@@ -40,8 +41,8 @@ def test_block_product_is_that_of_the_dense_matrix():
     )
 
 
-@pytest.mark.parametrize("mobius", [True, False])
-@pytest.mark.parametrize(("c", "scale"), [(0.01, 1e-3), (0.01, 30.0), (1.0, 0.3), (1.0, 3.0)])
+@each("mobius", [True, False])
+@each("c, scale", [(0.01, 1e-3), (0.01, 30.0), (1.0, 0.3), (1.0, 3.0)])
 def test_closed_form_is_the_reference(mobius, c, scale):
     x, s = rows(7, 32, scale=scale), blocks(4, 8).requires_grad_()
     weight = torch.randn(7, 32, dtype=torch.double)

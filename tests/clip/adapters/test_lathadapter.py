@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import clip_models
+from helpers.cases import each
 from references import fewshot as reference
 
 from hypvision.clip import adapters
@@ -52,7 +53,7 @@ def recorded(model, image, labels=LABELS):
 SINGLE, DOUBLE = torch.float32, torch.float64
 
 
-@pytest.mark.parametrize(
+@each(
     "dtype, length, options",
     [
         (SINGLE, 1, dict()),
@@ -91,8 +92,8 @@ def test_it_is_the_composite_of_the_formulas(dtype, length, options):
         assert max(x.abs().max() for x in wanted) > 1e-4, name
 
 
-@pytest.mark.parametrize("degree", ["abs", "relu", "clamp"])
-@pytest.mark.parametrize("beta", [0.0, 0.1, 0.5])
+@each("degree", ["abs", "relu", "clamp"])
+@each("beta", [0.0, 0.1, 0.5])
 def test_refiner(degree, beta):
     _, text = features(dim=8)
     attributes = torch.randn(4, 8, generator=torch.Generator().manual_seed(5))
@@ -149,10 +150,8 @@ def test_each_image_with_its_own_classes():
     assert all(abs(one.losses[name] - many.losses[name]) < 1e-5 for name in one.losses)
 
 
-@pytest.mark.parametrize(
-    "images, classes, labels", [(1, 5, [0]), (6, 1, [0] * 6), (1, 1, [0]), (2, 3, [0, 1])]
-)
-@pytest.mark.parametrize("attributes", [1, 2, 7])
+@each("images, classes, labels", [(1, 5, [0]), (6, 1, [0] * 6), (1, 1, [0]), (2, 3, [0, 1])])
+@each("attributes", [1, 2, 7])
 def test_batches_with_little_in_them(images, classes, labels, attributes):
     image, text = features(images, classes)
     image, text = image.requires_grad_(), text.requires_grad_()

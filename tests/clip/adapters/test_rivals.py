@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import clip_models
+from helpers.cases import each
 from torch import nn
 
 from hypvision.clip import adapters
@@ -117,8 +118,8 @@ def test_bitfit_trains_biases_alone():
     )
 
 
-@pytest.mark.parametrize(("first", "second"), [("hyperclip", "lora"), ("lora", "hyperclip")])
-@pytest.mark.parametrize("make", [clip_models.openai_clip, clip_models.siglip])
+@each("first, second", [("hyperclip", "lora"), ("lora", "hyperclip")])
+@each("make", [clip_models.openai_clip, clip_models.siglip])
 def test_a_second_adapter_of_the_projections_is_told_of_the_first(make, first, second):
     options = dict(hyperclip=dict(block=16), lora=dict(rank=2))
     model = adapters.inject(make(), first, **options[first])

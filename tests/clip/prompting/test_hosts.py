@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import clip_models
+from helpers.cases import each
 from helpers.fewshot import NAMES, OTHERS, bundle, shaken, tokenize
 from references import fewshot as reference
 
@@ -102,9 +103,7 @@ def test_promptsrc():
     assert not host.eval()(images).losses
 
 
-@pytest.mark.parametrize(
-    ("position", "per_class"), [("end", False), ("end", True), ("middle", True), ("front", False)]
-)
+@each("position, per_class", [("end", False), ("end", True), ("middle", True), ("front", False)])
 def test_coop(position, per_class):
     host = make("coop", tokens=4, position=position, per_class=per_class, classes=len(NAMES))
     images, prefix = host_images(host), "X X X X"
@@ -153,7 +152,7 @@ def test_cocoop():
         close(x, y, 1e-4)
 
 
-@pytest.mark.parametrize("name", ["deep-vision", "deep-language", "ivlp"])
+@each("name", ["deep-vision", "deep-language", "ivlp"])
 def test_prompts_of_one_tower_or_both(name):
     host = make(name)
     images, learner = host_images(host), host.learner
@@ -235,7 +234,7 @@ def any_host(name):
     return host
 
 
-@pytest.mark.parametrize("name", sorted(HOSTS))
+@each("name", sorted(HOSTS))
 def test_under_autocast_logits_and_losses_are_float32(name):
     """And near those without it, in training and evaluation, with a gradient for all that
     learns."""
@@ -324,9 +323,7 @@ def published_search(image, text, keys, values, labels, ends, steps):
     return best
 
 
-@pytest.mark.parametrize(
-    ("ends", "rows"), [((7.0, 3.0), 4096), ((12.0, 5.0), 13), ((50.0, 50.0), 13)]
-)
+@each("ends, rows", [((7.0, 3.0), 4096), ((12.0, 5.0), 13), ((50.0, 50.0), 13)])
 def test_tip_adapter_searches_as_its_code_does(ends, rows, monkeypatch):
     """On labels that CLIP and the cache know in part each, so that the choice matters; in blocks of
     images, too."""
@@ -459,7 +456,7 @@ def test_tokens_begin_as_words():
     )
 
 
-@pytest.mark.parametrize("name", ["coop", "cocoop", "maple"])
+@each("name", ["coop", "cocoop", "maple"])
 def test_new_classes_do_not_depend_on_old_ones(name):
     host, fresh = make(name), make(name)
     images = host_images(host)
@@ -524,7 +521,7 @@ def test_frozen_texts_are_kept_by_their_content(tmp_path):
     assert len(list(tmp_path.iterdir())) == 4
 
 
-@pytest.mark.parametrize(("name", "chunk"), [("maple", 3), ("cocoop", 3), ("coop", 1)])
+@each("name, chunk", [("maple", 3), ("cocoop", 3), ("coop", 1)])
 def test_parts_of_the_classes_at_a_time(name, chunk):
     images = None
     found = []
@@ -548,8 +545,8 @@ def test_only_the_learner_trains():
         assert not host.clip.training
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
+@each(
+    "name, kind",
     [
         ("coop", "siglip"),
         ("promptsrc", "siglip"),
@@ -634,7 +631,7 @@ OPTIONS = [  # of a method, and what the error mentions
 ]
 
 
-@pytest.mark.parametrize(("name", "options", "mentioned"), OPTIONS)
+@each("name, options, mentioned", OPTIONS)
 def test_options_that_do_not_fit_are_named(name, options, mentioned):
     with pytest.raises(HypvisionError, match=mentioned) as caught:
         build_host(bundle(), name, **options)

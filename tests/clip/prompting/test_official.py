@@ -11,6 +11,7 @@ import itertools
 import pytest
 import torch
 from helpers import clip_models
+from helpers.cases import each
 from helpers.fewshot import NAMES, bundle, shaken, tokenize
 from references import fewshot as reference
 
@@ -199,7 +200,7 @@ def host_of(found, **options):
     return host.eval()
 
 
-@pytest.mark.parametrize(("method", "options"), VARIANTS)
+@each("method, options", VARIANTS)
 def test_converted_checkpoints_give_the_official_logits(method, options, tmp_path):
     clip, weights = bundle(), official(method, options.get("per_class", False))
     if method == "tip-adapter":
@@ -254,7 +255,7 @@ def test_converted_checkpoints_give_the_official_logits(method, options, tmp_pat
             assert torch.equal(direct(images).logits(), logits)
 
 
-@pytest.mark.parametrize("method", ["coop", "cocoop", "clip-adapter"])
+@each("method", ["coop", "cocoop", "clip-adapter"])
 def test_names_with_the_module_before_them_are_read_and_not_written(method, tmp_path):
     """As a state dict of the official code's whole model has them."""
     clip, weights = bundle(), official(method)
@@ -389,7 +390,7 @@ def test_towers_of_other_depths(tmp_path):
     assert found.arguments["words"] == ""
 
 
-@pytest.mark.parametrize(
+@each(
     "entry",
     [
         "image_encoder.transformer.resblocks.1.VPT_shallow",

@@ -5,6 +5,7 @@ from unittest import mock
 
 import pytest
 import torch
+from helpers.cases import each
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -154,8 +155,8 @@ def test_embeddings_of_a_hyperboloid(tmp_path):
     assert apart["d_corr"] == -1
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
+@each(
+    "changes, message",
     [
         (dict(root=torch.zeros(4)), r"root \(4,\).* of the same d"),
         (dict(images=torch.ones(2, 4), root=torch.zeros(5)), r"images \(2, 4\)"),
@@ -258,8 +259,8 @@ def test_trees_of_json_and_of_breeds(folder, tmp_path, clip):
     }  # tabby, feline, pet, entity: the dummy is no name of its own
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
+@each(
+    "name, text, message",
     [
         (
             "class_hierarchy.txt",

@@ -6,6 +6,7 @@ from itertools import groupby
 import numpy as np
 import pytest
 import torch
+from helpers.cases import each
 from references import radial as reference
 
 from hypvision.clip.radial.metrics import chain_metrics, kendall_tau, walk
@@ -53,8 +54,8 @@ def measure(texts, owners, e, v, root, steps):
     return chain_metrics(texts, e, owners, v, Sphere(root), steps)
 
 
-@pytest.mark.parametrize("steps", [50, 7, 1])
-@pytest.mark.parametrize(
+@each("steps", [50, 7, 1])
+@each(
     "options",
     [
         dict(n=30, images=30),
@@ -99,8 +100,8 @@ def test_the_walk_begins_at_the_most_general_text_and_ends_with_all():
     assert walk(similarity, radii, 7)[0].tolist() == [2] * 4 + [3] * 2 + [1]  # of equals the first
 
 
-@pytest.mark.parametrize(
-    ("predicted", "chains", "share"),
+@each(
+    "predicted, chains, share",
     [("abcd", ["abcd"], 1.0), ("axcbd", ["abcd"], 0.5), ("dcba", ["abcd"], 0.25),
      ("bcxd", ["abcd"], 0.75), ("x", ["abcd"], 0.0), ("", ["abcd"], 0.0),
      ("abfg", ["abcd", "efgh"], 0.75),

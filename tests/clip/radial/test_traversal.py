@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from helpers.cases import each
 from references import radial as reference
 
 from hypvision.clip.radial.traversal import hierarcaps_traversal, meru_traversal
@@ -16,8 +17,8 @@ def units(*shape, seed=0):
     return torch.nn.functional.normalize(torch.randn(*shape, generator=generator), dim=-1)
 
 
-@pytest.mark.parametrize("measure", ["cosine", "distance"])
-@pytest.mark.parametrize("steps", [50, 3])
+@each("measure", ["cosine", "distance"])
+@each("steps", [50, 3])
 def test_hierarcaps_walk(measure, steps):
     texts, image, root = units(60, 8), units(8, seed=1), units(8, seed=2)
     words = [f"w{i % 40}" for i in range(60)]  # some texts twice

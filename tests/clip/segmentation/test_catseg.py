@@ -3,6 +3,7 @@ computes once."""
 
 import pytest
 import torch
+from helpers.cases import each
 from references.hyperclip import ReferenceHead
 
 from hypvision.clip.segmentation.catseg import ABSENT, CATSegHead
@@ -34,9 +35,18 @@ def relative(a, b):
     return float((a - b).abs().max() / b.abs().max())
 
 
-@pytest.mark.parametrize("attention", ["linear", "full"])
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("grid,classes", [((8, 8), 5), ((3, 3), 5), ((8, 12), 16), ((8, 8), 23)])
+GRIDS = [((8, 8), 5), ((3, 3), 5), ((8, 12), 16), ((8, 8), 23)]
+
+
+# each kind of attention and of mode, and for one of them grids and classes that are padded
+@each(
+    "attention, training, grid, classes",
+    [
+        *(("linear", False, *size) for size in GRIDS),
+        *(("full", training, *GRIDS[2]) for training in (False, True)),
+        *(("linear", True, *size) for size in GRIDS[2:]),
+    ],
+)
 def test_equals_the_reference(attention, training, grid, classes):
     head = build(attention=attention).train(training)
     reference = ReferenceHead(head.state_dict(), 4, 4, (2, 2), 16, attention)
@@ -92,7 +102,7 @@ def test_checkpointing_and_chunks_change_nothing():
         assert torch.allclose(head(features, text, maps), whole, atol=1e-6)
 
 
-@pytest.mark.parametrize("grid", [(5, 7), (6, 6), (1, 1), (9, 4)])
+@each("grid", [(5, 7), (6, 6), (1, 1), (9, 4)])
 def test_any_grid(grid):
     features, text, maps = inputs(grid)
     for training in (False, True):

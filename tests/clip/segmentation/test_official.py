@@ -4,6 +4,7 @@ everything."""
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.cases import each
 from references.hyperclip import ReferenceHead, reference_packed
 
 pytest.importorskip("open_clip")
@@ -88,7 +89,7 @@ def reference_segmenter(weights, image, text):
         return reference(features[None], words, guides)
 
 
-@pytest.mark.parametrize("family,layers", [("hyperclip", 4), ("hyperclip", 14), ("catseg", 4)])
+@each("family, layers", [("hyperclip", 4), ("hyperclip", 14), ("catseg", 4)])
 def test_converted_segmenter_is_the_reference(tmp_path, family, layers):
     weights = official(family == "hyperclip", layers)
     stored = dict(weights)

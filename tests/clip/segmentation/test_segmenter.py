@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import clip_models
+from helpers.cases import each
 from helpers.segmenter import build, random_image
 from references.hyperclip import reference_loss
 
@@ -221,7 +222,7 @@ def test_words_that_clip_was_never_taught_are_told():
         model.encode_classes(["fruit", "bird", "zebra"])
 
 
-@pytest.mark.parametrize("tune", ["attention", "full", "frozen"])
+@each("tune", ["attention", "full", "frozen"])
 def test_other_tunings(tune):
     model = build(adapter=None, tune=tune).train()
     before = {name: value.clone() for name, value in model.clip.state_dict().items()}
@@ -247,7 +248,7 @@ def test_other_tunings(tune):
         assert "visual.conv1.weight" in changed and "token_embedding.weight" in changed
 
 
-@pytest.mark.parametrize("options", [dict(tune="full"), dict(form="feature"), dict()])
+@each("options", [dict(tune="full"), dict(form="feature"), dict()])
 def test_whatever_trains_gets_a_gradient(options):
     """Otherwise distributed training stops."""
     tune, form = options.get("tune", "adapter"), options.get("form", "weight")
@@ -355,7 +356,7 @@ OPTIONS = [  # and what the error mentions
 ]
 
 
-@pytest.mark.parametrize(("options", "mentioned"), OPTIONS)
+@each("options, mentioned", OPTIONS)
 def test_options_that_do_not_fit_are_named(options, mentioned):
     with pytest.raises(HypvisionError, match=mentioned) as caught:
         build(**options)

@@ -9,13 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from helpers.shapes.segmentation import (
-    BASE,
-    CLASSES,
-    GROUND,
-    NOVEL,
-    drawn_scene,
-)
+from helpers.shapes.segmentation import BASE, CLASSES, GROUND, NOVEL, drawn_scene
 from mmdet.datasets.base_det_dataset import BaseDetDataset
 from mmdet.registry import DATASETS
 from mmdet.structures.bbox import HorizontalBoxes

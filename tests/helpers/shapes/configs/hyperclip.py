@@ -54,7 +54,4 @@ param_scheduler = [
     dict(type="LinearLR", start_factor=0.05, begin=0, end=20, by_epoch=False),
     dict(type="CosineAnnealingLR", T_max=430, eta_min=0.0, begin=20, end=450, by_epoch=False),
 ]
-default_hooks = dict(
-    logger=dict(interval=10),
-    checkpoint=dict(interval=450, save_best=None),
-)
+default_hooks = dict(logger=dict(interval=10), checkpoint=dict(interval=450, save_best=None))
