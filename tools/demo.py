@@ -532,8 +532,8 @@ def write_report(
 
 
 def probed() -> float | None:
-    """The accuracy of the linear probe with which the training of the photos begins, in per cent, by
-    its last checkpoint; None if nothing tells it."""
+    """The accuracy of the linear probe with which the training of the photos begins, in percent,
+    by its last checkpoint; None if nothing tells it."""
     path = ROOT / "photos/last.pth"
     checkpoint = read_file(path) if path.is_file() else {}
     hub = checkpoint.get("message_hub") or {}
