@@ -23,10 +23,12 @@ from hypvision.io.files import replacing
 
 DISK = Path(__file__).parents[1] / "docs/images/app/disk.png"
 MINUTES = 5
+WINDOW = dict(width=1280, height=940)
+BOX = (562, 203, 1213, 854)  # of the disk alone, so that its names are legible at 420 pixels
 
 
 def draw(args: Namespace) -> None:
-    """Embed the hierarchy that the app begins with and save what its page shows."""
+    """Embed the hierarchy that the app begins with and save the disk that its page shows."""
     from playwright.sync_api import sync_playwright
 
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
@@ -35,13 +37,13 @@ def draw(args: Namespace) -> None:
         # as root, as in containers, Chromium runs without its sandbox only
         options = ["--no-sandbox"] * (os.geteuid() == 0)
         browser = driver.chromium.launch(executable_path=chromium, args=options)
-        page = browser.new_page(viewport=dict(width=1280, height=940))
+        page = browser.new_page(viewport=WINDOW)
         page.set_default_timeout(60_000 * MINUTES)
         page.goto(address)
         page.get_by_role("tab", name="Hierarchy in the disk", exact=True).click()
         page.get_by_role("button", name="Embed").click()
         page.locator("#disk .gtitle").wait_for()
-        picture = Image.open(BytesIO(page.screenshot()))
+        picture = Image.open(BytesIO(page.screenshot())).crop(BOX)
         browser.close()
     # 64 colours are enough for a page and keep the file small.
     with replacing(args.out) as temporary:

@@ -37,19 +37,39 @@ def scenes(folder: Path, shown: int) -> list[tuple[Image.Image, np.ndarray]]:
     return [(open_image(image), read_labels(mask)) for image, mask in zip(*files)]
 
 
+def named(labels: np.ndarray) -> list[int]:
+    """The labels but 0 whose names stand below a tile: those with a fiftieth of the pixels."""
+    present, counts = np.unique(labels, return_counts=True)
+    return [
+        int(label) for label, count in zip(present, counts) if label and count >= labels.size / 50
+    ]
+
+
+def colours_of(maps: list[np.ndarray], count: int) -> np.ndarray:
+    """Colours of the labels from 1 to ``count``, uint8 ``(count, 3)``. Those that are named in the
+    picture have the first ones, which differ most."""
+    first = sorted({label for labels in maps for label in named(labels)})
+    ordered = [*first, *(label for label in range(1, count + 1) if label not in first)]
+    colours = np.empty((count, 3), np.uint8)
+    colours[np.array(ordered) - 1] = label_colours(count)
+    return colours
+
+
 def tile(
-    image: Image.Image, labels: np.ndarray, names: list[str], novel: list[str], side: int
+    image: Image.Image,
+    labels: np.ndarray,
+    names: list[str],
+    novel: list[str],
+    colours: np.ndarray,
+    side: int,
 ) -> Image.Image:
     """The photo, ``side`` pixels wide, with all but the label 0 painted in, above the names; a star
     marks those without a label in training."""
-    colours = label_colours(len(names))
     large = image.resize((side, side), Image.Resampling.BICUBIC)
     shown = enlarge(labels, (side, side)).astype(int) - 1
-    present, counts = np.unique(labels, return_counts=True)
     rows = [
         (names[label] + "*" * (names[label] in novel), colours[label - 1])
-        for label, count in zip(present, counts)
-        if label and count >= labels.size / 50
+        for label in named(labels)
     ]
     return add_legend(paint(large, shown, colours, 0.6), rows, width=side)
 
@@ -66,18 +86,23 @@ def draw(out: Path, side: int = 166, columns: int = 4, rows: int = 2, shown: int
         found = scenes(Path(folder, "scenes"), shown)
     # the first scenes with a held-out class, whatever the models make of them
     chosen = [(image, truth) for image, truth in found if np.isin(truth, unseen).any()]
+    maps = [
+        [truth, *(segment(image, names, model).labels for model in (before, after))]
+        for image, truth in chosen[:rows]
+    ]
+    colours = colours_of([labels for row in maps for labels in row], len(names))
     tiles = []
-    for image, truth in chosen[:rows]:
-        maps = [segment(image, names, model).labels for model in (before, after)]
+    for (image, _), row in zip(chosen, maps):
         drawn = [image.resize((side, side), Image.Resampling.BICUBIC)]
-        drawn += [tile(image, labels, names, novel, side) for labels in (truth, *maps)]
+        drawn += [tile(image, labels, names, novel, colours, side) for labels in row]
         height = max(part.height for part in drawn)
         # photos at one height, above names of different number
         level = [
             ImageOps.pad(part, (side, height), color="white", centering=(0, 0)) for part in drawn
         ]
         tiles += zip(level, ("photo", "truth", "before tuning", "with HyperCLIP"))
-    save_image(titled_sheet(tiles, columns=columns).quantize(256), out)  # half of the bytes
+    # A palette of the whole picture would give like colours of the legend one colour.
+    save_image(titled_sheet(tiles, columns=columns), out)
     print(out)
 
 

@@ -169,6 +169,11 @@ CLIPS = {
     "PHyCLIP": "phyclip-emoji",
     "ATMG": "atmg-emoji",
 }
+PROBE = {
+    "model.head_init": "probe",
+    "train_cfg.max_epochs": 0,
+    "param_scheduler": None,
+}  # logistic regression on the features as they are, without a step
 MODULES = {"a third of the rate": 0.3, "the rate": 1.0, "three times the rate": 3.0}
 
 MASKS = "hyperclip/emoji_hyperclip_600i.py"
@@ -276,6 +281,7 @@ SHORT = [dict(type="LinearLR", start_factor=0.02, begin=0, end=100, by_epoch=Fal
 
 STUDIES: dict[str, dict[str, Run]] = {
     "himapper": {
+        "linear probe": Run(LITE, "", PROBE),
         "fine-tuned": Run(LITE, "fine-tuned"),
         "Hi-Mapper": Run(MAPPER, "Hi-Mapper"),
         "Hi-Mapper, equal time": Run(MAPPER.replace("10e", "8e"), "Hi-Mapper"),

@@ -6,6 +6,7 @@ of its claims.
     python studies/superposition_study.py fig4 --tiny --out tiny
     python studies/superposition_study.py fig4 fig5 fig6 --jobs 16 --out full
     python studies/superposition_study.py fig8 --losses losses.csv --out lm
+    python studies/superposition_study.py fig4 fig5 --rows full/fig4.csv --out drawn
 
 Figures 3 to 7 of one folder share their points. A run that was cut goes on with the same command.
 ``fig8`` reads what ``hypvision scaling heads`` has written into the folder.
@@ -13,6 +14,7 @@ Figures 3 to 7 of one folder share their points. A run that was cut goes on with
 
 from __future__ import annotations
 
+import csv
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -68,6 +70,8 @@ def parser_of_study() -> Parser:
         "figures and tables say so"
     )
     parser.add("--tiny", text)
+    text = "draw the rows of a table FIGURE.csv, without training and without panels of weights"
+    parser.add("--rows CSV", text)
     text = "fig1, fig8: losses of language models, as for hypvision scaling fit"
     parser.add("--losses CSV", text)
     add_training_arguments(parser)
@@ -79,6 +83,11 @@ def run(words: Sequence[str]) -> None:
     parser = parser_of_study()
     args = parser.parse_args(words)
     parser.check_outputs(args)
+    if args.rows:
+        rows = [row for row in kept_rows(args.rows) if is_wanted(row["decay"], args.decays)]
+        for name in args.figures:
+            print(*draw(name, rows, args.out))
+        return
     chosen = {name: choose(args, name) for name in args.figures if name != "fig8"}
     for name, other in chosen.items():
         first = next(iter(chosen))
@@ -91,6 +100,27 @@ def run(words: Sequence[str]) -> None:
             language_models(args)
         else:
             figure(args, name, chosen[name])
+
+
+def kept_rows(path: str | Path) -> list[dict[str, Any]]:
+    """The rows of a table FIGURE.csv; empty cells are None."""
+
+    def value(name: str, text: str) -> Any:
+        if name in ("distribution", "shortened"):
+            return text
+        if text in ("", "True", "False"):
+            return {"": None, "True": True, "False": False}[text]
+        return int(text) if name in ("m", "n", "replicate") else float(text)
+
+    with Path(path).open(newline="") as file:
+        return [
+            {name: value(name, text) for name, text in row.items()} for row in csv.DictReader(file)
+        ]
+
+
+def is_wanted(decay: float, decays: Sequence[float] | None) -> bool:
+    """Whether a decay is one of those of ``--decays``, which may be rounded."""
+    return not decays or any(abs(decay - wanted) < 5e-3 for wanted in decays)
 
 
 def choose(args: Namespace, name: str) -> Experiment:

@@ -1,13 +1,12 @@
 """The page on scaling laws does what it says: its code runs, its commands are read, its links and
 images exist."""
 
-import csv
 import re
 import shlex
 from pathlib import Path
 
 from superposition.claims import claims_of
-from superposition_study import parser_of_study
+from superposition_study import kept_rows, parser_of_study
 
 from hypvision.cli import parser_of
 
@@ -46,19 +45,7 @@ def test_links_and_pictures_are_there():
 
 def verdicts():
     """The table of claims that the committed rows give."""
-
-    def value(text):
-        return None if text == "" else text == "True" if text in ("True", "False") else float(text)
-
-    with (DOCS.parent / "configs/scaling/results/fig4.csv").open(newline="") as file:
-        rows = [
-            {
-                key: text if key in ("distribution", "shortened") else value(text)
-                for key, text in row.items()
-            }
-            | {key: int(row[key]) for key in ("m", "n", "replicate")}
-            for row in csv.DictReader(file)
-        ]
+    rows = kept_rows(DOCS.parent / "configs/scaling/results/fig4.csv")
     lines = ["| figure | claim | paper | here | verdict |", "|---|---|---|---|---|"]
     for figure in ("fig3", "fig4", "fig5", "fig6"):
         for claim in claims_of(figure, rows):

@@ -17,6 +17,18 @@ for style in "${styles[@]}"; do
   [ -e "$data/emoji-$style/split.json" ] || cp "$data/emoji/splits/coop/split_$style.json" "$data/emoji-$style/split.json"
   rm -f "$data/emoji-$style/template.txt"  # of earlier versions; the weights name their own
 done
+# A linear probe knows only the classes of its training: for base to new, those of base alone
+mkdir -p "$data/emoji-noto-base"
+[ -e "$data/emoji-noto-base/images" ] || ln -s ../emoji/images "$data/emoji-noto-base/images"
+python - "$data/emoji-noto/split.json" "$data/emoji-noto-base/split.json" << 'SPLIT'
+import json, sys
+from pathlib import Path
+
+parts = json.loads(Path(sys.argv[1]).read_text())
+half = (len({label for _, label, _ in parts["train"]}) + 1) // 2
+base = {name: [row for row in rows if row[1] < half] for name, rows in parts.items()}
+Path(sys.argv[2]).write_text(json.dumps(base))
+SPLIT
 
 # run FOLDER ARGUMENTS: a folder holds cells of one kind of settings
 run() {
@@ -39,6 +51,7 @@ for part in $parts; do
       prompts prompts "${noto[@]}" --method promptsrc promptsrc+lath maple maple+lath
       promptkd "${noto[@]}"
       run heads "${noto[@]}" --batch 16 --method clip-adapter
+      run heads shots --datasets emoji-noto-base --shots 16 --batch 16 --method linear-probe
       run random "${noto[@]}" --batch 16 --method coop --host tokens=16 words=
       run words "${noto[@]}" --batch 16 --method coop --host tokens=4 words="a photo of a"
       run cocoop "${noto[@]}" --batch 4 --method cocoop

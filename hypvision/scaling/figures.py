@@ -186,8 +186,12 @@ def loss_by_decay(axis: Any, rows: Sequence[Row], found: Mapping[Setting, Expone
     handles, labels = axis.get_legend_handles_labels()
     decays = sorted({row["decay"] for row in rows})
     named = [
-        f"{text}: {fits[d].mean:.2f}" if d in fits else text for text, d in zip(labels, decays)
+        f"{text}, exponent {fits[d].mean:.2f}" if d in fits else text
+        for text, d in zip(labels, decays)
     ]
+    if fits:
+        handles.append(axis.lines[-1])
+        named.append("fitted power laws")
     log_widths(axis, rows, "loss L")
     axis.legend(handles, named, fontsize=SMALL)
 

@@ -148,7 +148,7 @@ _CARD = """\
 ## Data
 
 {record.data}
-
+{source}
 ## Training
 
 Config `{record.config}`.
@@ -191,6 +191,7 @@ def model_card(record: Record, front_matter: bool = False) -> str:
         record=record,
         facts="\n".join(markdown_table(("", ""), _facts(record))),
         usage=_USAGE[record.task].format(name=record.name),
+        source=_source(record),
         training=training,
         metrics=_metrics(record),
         familiar=_of_familiar(record),
@@ -202,6 +203,17 @@ def model_card(record: Record, front_matter: bool = False) -> str:
     library = "timm" if record.task == "classification" else "hypvision"
     task = _HUB_TASKS[record.task]
     return _FRONT.format(licence=record.licence.lower(), library=library, task=task) + card
+
+
+def _source(record: Record) -> str:
+    """Return the part of a card that says where to get the data of its commands; empty if they
+    need none, or one of them makes the data from pictures of the repository, or the config is no
+    config of the repository."""
+    commands = [metric.command for metric in record.metrics if metric.command]
+    made_here = record.prepare is not None and "tools/demo_data" in record.prepare
+    if not commands or made_here or not record.config.startswith("configs/"):
+        return ""
+    return "\nWhere to get the data of the commands below: `docs/data.md`.\n"
 
 
 def _facts(record: Record) -> list[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ def draw(
     name: str,
     rows: Sequence[Row],
     folder: str | Path,
-    weights: Weights,
+    weights: Weights | None = None,
     losses: Sequence[Mapping[str, str]] = (),
     fit: JointFit | None = None,
     scan: int = 63,
@@ -54,7 +54,7 @@ def draw(
         rows: of the sweep, see :func:`hypvision.scaling.sweep.read_rows`.
         folder: where to.
         weights: ``W`` ``(n, m)`` of a row's point; None where it is not known, which leaves that
-            panel empty.
+            panel empty. Without this function the figure has no panels of weights.
         losses, fit: of language models, for ``fig1``; without, the line of the paper's fit stands
             for them.
         scan: the width of what fig3 and fig7 show of one width, see
@@ -62,7 +62,9 @@ def draw(
     """
     marks = sorted({row["shortened"] for row in rows} - {""})
     panels: list[Panel] = [
-        partial(panel, rows=rows, weights=weights, scan=scan) for panel in _PANELS[name]
+        partial(panel, rows=rows, weights=weights, scan=scan)
+        for panel in _PANELS[name]
+        if weights or panel not in (_frequencies_and_norms, _norms_by_rank)
     ]
     if name == "fig7" and len({row["m"] for row in rows}) == 1:
         panels.pop()  # lines over one width are none
@@ -92,7 +94,7 @@ def _loss_by_distribution(axis: Any, rows: Sequence[Row], sign: int, title: str,
     fits = {key[0]: value for key, value in fitted(rows).items()}
     for name in sorted({row["distribution"] for row in rows}):
         xs, ys, spread = means((row for row in rows if row["distribution"] == name), "m", "loss")
-        text = f"{name}: {fits[name].mean:.2f}" if name in fits else name
+        text = f"{name}, exponent {fits[name].mean:.2f}" if name in fits else name
         axis.errorbar(xs, ys, spread, marker="o", markersize=3, linewidth=1, label=text)
     log_widths(axis, rows, "loss L")
     axis.set_title(title)
@@ -104,7 +106,7 @@ def _language_models(axis: Any, losses: Sequence[Mapping[str, str]], fit: JointF
         exponent, _, factor = LOSS_FIT
         widths = [m for points in HEAD_OVERLAPS.values() for m, _ in points]
         ends = [min(widths), max(widths)]
-        label = f"language models, the paper's fit: {exponent:.2f}"
+        label = f"language models, the paper's fit, exponent {exponent:.2f}"
         axis.plot(ends, [factor * m**-exponent for m in ends], color="k", linewidth=1, label=label)
         return
     for family in dict.fromkeys(row["family"] for row in losses):
@@ -174,11 +176,26 @@ def _loss_against(axis: Any, rows: Sequence[Row], name: str, xlabel: str, **_: A
     shown = [row for row in rows if (row.get(name) or 0) > 0]
     if not shown:
         return
+    marks = _marks(row["alpha"] for row in rows)
     for decay, color in colors(row["decay"] for row in rows).items():
-        xs, ys = ([row[key] for row in shown if row["decay"] == decay] for key in (name, "loss"))
-        axis.scatter(xs, ys, s=6, color=color, label=f"γ {decay:.3g}")
-    axis.axline((0.1, 0.1), slope=1, **THEORY)
+        for alpha, mark in marks.items():
+            part = [row for row in shown if (row["decay"], row["alpha"]) == (decay, alpha)]
+            xs, ys = ([row[key] for row in part] for key in (name, "loss"))
+            axis.scatter(xs, ys, s=14, marker=mark, color=color)
+        axis.plot([], [], "o", color=color, label=f"γ {decay:.3g}")
+    if len(set(marks.values())) > 1:
+        for alpha, mark in marks.items():
+            axis.plot([], [], mark, color="0.3", label=f"α {alpha:g}")
+    axis.axline((0.1, 0.1), slope=1, label="both equal", **THEORY)
     log_axes(axis, xlabel, "loss L")
+    axis.set_title("a point a model: every α and width m")
+
+
+def _marks(alphas: Iterable[float]) -> dict[float, str]:
+    """A marker for each exponent of the frequencies; of many all have the same."""
+    values = sorted(set(alphas))
+    marks = "os^D"
+    return dict(zip(values, marks)) if len(values) <= len(marks) else dict.fromkeys(values, "o")
 
 
 def _weak_exponents(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
@@ -192,11 +209,11 @@ def _weak_exponents(axis: Any, rows: Sequence[Row], weights: Weights, scan: int)
         axis.errorbar(
             alpha, value.mean, value.error, marker="o", color=inks[decay], label=f"γ {decay:.3g}"
         )
-    axis.axline((1, 0), slope=1, **THEORY)
+    axis.axline((1, 0), slope=1, label="theory, α - 1", **THEORY)
     axis.set(
         xlabel="α of the frequencies",
         ylabel="model exponent α_m",
-        title="the paper's cleanest cases, line α - 1",
+        title="the paper's cleanest cases",
     )
     handles, labels = axis.get_legend_handles_labels()
     axis.legend(
@@ -266,7 +283,7 @@ def _overlap_variances(axis: Any, rows: Sequence[Row], weights: Weights, scan: i
         return
     rows = [row | {"ratio": row["overlap_variance"] / random_overlaps(row["m"])[1]} for row in rows]
     lines(axis, rows, "alpha", "m", "ratio")
-    axis.axhline(1, **THEORY)
+    axis.axhline(1, label="random vectors", **THEORY)
     log_widths(axis, rows, f"variance / random, γ = {rows[0]['decay']:.2f}", yscale="linear")
 
 
@@ -285,14 +302,9 @@ def _strong_exponents(axis: Any, rows: Sequence[Row], weights: Weights, scan: in
         axis.errorbar(
             *zip(*part), marker="o", markersize=3, linewidth=1, color=color, label=f"γ {decay:.3g}"
         )
-    axis.axhline(1, **THEORY)
-    axis.axline((1.5, 1), slope=2, **THEORY)
-    axis.set(
-        xlabel="α of the frequencies",
-        ylabel="model exponent α_m",
-        title="lines 1 and 2(α - 1)",
-        ylim=(0, 3),
-    )
+    axis.axhline(1, label="theory, 1", **THEORY)
+    axis.axline((1.5, 1), slope=2, label="theory, 2(α - 1)", **(THEORY | dict(linestyle=":")))
+    axis.set(xlabel="α of the frequencies", ylabel="model exponent α_m", ylim=(0, 3))
     axis.legend(fontsize=SMALL)
 
 

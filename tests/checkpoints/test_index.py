@@ -268,3 +268,8 @@ def test_cards_hold_what_the_record_says(record):
     for heading in ("Intended use", "Data", "Training", "Metrics", "Limits"):
         assert f"## {heading}" in card
     assert f"| {record.metrics[0].name} | {record.metrics[0].value:.4g} |" in card
+
+
+def test_cards_say_where_to_get_data_that_no_command_of_theirs_makes():
+    without = {record.name for record in SHIPPED if "`docs/data.md`" not in model_card(record)}
+    assert without == {"emoji-t8.scenes", "hyperclip_t8.emoji"}

@@ -50,6 +50,19 @@ def test_both_geometries_of_pixels_have_one_recipe(tool):
         assert (trial.model.decode_head.tree is not None) == has_tree
 
 
+def test_the_linear_probe_is_that_of_the_command(tool):
+    """What the study changes is what ``hypvision train --method probe`` changes."""
+    from hypvision.engine.config import load_config
+    from hypvision.tasks.probe import only_probe
+
+    probe = tool["STUDIES"]["himapper"]["linear probe"]
+    found = load_config(tool["CONFIGS"] / probe.config, probe.changes)
+    wanted = only_probe(load_config(tool["CONFIGS"] / probe.config))
+    assert found.train_cfg.max_epochs == 0
+    for part in ("model", "train_cfg", "param_scheduler", "default_hooks"):
+        assert found[part] == wanted[part]
+
+
 def test_transformers_of_equal_size_have_one_recipe(tool):
     """Blocks, heads, dimensions and parameters, and the training but for the chosen rate."""
     import timm

@@ -38,3 +38,21 @@ def test_frequencies_and_norms_are_those_of_figure_3(axis):
     (inset,) = axis.child_axes
     long = sum(bar.get_height() for bar in inset.patches if bar.get_x() > 0.5)
     assert long == 16 + 8 == sum(100 * represented(weight) for weight in weights.values())
+
+
+def test_lines_and_markers_are_named(axis):
+    rows = [row(alpha=alpha, decay=decay, x=0.5) for alpha in (0.0, 1.0) for decay in (0.3, 1.0)]
+    figures._loss_against(axis, rows, "x", "x")
+    texts = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert texts == ["γ 0.3", "γ 1", "α 0", "α 1", "both equal"]
+    flat, harmonic = axis.collections[:2]
+    assert len(flat.get_paths()[0].vertices) != len(harmonic.get_paths()[0].vertices)
+
+
+def test_kept_rows_draw_a_figure_without_its_panels_of_weights(tmp_path, monkeypatch):
+    rows = [row(m=m, phi_half=0.5, density=0.0) for m in (4, 8)]
+    drawn = []
+    monkeypatch.setattr(figures, "draw_panels", lambda name, panels, *_: drawn.extend(panels))
+    figures.draw("fig3", rows, tmp_path)
+    shown = [panel.func for panel in drawn]
+    assert shown == [figures._represented_by_decay, figures._represented_map]
