@@ -201,6 +201,21 @@ class Input:
 
 
 @dataclass(frozen=True)
+class ForeignImages:
+    """Images of another kind than a classifier's, and how many of them are noticed.
+
+    Attributes:
+        data: name of the images.
+        images: the number that was measured.
+        noticed: the share of them beyond the limit.
+    """
+
+    data: Text
+    images: int
+    noticed: Number
+
+
+@dataclass(frozen=True)
 class FamiliarImages:
     """The threshold by which a classifier tells images that are unlike those of its training.
 
@@ -210,11 +225,13 @@ class FamiliarImages:
         false_alarms: the share of held-out images beyond a limit that was set by other held-out
             images.
         data: name of the held-out images.
+        foreign: for images of other kinds the share that is noticed.
     """
 
     limit: Number
     false_alarms: Number
     data: Text
+    foreign: tuple[ForeignImages, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ distances from the root (:mod:`hypvision.viz.traversal`).
 
 from __future__ import annotations
 
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -48,6 +49,15 @@ if TYPE_CHECKING:
     from hypvision.viz.traversal import Found
 
 _CLUSTERS = ("stage", "block", "head", "level", "regions")
+_CLASSIFIERS = ("ImageClassifier", "HierarchyClassifier")  # types in configs
+# For models of other tasks, and scopes of configs: what shows what the model does.
+_INSTEAD = dict(
+    detection="a detector draws the boxes that it finds: `hypvision predict {images} --out DIR`",
+    segmentation="a segmenter draws classes of pixels: `hypvision predict {images} --out DIR`",
+    retrieval="a model for retrieval shows what lies near an image: `hypvision metric search "
+    "{images} --gallery DIR`",
+)
+_TASKS = dict(mmdet="detection", mmseg="segmentation")  # of scopes of configs
 
 
 def add_explain_arguments(parser: Parser) -> None:
@@ -137,6 +147,7 @@ class _Network(NamedTuple):
         arguments: for a config, the arguments of its backbone.
         seen: for a config, the part of timm's config that describes its images.
         of_training: whether ``--model`` is a config.
+        task: task of the weights, as records have it; "" if it is not known.
         groups: whether the network has clusters or a tree of parts.
     """
 
@@ -144,29 +155,35 @@ class _Network(NamedTuple):
     arguments: Plain
     seen: Plain
     of_training: bool
+    task: str
     groups: bool
 
 
 def _network(model: str) -> _Network:
     import timm
 
+    from hypvision.checkpoints.index import builtin_index
     from hypvision.inference.predictors import means_config
     from hypvision.zoo.backbones import explained_models, model_and_weights
 
     of_training = means_config(model)
     if not of_training:
         refuse_weights(model)
-    name, arguments, seen = _of_config(model) if of_training else (model, {}, {})
+    record = builtin_index().records.get(model.removeprefix("zoo:"))
+    given = _Network(model, {}, {}, False, "" if record is None else record.task, False)
+    found = _of_config(model) if of_training else given
+    name = found.name
     architecture = name if of_training else model_and_weights(model)[0]
     architecture = architecture.partition(".")[0]
-    groups = architecture in explained_models() or not timm.is_model(architecture)
-    return _Network(name, arguments, seen, of_training, groups)
+    # A name that is none of timm's is a mistake, which is told where the network is built; but a
+    # segmenter or detector of the zoo may be based on a CLIP.
+    other = found.task in _INSTEAD or timm.is_model(architecture)
+    groups = architecture in explained_models() or not other
+    return found._replace(groups=groups)
 
 
 def _explain_groups(args: Namespace, sources: Sources, network: _Network) -> None:
     """Draw the clusters of an HCFormer, or the tree of a Hi-Mapper, for each image."""
-    from hypvision.checkpoints.index import builtin_index
-    from hypvision.inference.predictors import Request, load_predictor
     from hypvision.io.records import parse_arguments
     from hypvision.viz import explain
     from hypvision.zoo.backbones import build_model, model_and_weights, side_seen
@@ -186,10 +203,7 @@ def _explain_groups(args: Namespace, sources: Sources, network: _Network) -> Non
     if weights is None:
         print("No --weights given: the weights are random, and so are the clusters.")
     options = {name: value for name in _CLUSTERS if (value := getattr(args, name)) is not None}
-    record = builtin_index().records.get(args.model.removeprefix("zoo:"))
-    predictor = None
-    if getattr(record, "task", "") == "classification" and not arguments:
-        predictor = load_predictor(Request(args.model))
+    predictor = _classifier(args, network, arguments)
 
     def draw(frame: Frame) -> Plain:
         image = frame.open()
@@ -201,6 +215,27 @@ def _explain_groups(args: Namespace, sources: Sources, network: _Network) -> Non
         )
 
     _draw_each(args, sources, draw)
+
+
+def _classifier(args: Namespace, network: _Network, arguments: Plain) -> Predictor | None:
+    """Return the predictor of a classifier with clusters or a tree; None for random weights and
+    those of other tasks, which have no classes of images."""
+    from hypvision.checkpoints.sources import find, is_address
+    from hypvision.inference.predictors import Request, load_predictor
+    from hypvision.zoo.backbones import model_and_weights
+    from hypvision.zoo.loading import head_of
+
+    name, weights = model_and_weights(network.name, args.weights)
+    if weights is None or "num_classes" in arguments:
+        return None
+    if network.of_training:
+        known = network.task == "classification"
+        return load_predictor(Request(args.model, args.weights)) if known else None
+    if is_address(str(weights)):
+        known = find(str(weights))[1].task == "classification"
+        return load_predictor(Request(weights, arguments=arguments)) if known else None
+    known = head_of(weights, name, arguments) is not None
+    return load_predictor(Request(name, weights, arguments)) if known else None
 
 
 def _draw_each(args: Namespace, sources: Sources, draw: Callable[[Frame], Plain]) -> None:
@@ -232,14 +267,11 @@ def _explain_class(args: Namespace, sources: Sources, network: _Network) -> None
         f"is for models with clusters or a tree of parts, but '{args.model}' has none. Leave it "
         "out.",
     )  # fmt: skip
+    # Of segmenters some have a map of their uncertainty, which shows when they are loaded.
+    ensure(network.task not in ("detection", "retrieval"), _instead(args, network.task))
     arguments = parse_arguments(args.model_args)
     predictor = load_predictor(Request(args.model, args.weights, arguments))
-    ensure(
-        predictor.network is not None or predictor.maps,
-        f"The model '{args.model}' is not a classifier and has no clusters, so there is "
-        "nothing to explain. Give a classifier, an HCFormer, a Hi-Mapper or a segmenter with "
-        "hyperbolic pixels.",
-    )
+    ensure(predictor.network is not None or predictor.maps, _instead(args, network.task))
     look = _pixel_tiles if predictor.maps else _class_tiles
     kind = "pixels" if predictor.maps else "class"
 
@@ -249,6 +281,20 @@ def _explain_class(args: Namespace, sources: Sources, network: _Network) -> None
         return {kind: titled_sheet(tiles, columns=2)}
 
     _draw_each(args, sources, draw)
+
+
+def _instead(args: Namespace, task: str) -> str:
+    """Return the message for a model with nothing to explain: what shows what it does."""
+    images = shlex.join(args.images)
+    weights = "" if args.weights is None else f" --weights {shlex.quote(args.weights)}"
+    text = _INSTEAD.get(task, "").format(images=images)
+    command = f" --model {shlex.quote(args.model)}{weights}`"
+    advice = f" But {text.removesuffix('`')}{command}." if text else ""
+    return (
+        f"The model '{args.model}' is not a classifier and has no clusters, so there is nothing "
+        f"to explain.{advice} Explained are classifiers, HCFormers, Hi-Mappers and segmenters "
+        "with hyperbolic pixels."
+    )
 
 
 def _class_tiles(
@@ -313,9 +359,8 @@ def _best_class(predictor: Predictor, x: Any, name: str, size: tuple[int, int]) 
     return f"{brief(names[best], names)} {found.scores[best]:.2f}"
 
 
-def _of_config(config: str) -> tuple[str, Plain, Plain]:
-    """Return timm's name of a config's backbone, its arguments, and the part of timm's config that
-    describes its images."""
+def _of_config(config: str) -> _Network:
+    """Return the network of a config; whether it has clusters is not looked at."""
     from hypvision.data.image_folder import unrecorded
     from hypvision.engine.config import import_extensions, load_config
     from hypvision.tasks.publishing import image_input
@@ -341,7 +386,11 @@ def _of_config(config: str) -> tuple[str, Plain, Plain]:
             )
         seen = image_input(loaded)
         seen["input_size"] = seen.pop("size")
-    return backbone["model_name"], network_arguments(backbone), as_tuples(seen)
+    task = _TASKS.get(loaded.scope, "")
+    if not task:
+        task = "classification" if loaded.kind in _CLASSIFIERS else "retrieval"
+    arguments = network_arguments(backbone)
+    return _Network(backbone["model_name"], arguments, as_tuples(seen), True, task, False)
 
 
 def _explain_clip(args: Namespace) -> None:

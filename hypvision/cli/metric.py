@@ -52,10 +52,10 @@ def _add_model_arguments(parser: Parser) -> None:
         without=["--clip"],
     )
     parser.add(
-        "--model NAME",
+        "--model NAME|CONFIG",
         "a timm model instead, such as resnet50 or resnet50.a1_in1k; its features compare by "
         "cosine. The weights are those of --weights, or else the published ones of this name "
-        "(timm's default for it), fetched once",
+        "(timm's default for it), fetched once; a config is taken as by --config",
         group=model,
     )
     add_clip_argument(parser, "a CLIP instead, for images and texts", group=model)
@@ -85,13 +85,19 @@ def _sources_of(args: Namespace, *others: Sources) -> Sources:
 
 
 def _embedder(args: Namespace, device: str) -> Embedder:
+    from hypvision.inference.predictors import means_config
     from hypvision.tasks.embedding import clip_embedder, load_embedder
 
     if args.clip is not None:
         return clip_embedder(clip_of(args.clip, device), args.clip)
-    if args.config is not None:
+    config = args.config
+    model = args.model
+    if model is not None and means_config(model):
+        config = model
+        model = None
+    if config is not None:
         import hypvision.openmmlab  # noqa: F401 - lets mmengine load zoo addresses
-    return load_embedder(args.config, args.weights, args.model, device)
+    return load_embedder(config, args.weights, model, device)
 
 
 def add_metric_embed_arguments(parser: Parser) -> None:

@@ -19,9 +19,10 @@ from hypvision.cli.export import TOWERS
 from hypvision.io.checks import ensure
 from hypvision.io.errors import without_secrets
 from hypvision.io.files import write_json, write_table
+from hypvision.io.types import Plain
 
 if TYPE_CHECKING:
-    from hypvision.inference.summary import Summary
+    from hypvision.inference.summary import Subject, Summary
 
 COUNTED = (
     "Counted are convolutions, linear and recurrent layers, other products of matrices, and "
@@ -39,11 +40,11 @@ def add_summary_arguments(parser: Parser) -> None:
     parser.formatter_class = RawDescriptionHelpFormatter
     parser.epilog = _EXAMPLES
     text = (
-        "a model of timm or ours, trained weights of `hypvision zoo list`, or a config, by its "
-        "file or name"
+        "a model of timm or ours, trained weights of `hypvision zoo list`, a config, by its file "
+        "or name, or a folder as for train, for which its recipe is measured"
     )
     subject = parser.add_mutually_exclusive_group(required=True)
-    parser.add("model MODEL|CONFIG", text, nargs="?", group=subject)
+    parser.add("model MODEL|CONFIG|FOLDER", text, nargs="?", group=subject)
     add_clip_argument(parser, "instead of MODEL: a tower of this CLIP", group=subject)
     parser.add("--part", "tower of the CLIP (default: image)", choices=TOWERS, needs=["--clip"])
     add_model_args(parser, without=["--clip"])
@@ -80,7 +81,7 @@ def run_summary(args: Namespace) -> None:
     import torch
 
     from hypvision.inference.progress import stages
-    from hypvision.inference.summary import subject_of, subject_of_clip, summarise
+    from hypvision.inference.summary import subject_of_clip, summarise
     from hypvision.io.records import parse_arguments
 
     ensure(
@@ -94,7 +95,7 @@ def run_summary(args: Namespace) -> None:
         if args.clip is not None:
             subject = subject_of_clip(clip_of(args.clip), args.part or "image")
         else:
-            subject = subject_of(args.model, arguments, args.size)
+            subject = _subject(args, arguments)
         subject = subject._replace(
             network=subject.network.to(device), inputs=subject.inputs.to(device)
         )
@@ -105,6 +106,21 @@ def run_summary(args: Namespace) -> None:
     print(_text(name, found, shape, subject.unit, where))
     if args.save:
         _save(args.save, found, dict(model=without_secrets(name), input=shape, device=where))
+
+
+def _subject(args: Namespace, arguments: Plain) -> Subject:
+    """Return the network of a model or config, or of the recipe of ``train`` for a folder."""
+    import timm
+
+    from hypvision.inference.summary import subject_of
+
+    if not Path(args.model).is_dir() or timm.is_model(args.model):
+        return subject_of(args.model, arguments, args.size)
+    from hypvision.tasks.own_folder import config_of
+    from hypvision.tasks.summary import subject_of_config
+
+    ensure(not arguments, "The recipe of a folder has its arguments: leave out --model-args.")
+    return subject_of_config(config_of(args.model), args.size)
 
 
 def _save(path: str, found: Summary, about: dict[str, Any]) -> None:

@@ -127,6 +127,7 @@ def _train(args: Namespace) -> None:
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import leave_processes, load_config
     from hypvision.engine.lengths import processes_of, with_epochs
+    from hypvision.engine.reports import weights_to_use
     from hypvision.engine.run import train
     from hypvision.inference.progress import say
     from hypvision.tasks.own_folder import Choices, config_of
@@ -144,13 +145,16 @@ def _train(args: Namespace) -> None:
                 say(sentence)
             options = {}
         if args.method == "probe":
-            train(only_probe(load_config(args.config, options)), args.work_dir, **common)
+            found = train(only_probe(load_config(args.config, options)), args.work_dir, **common)
+            weights = weights_to_use(found)
         elif args.seeds is None:
-            train(args.config, args.work_dir, args.resume, cfg_options=options, **common)
+            found = train(args.config, args.work_dir, args.resume, cfg_options=options, **common)
+            weights = weights_to_use(found)
         else:
             _train_seeds(args, options, common)
+            weights = None  # each seed has its own, which were told
         if of_folder:
-            _say_use(args, bool(options))
+            _say_use(args, weights, bool(options))
         leave_processes()
 
 
@@ -163,8 +167,9 @@ def _options(args: Namespace) -> Plain:
     return options
 
 
-def _say_use(args: Namespace, with_options: bool) -> None:
-    """Print the command that uses what was trained on a folder."""
+def _say_use(args: Namespace, weights: str | None, with_options: bool) -> None:
+    """Print the command that uses what was trained on a folder; ``weights`` is the checkpoint to
+    take, None for one of several seeds."""
     from mmengine.dist import is_main_process
 
     from hypvision.inference.progress import say
@@ -173,7 +178,12 @@ def _say_use(args: Namespace, with_options: bool) -> None:
     name = Path(args.config.filename).name if with_options else "config.py"
     if is_main_process():
         model = shlex.quote(str(Path(args.work_dir, name)))
-        say(f"use     hypvision predict IMAGES --model {model} --weights FILE (as told above)")
+        given = "FILE (of a seed, as told above)"
+        if weights is not None:
+            path = Path(weights)
+            here = Path.cwd()
+            given = shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
+        say(f"use     hypvision predict IMAGES --model {model} --weights {given}")
 
 
 def _recipe(config: Any, args: Namespace) -> Any:

@@ -251,20 +251,36 @@ def run_zoo_publish(args: Namespace) -> None:
 def add_zoo_familiar_arguments(parser: Parser) -> None:
     parser.add("name NAME", "a classifier whose file is in the folder of the zoo")
     parser.add("--out DIR", "folder of the zoo", default="model_zoo", output="folder")
+    parser.add(
+        "--foreign DATA=FOLDER...",
+        "also measure how many of up to 200 images in these folders, which are of other kinds, are "
+        "noticed; the record and its card name them by DATA",
+        nargs="*",
+        default=[],
+    )
     add_cfg_options(parser, "changes of the config for this machine, e.g. data_root=DIR")
 
 
 def run_zoo_familiar(args: Namespace) -> None:
     """Run ``zoo familiar``: record what the familiar images of a published classifier are like,
-    measured on the data of its config."""
+    measured on the data of its config, and how many images of other kinds are noticed."""
     from hypvision.tasks.publishing import add_familiar
 
-    record = add_familiar(args.name, args.out, args.cfg_options)
+    for given in args.foreign:
+        name, _, place = given.partition("=")
+        ensure(
+            bool(name and place),
+            f"--foreign takes DATA=FOLDER, such as CIFAR-10=data/cifar10/test, got '{given}'.",
+        )
+    foreign = dict(given.split("=", 1) for given in args.foreign)
+    record = add_familiar(args.name, args.out, args.cfg_options, foreign)
     assert record.familiar is not None
     print(
         f"{args.out}/{record.file.path}: the limit is {record.familiar.limit:.3f}, the rate of "
         f"false alarms {100 * record.familiar.false_alarms:.1f} %"
     )
+    for each in record.familiar.foreign:
+        print(f"{each.data}: {100 * each.noticed:.1f} % of {each.images} images are noticed")
 
 
 # Copied from hypvision.zoo.convert, because importing it imports PyTorch.

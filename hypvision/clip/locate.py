@@ -61,7 +61,10 @@ def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence
     path = _own_file(Path(text).expanduser())
     if path.exists():
         return path
-    there = "its own" if is_repository(name) else ", ".join(tags) or "none"
+    # open_clip's tags are names alone; a record of the zoo is given with its scheme.
+    clips = (each for each in builtin_index() if each.task == "zero-shot")
+    records = [f"zoo:{each.name}" for each in clips if each.model == name]
+    there = "its own" if is_repository(name) else ", ".join([*tags, *records]) or "none"
     is_word = path.suffix not in (".pt", ".pth", ".safetensors", ".bin")
     missing = why_no_file(pretrained, "CLIP checkpoint")
     refuse(

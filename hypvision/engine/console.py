@@ -27,6 +27,7 @@ from mmengine.runner import EpochBasedTrainLoop, Runner
 from hypvision.data.usage import classes_of
 from hypvision.engine.hooks import network_of
 from hypvision.engine.metrics import worst
+from hypvision.engine.reports import weights_to_use
 from hypvision.inference.progress import Progress, say
 from hypvision.io.errors import count_text
 from hypvision.io.types import Values
@@ -222,9 +223,9 @@ class ConsoleHook(Hook):
 
     def after_train(self, runner: Runner) -> None:
         self.close()
-        last = runner.message_hub.get_info("last_ckpt")
-        if last is not None:
-            say(f"weights {last}")
+        weights = weights_to_use(runner)
+        if weights is not None:
+            say(f"weights {weights}")
 
     def close(self) -> None:
         self._end()

@@ -34,6 +34,17 @@ BASELINE = "baseline"
 """The key of a checkpoint's message hub for what a training had to beat: the ``name`` of the
 baseline, and its metrics on the validation data."""
 
+CHOSEN = "chosen_ckpt"
+"""The key of a finished training's message hub for the path of the checkpoint to take, where a
+baseline and the training were compared."""
+
+
+def weights_to_use(runner: Runner) -> str | None:
+    """Return the path of the checkpoint to take after a training: the one that a comparison with
+    its baseline has chosen, else the last one; None if none was written."""
+    found = runner.message_hub.get_info(CHOSEN) or runner.message_hub.get_info("last_ckpt")
+    return None if found is None else str(found)
+
 
 class ReportMetric(BaseMetric):
     """Collect predictions for a report. It does not compute metrics, and skips predictions that are

@@ -8,8 +8,7 @@ from configs of mmengine come from :mod:`hypvision.engine.predicting` and from t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from pkgutil import resolve_name
@@ -39,7 +38,7 @@ from hypvision.io.images import check_normalisation
 from hypvision.io.plugins import PLUGINS
 from hypvision.io.shipped import is_config, shipped_configs
 from hypvision.io.types import Plain, Values
-from hypvision.zoo.familiar import Familiar, of_header
+from hypvision.zoo.familiar import Familiar, level_features, levels_of, of_header
 from hypvision.zoo.loading import (
     SEVERAL_LABELS,
     TimmModel,
@@ -287,10 +286,10 @@ def _timm_predictor(network: TimmModel, request: Request, names: Sequence[str] =
         source = f"the weights {request.weights}"
     trained: Any = network
     familiar = getattr(trained, "familiar", None) or _recorded_familiar(given.get("file"))
-    head = None if familiar is None else trained.get_classifier()
+    judged = None if familiar is None else trained
     known = Known(tuple(names), source, (size[-2], size[-1]), familiar=familiar)
     trained.to(device).eval()
-    found = classifier(trained, create_transform(**data), known, device, shown, channels, head)
+    found = classifier(trained, create_transform(**data), known, device, shown, channels, judged)
     return replace(found, network=trained)
 
 
@@ -316,20 +315,6 @@ def _imagenet(network: TimmModel) -> list[str]:
     return [info.index_to_description(i) for i in range(info.num_classes())]
 
 
-@contextmanager
-def _inputs_of(layer: nn.Module | None) -> Iterator[list[Tensor]]:
-    """Give a list to which each call of ``layer`` appends its input; it stays empty for None."""
-    kept: list[Tensor] = []
-    if layer is None:
-        yield kept
-        return
-    handle = layer.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
-    try:
-        yield kept
-    finally:
-        handle.remove()
-
-
 def classifier(
     logits: Callable[[Tensor], Tensor],
     transform: Callable[[Image.Image], Tensor],
@@ -337,7 +322,7 @@ def classifier(
     device: str,
     score: float | None = None,
     channels: int = 3,
-    head: nn.Module | None = None,
+    judged: nn.Module | None = None,
 ) -> Predictor:
     """Return a predictor of classes.
 
@@ -349,11 +334,11 @@ def classifier(
         score: lowest score of a label, for images with any number of labels; None: one class an
             image.
         channels: number of channels of the images.
-        head: the layer whose input is the features, to measure how familiar an image is.
+        judged: the network whose levels give features, to measure how familiar an image is.
     """
-    if known.familiar is not None:
+    if known.familiar is not None and judged is not None:
         width = known.familiar.means.shape[1]
-        features = getattr(head, "in_features", width)
+        features = sum(channels for _, channels in levels_of(judged))
         ensure(
             features == width,
             f"The model has {features} features, but the images that it knows were recorded with "
@@ -361,7 +346,7 @@ def classifier(
         )
 
     def find(images: list[Tensor]) -> list[Classes]:
-        with _inputs_of(head) as kept:
+        with level_features(judged) as kept:
             found = logits(torch.stack(images).to(device, non_blocking=True)).float()
         scores = (found.softmax(-1) if score is None else found.sigmoid()).cpu().numpy()
         if scores.shape[-1] != len(known.names):
@@ -369,7 +354,7 @@ def classifier(
                 f"The model has {scores.shape[-1]} outputs, but {len(known.names)} class names."
             )
         if known.familiar is not None and kept and score is None:
-            distances = known.familiar.distances(kept[0].float().cpu()).tolist()
+            distances = known.familiar.distances(kept[0].cpu()).tolist()
             limit = known.familiar.limit
             return [
                 PlacedClasses(row, known.names, far, limit) for row, far in zip(scores, distances)

@@ -660,10 +660,10 @@ def _predictor(model: ImageClassifier, config: Run, request: Request) -> Predict
     shown = label_score(request) if model.multi_label else None
     channels = dataset.get("channels", 3)
     found: Any = model  # has the attribute familiar, read from its checkpoint
-    head = None if found.familiar is None else model.backbone.get_classifier()
+    judged = None if found.familiar is None else model.backbone
     known = replace(known, familiar=found.familiar)
     predictor = classifier(
-        model.test_logits, transform, known, request.device, shown, channels, head
+        model.test_logits, transform, known, request.device, shown, channels, judged
     )
     return replace(predictor, network=model.backbone)
 

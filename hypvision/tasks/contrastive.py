@@ -8,7 +8,8 @@ weights from scratch, of all or some pretrained weights, or of an adapter.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -112,6 +113,10 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
 
     mean: Tensor
     std: Tensor
+
+    #: The losses of equal logits in the last batch, by name, for
+    #: :func:`~hypvision.engine.hooks.stop.chance_of`.
+    chance: Mapping[str, float] = {}
 
     def __init__(
         self,
@@ -309,6 +314,9 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             box_texts = _Rows(points.box_text, own, len(wholes.images), wholes.of_texts)
             losses["box_image"] = self._mean(box_images, wholes.texts, scale)
             losses["box_text"] = self._mean(box_texts, wholes.images, scale)
+        # Equal logits among so many columns: what SignsHook compares the loss with.
+        columns = dict(image=len(wholes.texts), text=len(wholes.images))
+        self.chance = {f"loss_{name}": share * math.log(n) for name, n in columns.items()}
         return _of_all({name: share * value for name, value in losses.items()})
 
     def _both_ways(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,18 +17,20 @@ from torch.utils.data import Subset
 from hypvision.data.samplers import evenly
 from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.engine.hooks import network_of
+from hypvision.io.images import open_image
 from hypvision.tasks.probe import as_tested, labelled_features
-from hypvision.zoo.familiar import KEY, Familiar, fit, written
+from hypvision.zoo.familiar import KEY, Familiar, fit, levels_of, written
 
 _OF_A_CLASS = 20  # largest number of training images of a class
+_FOREIGN = 200  # largest number of images of another kind
 _MOST = 1000  # largest number of training images, and of validation images
 
 
 @HOOKS.register_module()
 class FamiliarHook(Hook):
     """Puts :class:`~hypvision.zoo.familiar.Familiar` into the checkpoints that are meant for use
-    (the best ones, the linear probe and the last), if the classifier has one label an image, a
-    head of one layer and validation data.
+    (the best ones, the linear probe and the last), if the classifier has one label an image,
+    levels of features and validation data.
 
     The hook looks at up to 20 training images of each class, and at most at 1,000 training and
     1,000 validation images.
@@ -57,19 +60,35 @@ def familiar_images(
     weights from a checkpoint; None: those that the model has."""
     train = as_tested(train, held_out)
     features, labels = labelled_features(
-        model, Subset(train, some_of_each(train.labels)), weights=weights
+        model, Subset(train, some_of_each(train.labels)), weights=weights, of_levels=True
     )
     chosen = evenly(len(held_out), _MOST)
-    others, _ = labelled_features(model, Subset(held_out, chosen), weights=weights)
+    others, _ = labelled_features(model, Subset(held_out, chosen), weights=weights, of_levels=True)
     return fit(features, labels, others)
 
 
+def noticed_images(
+    model: Any,
+    known: Familiar,
+    transform: Callable[[Any], Tensor],
+    data: str,
+    files: Sequence[Path],
+) -> dict[str, Any]:
+    """Return the entry of a record for images of another kind: the share of at most 200 of the
+    files, evenly spaced, that lie beyond the limit."""
+    places = np.linspace(0, len(files) - 1, min(len(files), _FOREIGN)).astype(int)
+    pictures = [dict(inputs=transform(open_image(str(files[place]))), label=0) for place in places]
+    features, _ = labelled_features(model, pictures, of_levels=True)
+    noticed = (known.distances(features) > known.limit).float().mean().item()
+    return dict(data=data, images=len(pictures), noticed=round(noticed, 4))
+
+
 def _measurable(runner: Runner, model: Any) -> bool:
-    """Return whether the run has the data and the one-layer head that the hook needs."""
+    """Return whether the run has the data and the levels that the hook needs."""
     of_one_label = getattr(model, "multi_label", None) is False
     if (
         not of_one_label
-        or not has_one_layer(model.backbone)
+        or not levels_of(model.backbone)
         or runner.val_loop is None
         or "runner_type" in runner.cfg
     ):
@@ -79,11 +98,6 @@ def _measurable(runner: Runner, model: Any) -> bool:
         hasattr(dataset, "transform") and hasattr(dataset, "labels") for dataset in datasets
     )
     return known and len(datasets[1]) > 1
-
-
-def has_one_layer(network: Any) -> bool:
-    """Return whether the head of a network is one layer on features, linear or hyperbolic."""
-    return hasattr(network.get_classifier(), "in_features")
 
 
 def some_of_each(labels: np.ndarray) -> list[int]:

@@ -15,7 +15,7 @@ from mmengine.runner import Runner
 
 from hypvision.engine.extensions import MODEL_HOOKS
 from hypvision.engine.hooks import network_of
-from hypvision.engine.reports import BASELINE
+from hypvision.engine.reports import BASELINE, CHOSEN
 from hypvision.inference.progress import say
 from hypvision.io.types import Metrics
 from hypvision.tasks.classification import per_image
@@ -84,6 +84,7 @@ class FrozenFeaturesHook(Hook):
         is_best = weights.name.startswith(f"best_{key}_")
         if not is_best:
             weights = Path(runner.message_hub.get_info("last_ckpt", "the last checkpoint"))
+        runner.message_hub.update_info(CHOSEN, str(weights))
         take = f"take {weights.name}"
         if (best if is_best else values[-1]) < before:
             take = (

@@ -28,10 +28,11 @@ from torch.utils.data import DataLoader, default_collate
 from hypvision.engine.extensions import MODEL_HOOKS
 from hypvision.engine.hooks import network_of
 from hypvision.engine.hooks.repeat import steps_done
-from hypvision.engine.reports import BASELINE
+from hypvision.engine.reports import BASELINE, CHOSEN
 from hypvision.inference.progress import say
 from hypvision.io.errors import HypvisionError
 from hypvision.io.types import Metrics
+from hypvision.zoo.familiar import level_features
 
 #: Weight decays that are tried, the strongest first, for features with standard deviation 1.
 DECAYS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
@@ -80,7 +81,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-@torch.no_grad()
 def head_inputs(
     network: Any, batches: Iterable[Tensor], weights: Mapping[str, Tensor] | None = None
 ) -> Tensor:
@@ -90,10 +90,30 @@ def head_inputs(
     found: list[Tensor] = []
     head: Any = network.get_classifier()
     hook = head.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0].float().cpu()))
-    with hook, evaluating(network):
+    with hook:
+        _look(network, batches, weights)
+    return torch.cat(found)
+
+
+def level_inputs(
+    network: Any, batches: Iterable[Tensor], weights: Mapping[str, Tensor] | None = None
+) -> Tensor:
+    """Return the features ``(N, D)`` of all levels of a network
+    (:func:`~hypvision.zoo.familiar.level_features`), on the CPU; otherwise as
+    :func:`head_inputs`."""
+    with level_features(network) as found:
+        _look(network, batches, weights)
+    return torch.cat([features.cpu() for features in found])
+
+
+@torch.no_grad()
+def _look(
+    network: Any, batches: Iterable[Tensor], weights: Mapping[str, Tensor] | None = None
+) -> None:
+    """Call a network for each batch, in evaluation mode."""
+    with evaluating(network):
         for images in batches:
             functional_call(network, dict(weights or {}), (images,))
-    return torch.cat(found)
 
 
 def fit_path(
@@ -208,6 +228,7 @@ def labelled_features(
     batch_size: int = 32,
     workers: int = 0,
     weights: Mapping[str, Tensor] | None = None,
+    of_levels: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return the features ``(N, D)`` and labels ``(N,)`` of a data set.
 
@@ -217,6 +238,7 @@ def labelled_features(
         batch_size: number of images in a batch.
         workers: number of processes that load images.
         weights: weights of the model, from a checkpoint; None: those that it has.
+        of_levels: features of all levels, not those that enter the head.
     """
     apart = torch.Generator()  # leaves the training's own random numbers as they are
     loader = DataLoader(
@@ -236,7 +258,8 @@ def labelled_features(
             labels.append(batch["label"])
             yield model.data_preprocessor(batch)["inputs"]
 
-    features = head_inputs(model.backbone, images(), given)
+    look = level_inputs if of_levels else head_inputs
+    features = look(model.backbone, images(), given)
     return features, torch.cat(labels)
 
 
@@ -375,7 +398,7 @@ class LinearProbeHook(Hook):
         if not is_main_process():
             return
         if self._fitted and not self._of_training:
-            say(f"weights {Path(runner.work_dir, FILE)}")
+            runner.message_hub.update_info(CHOSEN, str(Path(runner.work_dir, FILE)))
         if not self._of_probe or not self._of_training:
             return
         key = self._key(self._of_probe)
@@ -386,15 +409,14 @@ class LinearProbeHook(Hook):
         last = self._of_training[-1][1][key]
         # The last epoch counts, not the best one: where few images choose the best epoch, the last
         # one was better (docs/studies/photos.md).
-        better = (
-            FILE
-            if last < probe
-            else Path(runner.message_hub.get_info("last_ckpt", "the last")).name
-        )
+        better = Path(runner.work_dir, FILE)
+        if last >= probe:
+            better = Path(runner.message_hub.get_info("last_ckpt", "the last"))
+        runner.message_hub.update_info(CHOSEN, str(better))
         about = f"{_NAME} {probe:.4g}, fine-tuned {last:.4g} at the end"
         if best > last:
             about += f" ({best:.4g} after {_unit(runner)} {step}, perhaps by chance)"
-        say(f"result  {key}: {about}; take {better}")
+        say(f"result  {key}: {about}; take {better.name}")
 
 
 def _unit(runner: Runner) -> str:

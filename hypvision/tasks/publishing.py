@@ -55,14 +55,15 @@ from hypvision.data.classes import load_classes
 from hypvision.data.image_folder import imagenet_classes, unrecorded
 from hypvision.engine.config import Run, load_config, parse_options
 from hypvision.engine.hooks import take_templates
+from hypvision.inference.sources import find_files
 from hypvision.io.checks import ensure, refuse
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_text
 from hypvision.io.types import Metrics, Plain, StrPath, Values
-from hypvision.tasks.familiar import familiar_images, has_one_layer
+from hypvision.tasks.familiar import familiar_images, noticed_images
 from hypvision.zoo.backbones import network_arguments
 from hypvision.zoo.familiar import KEY as FAMILIAR
-from hypvision.zoo.familiar import Familiar, familiar_of, in_header
+from hypvision.zoo.familiar import Familiar, familiar_of, in_header, levels_of
 from hypvision.zoo.loading import load
 from hypvision.zoo.release import index_of, put_record
 
@@ -376,14 +377,14 @@ def publish(
     found = familiar_of(loaded, checkpoint) if task == "classification" else None
     if found is not None:
         header[FAMILIAR] = in_header(found)
-        known[FAMILIAR] = _about_familiar(found, "validation data of the training")
+        known["familiar"] = _about_familiar(found, "validation data of the training")
     if "model_config" in known:
         kept = {key: meta[key] for key in ("classes", "palette") if key in meta}
         model = known.pop("model_config")
         take_templates(model, loaded)
         header |= dict(model=model, dataset_meta=json.loads(json.dumps(kept)))
     index = index_of(folder)
-    if task == "zero-shot":
+    if task == "zero-shot" or "clip" in settings.model:
         known["templates"] = _templates_of(index, name, settings, language_of(loaded))
     texts = _texts(index, name, about)
 
@@ -437,7 +438,12 @@ def _about_familiar(found: Familiar, data: str) -> Plain:
     return dict(limit=limit, false_alarms=alarms, data=data)
 
 
-def add_familiar(name: str, folder: StrPath = "model_zoo", options: Sequence[str] = ()) -> Record:
+def add_familiar(
+    name: str,
+    folder: StrPath = "model_zoo",
+    options: Sequence[str] = (),
+    foreign: Mapping[str, str] | None = None,
+) -> Record:
     """Add the mean features of a published classifier's classes, and its limit for familiar images,
     to its weight file and its record. They are computed from the data of its config and replace
     earlier ones; the weights stay the same to the byte. The new file has another sum, and the old
@@ -447,12 +453,14 @@ def add_familiar(name: str, folder: StrPath = "model_zoo", options: Sequence[str
         name: name of the record.
         folder: folder of the zoo, with ``index.yml``.
         options: ``KEY=VALUE`` changes of the config, e.g. ``data_root=DIR``.
+        foreign: for names of images of other kinds their folders.
     """
     from hypvision.engine.config import import_extensions
     from hypvision.engine.predicting import trained_model
 
     folder = Path(folder)
     index = read_index(folder)
+    foreign_files = {data: find_files([place]) for data, place in (foreign or {}).items()}
     record = index.get(name)
     if record.task != "classification" or record.file.path is None:
         raise HypvisionError(
@@ -470,20 +478,26 @@ def add_familiar(name: str, folder: StrPath = "model_zoo", options: Sequence[str
     train, held_out = (DATASETS.build(settings.dataset(phase)) for phase in ("train", "val"))
     model: Any = trained_model(settings, f"{folder.resolve().as_uri()}#{name}")
     ensure(
-        has_one_layer(model.backbone),
-        f"The head of '{name}' is not one layer on features, and only the features that enter "
-        "such a head are compared by cosines.",
+        levels_of(model.backbone),
+        f"The network of '{name}' has no feature_info as timm's have, so it has no levels whose "
+        "features could be compared.",
     )
     found = familiar_images(model, train, held_out)
     old = folder / record.file.path
     header = {**read_header(old), FAMILIAR: in_header(found)}
+    header.pop("familiar", None)  # what older versions have written: features of the head
     about = f"{min(len(held_out), 1000)} images of the validation data of the training"
     with tempfile.TemporaryDirectory(prefix="publish-") as place:
         text = json.dumps(header, sort_keys=True)
         written = Path(place, "new")
         write_tensors(load_file(old), written, {"hypvision": text})
         file = dict(storage=record.file.storage, **_staged(written, name))
-        plain = dict(record.to_dict(), file=file, familiar=_about_familiar(found, about))
+        familiar = _about_familiar(found, about)
+        familiar["foreign"] = [
+            noticed_images(model, found, held_out.transform, data, files)
+            for data, files in foreign_files.items()
+        ]
+        plain = dict(record.to_dict(), file=file, familiar=familiar)
         final = parse_record(plain)
         put_record(folder, final, Path(place, file["path"]), record)
     return final

@@ -8,6 +8,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 import torch
+from mmengine.config import Config
 
 from hypvision.data.preprocessing import preprocessing_of
 from hypvision.engine.config import Run, load_config
@@ -21,8 +22,8 @@ from hypvision.zoo.export_clip import ImageTower
 _STAND_INS = tuple(f"class {number}" for number in range(1, 21))
 
 
-def subject_of_config(config: str | Path, size: int | None = None) -> Subject:
-    """Return the model of a config (a path or the name of a shipped config) with random weights,
+def subject_of_config(config: str | Path | Config, size: int | None = None) -> Subject:
+    """Return the model of a config (also a path or the name of a shipped one) with random weights,
     and an input image of the size of its test data, or with side ``size``."""
     loaded = load_config(config)
     kind = loaded.kind

@@ -4,6 +4,7 @@ the terminal."""
 from __future__ import annotations
 
 import json
+import shlex
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -254,18 +255,37 @@ def _metrics(record: Record) -> str:
     return "\n".join(table)
 
 
+_NO_CLASSES = (
+    "It has no limit for familiar images. A limit is a distance from the mean features of fixed "
+    "classes, and a CLIP compares with the words that each call gives: `hypvision predict` names "
+    "one of them for every image."
+)
+
+
 def _of_familiar(record: Record) -> str:
-    """Return the part of a card on images that are unlike those of the training; empty if the
-    record has no threshold for them."""
+    """Return the part of a card on images that are unlike those of the training; empty for a model
+    without classes of images, or without a threshold."""
     known = record.familiar
+    if record.task == "zero-shot":
+        return f"\n## Images that it does not know\n\n{_NO_CLASSES}\n"
     if known is None:
         return ""
     text = (
-        f"`hypvision predict` warns of an image whose features are farther than {known.limit:.2f} "
-        "(1 minus the cosine) from the mean of every class. 95 % of the held-out images "
-        f"({known.data}) are nearer; rate of false alarms, each half of them by the limit of the "
-        f"other: {100 * known.false_alarms:.1f} %."
+        "`hypvision predict` warns of an image whose features, of all levels of the network, are "
+        f"farther than {known.limit:.2f} (1 minus the cosine) from the mean of every class. 95 % "
+        f"of the held-out images ({known.data}) are nearer; rate of false alarms, each half of "
+        f"them by the limit of the other: {100 * known.false_alarms:.1f} %."
     )
+    if known.foreign:
+        shares = ", ".join(
+            f"{100 * each.noticed:.0f} % of {each.images} images of {each.data}"
+            for each in known.foreign
+        )
+        given = " ".join(shlex.quote(f"{each.data}=FOLDER") for each in known.foreign)
+        text += (
+            f" Of images of other kinds it warns of {shares}.\n\nMeasured with:\n\n```sh\n"
+            f"hypvision zoo familiar {record.name} --foreign {given}\n```"
+        )
     return f"\n## Images that it does not know\n\n{text}\n"
 
 

@@ -1,21 +1,29 @@
-"""Recognise an image that is unlike all images that a classifier was trained on, by its
-features."""
+"""Recognise an image that is unlike all images that a classifier was trained on, by the features of
+all levels of its network.
+
+What enters the head of a trained classifier tells its classes apart, and little else: of a cat it
+keeps what it has in common with a mushroom. Features of lower levels still know the difference.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from hypvision.io.checks import between, ensure
 from hypvision.io.errors import HypvisionError
 
-KEY = "familiar"  # key in the ``meta`` of a checkpoint
+# Key in the ``meta`` of a checkpoint and in the header of a file. Entries named "familiar", of
+# older files, have features of the head, and are not read.
+KEY = "familiar_levels"
+_LEVELS = 5  # largest number of levels
 _WITHIN = 0.95  # share of held-out images that are to be within the limit
 _ROUNDING = 1e-3  # tolerance for distances, which are from 0 to 2
 
@@ -23,8 +31,8 @@ _ROUNDING = 1e-3  # tolerance for distances, which are from 0 to 2
 class Familiar(NamedTuple):
     """The mean features of the classes, and the distance up to which an image is familiar.
 
-    The distance of an image is 1 minus the largest cosine between its features and the mean of a
-    class.
+    The distance of an image is 1 minus the largest cosine between its features
+    (:func:`level_features`) and the mean of a class.
     """
 
     means: Tensor
@@ -38,6 +46,52 @@ class Familiar(NamedTuple):
     def distances(self, features: Tensor) -> Tensor:
         """Return the distances ``(B,)``, from 0 to 2, of images with the features ``(B, D)``."""
         return 1 - (F.normalize(features, dim=1) @ F.normalize(self.means, dim=1).T).amax(dim=1)
+
+
+def levels_of(network: Any) -> list[tuple[nn.Module, int]]:
+    """Return the modules of at most five levels of a timm network, evenly spaced, with their
+    numbers of channels; [] for a network without timm's ``feature_info``."""
+    info = getattr(network, "feature_info", None) or ()
+    entries = list(getattr(info, "info", info))
+    modules = dict(network.named_modules())
+    known = [(modules.get(each.get("module", "")), each["num_chs"]) for each in entries]
+    found = [(module, channels) for module, channels in known if module is not None]
+    places = torch.linspace(0, len(found) - 1, min(len(found), _LEVELS)).round().long().tolist()
+    return [found[place] for place in places]
+
+
+@contextmanager
+def level_features(network: nn.Module | None) -> Iterator[list[Tensor]]:
+    """Give a list to which each call of the network appends the features ``(B, D)`` of the images:
+    of each level (:func:`levels_of`) the mean over all places, with length 1. The list stays empty
+    for None, and for a network without levels."""
+    kept: list[Tensor] = []
+    parts: list[Tensor] = []
+
+    def finish(*_: Any) -> None:
+        if parts:
+            kept.append(torch.cat(parts, dim=1))
+        parts.clear()
+
+    with ExitStack() as hooks:
+        for module, channels in [] if network is None else levels_of(network):
+
+            def keep(_: Any, inputs: Any, output: Any, channels: int = channels) -> None:
+                if isinstance(output, Tensor):
+                    parts.append(_mean(output.detach().float(), channels))
+
+            hooks.callback(module.register_forward_hook(keep).remove)
+        if network is not None:
+            hooks.callback(network.register_forward_hook(finish).remove)
+        yield kept
+
+
+def _mean(features: Tensor, channels: int) -> Tensor:
+    """Return the mean ``(B, channels)`` of a map ``(B, C, H, W)`` or ``(B, H, W, C)``, or of tokens
+    ``(B, N, C)``, with length 1."""
+    last = features.ndim == 3 or features.shape[1] != channels
+    rows = features.movedim(-1, 1) if last else features
+    return F.normalize(rows.flatten(2).mean(dim=2), dim=1)
 
 
 def fit(features: Tensor, labels: Tensor, held_out: Tensor) -> Familiar:

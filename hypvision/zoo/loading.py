@@ -31,10 +31,20 @@ from hypvision.zoo.familiar import familiar_of
 def no_model(name: str, others: Iterable[str] = (), advice: str = "") -> HypvisionError:
     """Return the error for a name that neither timm nor the zoo has; ``others`` are further names
     that may have been meant, and ``advice`` ends the sentence of what to give."""
+    if Path(name).is_dir():
+        return HypvisionError(_folder(name))
     known = {*timm.list_models(), *builtin_index().records, *others} - {name}
     return HypvisionError(
         f"There is no model '{name}'.{did_you_mean(name, known)} Give a name of timm, or of "
         f"`hypvision zoo list`{advice}."
+    )
+
+
+def _folder(name: str) -> str:
+    """Return the message for a folder in place of a model."""
+    return (
+        f"'{name}' is a folder, not a model. `hypvision train {name}` trains a model on the images "
+        "in it and names its config and its weights: give the config as --model with --weights."
     )
 
 
@@ -177,6 +187,7 @@ def images_of(model: TimmModel, arguments: Values, size: int | None) -> tuple[in
 def known_model(name: str) -> None:
     """Raise an error for a model, or a tag of weights, that timm does not know."""
     if not timm.is_model(name):
+        ensure(not Path(name).is_dir(), _folder(name))
         hint = did_you_mean(name, timm.list_models())
         raise HypvisionError(
             f"There is no model '{name}'.{hint} timm.list_models() lists all (after import "
@@ -285,6 +296,15 @@ def _part(content: Values, name: str) -> Values:
     """Return the mapping under a name in the content of a file; an empty one if there is none."""
     found = content.get(name)
     return found if isinstance(found, Mapping) else {}
+
+
+def head_of(path: StrPath, model: str, arguments: Values | None = None) -> int | None:
+    """Return the number of classes of the head in a checkpoint of a timm model, which
+    :func:`load_trained` loads; None if it holds no head, as for other tasks than
+    classification."""
+    checkpoint = read(path)
+    given = {**trained_arguments(checkpoint, model), **(arguments or {})}
+    return _count_classes(model, network_weights(checkpoint), given)
 
 
 def _count_classes(model: str, weights: Weights, arguments: Values) -> int | None:

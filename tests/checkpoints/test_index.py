@@ -273,3 +273,17 @@ def test_cards_hold_what_the_record_says(record):
 def test_cards_say_where_to_get_data_that_no_command_of_theirs_makes():
     without = {record.name for record in SHIPPED if "`docs/data.md`" not in model_card(record)}
     assert without == {"emoji-t8.scenes", "hyperclip_t8.emoji"}
+
+
+def test_records_that_compare_with_words_name_their_sentences():
+    """CLIPs, and segmenters and detectors on a CLIP, whose config is in the header."""
+    from hypvision.checkpoints.storage import read_header
+
+    found = {}
+    for record in SHIPPED:
+        model = read_header(ZOO / record.file.path).get("model") or {}
+        if record.task == "zero-shot" or "clip" in model:
+            found[record.name] = record.templates
+    assert {"emoji-s16.captions", "hyperclip_t8.emoji"} < set(found)
+    assert all(found.values()), found
+    assert "sentences" in model_card(read_index(ZOO).get("hyperclip_t8.emoji"))

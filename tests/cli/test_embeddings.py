@@ -497,3 +497,22 @@ def test_grey_images(learner, tmp_path):
     embedder = load_embedder(tmp_path / "grey.py", tmp_path / "grey.pth")
     _, points = embed_sources(embedder, find_sources(learner / "data" / "cat"))
     assert points.shape[0] == 5 and points.isfinite().all()
+
+
+@pytest.mark.parametrize("command", ["embed", "search"])
+def test_a_config_is_also_taken_as_the_model(command, learner, tmp_path):
+    """As by predict, explain and export."""
+    image = str(next((learner / "data/cat").iterdir()))
+    more = ["--gallery", str(learner / "data")] if command == "search" else []
+    found = []
+    for number, name in enumerate(("--config", "--model")):
+        out = tmp_path / f"{number}.{'png' if more else 'npz'}"
+        given = [name, str(learner / "learner.py"), "--weights", str(learner / "weights.pth")]
+        assert main(["metric", command, image, *more, *given, "--save", str(out)]) == 0
+        found.append(out.with_suffix(".csv" if more else ".npz"))
+    if more:
+        assert found[0].read_text() == found[1].read_text()
+    else:
+        first, second = map(np.load, found)
+        assert np.array_equal(first["embeddings"], second["embeddings"])
+        assert second["space"] == "lorentz"

@@ -1,6 +1,8 @@
 """`hypvision explain`: label maps of hand-made assignments, the images it writes, the mistakes it
 explains."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.storage import read_header
 from hypvision.cli import main
 from hypvision.io.errors import HypvisionError
+from hypvision.io.shipped import config_folder
 from hypvision.models.hcformer import HCFormer, StageAssignments
 from hypvision.nn import ClusterAssignment
 from hypvision.viz.clusters import (
@@ -23,8 +26,8 @@ from hypvision.viz.clusters import (
 )
 from hypvision.viz.palette import palette
 from hypvision.viz.sheet import contact_sheet, save_image
-from hypvision.zoo import read_weights, resolve
-from hypvision.zoo.backbones import build_model, network_arguments
+from hypvision.zoo import load, read_weights, resolve
+from hypvision.zoo.backbones import build_model, explained_models, network_arguments
 
 MICRO = ["layers=(1,1,1,1)", "dims=(8,16,24,32)", "heads=(2,2,2,2)", "head_dim=4"]
 
@@ -274,3 +277,69 @@ def test_a_training_is_explained_by_its_config(tmp_path, capsys):
     assert main([*command, str(tmp_path / "b"), *by_hand]) == 0
     first, second = ((tmp_path / name / "scene_clusters.png").read_bytes() for name in "ab")
     assert first == second
+
+
+GROUPED = [
+    record for record in builtin_index()
+    if record.task == "classification" and record.model in explained_models()
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("record", GROUPED, ids=lambda record: record.name)
+def test_own_weights_print_the_class_as_a_record_does(record, tmp_path, monkeypatch, capsys):
+    """With clusters or a tree: by a config and a checkpoint, and by a name and a checkpoint."""
+    pytest.importorskip("mmengine")
+    monkeypatch.chdir(tmp_path)
+    make_scene(0, size=64).image.save("scene.png")
+    weights = load(record.name).state_dict()
+    meta = dict(
+        dataset_meta=dict(classes=list(record.classes)),
+        network=dict(model=record.model, arguments=dict(record.arguments)),
+        input={**asdict(record.input), "size": list(record.input.size)},
+    )
+    state = {f"backbone.{name}": value for name, value in weights.items()}
+    torch.save(dict(state_dict=state, meta=meta), "mine.pth")
+    config = str(config_folder().parent / record.config)
+    said = []
+    for given in (
+        [record.name],
+        [config, "--weights", "mine.pth"],
+        [record.model, "--weights", "mine.pth"],
+        [record.model, "--weights", f"zoo:{record.name}"],
+    ):
+        assert main(["explain", "scene.png", "--model", *given]) == 0
+        said.append(capsys.readouterr().out.splitlines()[0])
+    assert said[0].startswith("scene.png: ") and said[0][-4:-2] == "0."
+    assert said == 4 * said[:1]
+
+
+def test_weights_of_another_task_print_no_class(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make_scene(0, size=64).image.save("scene.png")
+    network = build_model("hcformer_nano")
+    torch.save(dict(state_dict=network.state_dict()), "features.pth")
+    words = "explain scene.png --size 64 --model hcformer_nano --weights features.pth"
+    assert main(words.split()) == 0
+    assert capsys.readouterr().out.startswith("explain/scene_clusters.png")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [record for record in builtin_index() if record.model not in explained_models()],
+    ids=lambda record: record.name,
+)
+def test_every_record_is_explained_or_says_what_to_use(record, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make_scene(0, size=64).image.save("scene.png")
+    status = main(["explain", "scene.png", "--model", record.name])
+    said = capsys.readouterr()
+    if record.task == "classification":
+        assert status == 0 and said.out.startswith("scene.png: ")
+        return
+    wanted = dict(
+        detection=f"hypvision predict scene.png --out DIR --model {record.name}`",
+        segmentation=f"hypvision predict scene.png --out DIR --model {record.name}`",
+        retrieval=f"hypvision metric search scene.png --gallery DIR --model {record.name}`",
+    )
+    wanted["zero-shot"] = "--clip"
+    assert status == 2 and wanted[record.task] in said.err

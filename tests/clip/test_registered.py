@@ -12,6 +12,7 @@ pytest.importorskip("open_clip")
 import open_clip
 
 import hypvision.clip  # noqa: F401 - registers the names
+from hypvision.checkpoints.index import builtin_index
 from hypvision.clip.hyperbolic import HyperbolicCLIP
 from hypvision.clip.models import create_clip
 from hypvision.io.errors import HypvisionError
@@ -72,3 +73,15 @@ def test_the_order_of_imports_does_not_count(first):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "HyperbolicCLIP", done.stderr
+
+
+def test_a_wrong_tag_names_the_records_of_the_zoo():
+    shipped = [record for record in builtin_index() if record.task == "zero-shot"]
+    assert shipped
+    for record in shipped:
+        tag = record.name.partition(".")[2]
+        with pytest.raises(HypvisionError) as told:
+            open_clip.create_model_and_transforms(record.model, pretrained=tag)
+        assert f"zoo:{record.name}" in str(told.value), record.name
+        others = {each.name for each in shipped if each.model != record.model}
+        assert not any(name in str(told.value) for name in others)

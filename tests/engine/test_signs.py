@@ -14,7 +14,14 @@ from torch import nn
 
 from hypvision.cli import main
 from hypvision.engine.extensions import RUN_HOOKS
-from hypvision.engine.hooks.stop import SignsHook, guessed_classes, listen, same_for_all
+from hypvision.engine.hooks.stop import (
+    SignsHook,
+    chance_of,
+    guessed_classes,
+    listen,
+    same_for_all,
+    share_of_labels,
+)
 from hypvision.tasks.classification import ImageClassifier
 
 CLASSES = 4
@@ -245,3 +252,105 @@ def test_every_run_has_it(tmp_path, capsys, rate):
         == 0
     )
     assert ("Nothing seems to be learned" in capsys.readouterr().err) == (rate < 1e-6)
+
+
+def test_several_labels_are_guessed_by_their_shares():
+    """The best constant logits, found by gradient steps, for three classes with weights."""
+    torch.manual_seed(0)
+    labels = (torch.rand(4000, 3) < torch.tensor([0.02, 0.3, 0.6])).float()
+    backbone = dict(model_name="resnet10t", num_classes=3)
+    for smoothing, weights in ((0.0, None), (0.1, [1.0, 4.0, 0.5])):
+        model = ImageClassifier(
+            backbone, multi_label=True, label_smoothing=smoothing, class_weights=weights
+        )
+        logits = torch.zeros(3, requires_grad=True)
+        optimizer = torch.optim.LBFGS([logits], max_iter=100, line_search_fn="strong_wolfe")
+
+        def loss(model=model, logits=logits, optimizer=optimizer):
+            optimizer.zero_grad()
+            value = model.class_loss(logits.expand(4000, 3), labels)
+            value.backward()
+            return value
+
+        optimizer.step(loss)
+        shown = [share_of_labels(part) for part in labels.split(40)]
+        assert chance_of(model, shown).loss == pytest.approx(loss().item(), abs=1e-4)
+    assert chance_of(model) is None, "no batch was seen"
+
+
+@pytest.mark.parametrize("better", [False, True])
+def test_several_labels_that_learn_nothing(better):
+    labels = [torch.tensor([1.0, 0.0]), torch.tensor([0.0, 0.0])] * 4
+    model = nn.Module()
+    model.multi_label = True
+    model.label_smoothing = 0
+    model.class_weights = lambda: None
+    told = []
+    runner = SimpleNamespace(
+        model=model, iter=9, max_iters=20, logger=SimpleNamespace(warning=told.append)
+    )
+    hook = SignsHook(interval=10)
+    hook.before_train_iter(runner, 9)
+    value = 0.5 * math.log(2)  # half of the images show the first class, none the second
+    loss = torch.tensor(0.9 * value if better else value)
+    hook.after_train_iter(runner, 9, dict(label=labels), dict(loss=loss))
+    assert len(told) == (not better)
+    assert better or "each class by its share of the images = 0.347" in told[0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["emoji-s16", "meru-vit-s-16"]
+    + [f"{family}-emoji-s16" for family in ("hycoclip", "phyclip", "uncha", "atmg")],
+)
+def test_a_clip_that_guesses(name):
+    """Equal images and equal points of the texts: the loss is that of guessing."""
+    pytest.importorskip("open_clip")
+    from hypvision.tasks.contrastive import CLIPContrast
+
+    torch.manual_seed(0)
+    model = CLIPContrast(dict(name=name))
+    told = []
+    runner = SimpleNamespace(
+        model=model, iter=9, max_iters=20, logger=SimpleNamespace(warning=told.append)
+    )
+    hook = SignsHook(interval=10)
+    hook.before_train_iter(runner, 9)
+    inputs = torch.zeros(3, 3, *model.clip.visual.image_size, dtype=torch.uint8)
+    boxes = {}
+    if model.family == "uncha":
+        boxes = dict(box_inputs=inputs, box_caption=["a", "b", "c"])
+    text = model._texts
+    model._texts = lambda tokens: text(tokens)[:1].expand(len(tokens), -1)
+    with torch.no_grad():
+        found = model(inputs, ["a cat", "a dog", "a cat"], mode="loss", **boxes)
+    # two different texts for an image, and three images for a text
+    assert model.chance == pytest.approx(
+        dict(loss_image=0.5 * math.log(2), loss_text=0.5 * math.log(3))
+    )
+    for part, value in model.chance.items():
+        assert found[part].item() == pytest.approx(value, abs=1e-4)
+    hook.after_train_iter(runner, 9, None, found)
+    said = "\n".join(told)
+    assert "features of all images" in said
+    assert "which image and text of a batch belong together = 0.896" in said
+    assert "a longer training or weights that ship" in said
+
+
+def test_each_kind_of_model_has_a_loss_of_guessing_or_a_reason():
+    pytest.importorskip("mmseg")
+    import hypvision.openmmlab  # noqa: F401 - before mmseg
+    from hypvision.engine.extensions import PREDICTORS
+
+    for task in ("contrastive", "few_shot", "language", "metric_learning", "radial"):
+        importlib.import_module(f"hypvision.tasks.{task}")
+    importlib.import_module("hypvision.openmmlab.predicting")
+    known = {"ImageClassifier", "HierarchyClassifier", "CLIPContrast", "FewShotCLIP", "mmseg"}
+    without = {
+        "MetricLearner": "its losses have margins, and no value that all models share",
+        "mmdet": "its losses depend on the boxes that are proposed; a validation without a box is "
+        "the sign",
+        "LanguageModel": "ln of the vocabulary is passed in the first steps by the shares of words",
+        "RadialTuning": "it begins with a trained CLIP, whose order of texts it changes",
+    }
+    assert known | set(without) == set(PREDICTORS)

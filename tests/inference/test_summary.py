@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 from helpers.cases import each
+from PIL import Image
 from torch import nn
 
 from hypvision.cli import main
@@ -229,3 +230,26 @@ def test_few_images_a_class(capsys):
         assert "20 classes in place of the data's" in said
         whole[config] = float(said.split(" G multiply-adds")[0].split()[-1])
     assert whole["clip-adapter_fs"] == pytest.approx(17.56, abs=0.05) and whole["cocoop_b2n"] > 20
+
+
+def test_a_folder_is_measured_by_its_recipe(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("mmengine")
+    from helpers.engine import make_images
+
+    monkeypatch.chdir(tmp_path)
+    make_images(tmp_path / "mine", per_class=2, classes=("blue", "red"))
+    assert main(["summary", "mine", "--repeats", "0"]) == 0
+    assert "160" in capsys.readouterr().out
+    assert main(["summary", "mine", "--repeats", "0", "--model-args", "num_classes=3"]) == 2
+    assert "leave out --model-args" in capsys.readouterr().err
+
+
+@each("command", ["predict mine --model", "explain mine --model", "metric embed mine --model"])
+def test_a_folder_in_place_of_a_model_is_told(command, tmp_path, monkeypatch, capsys):
+    """Wherever the name of a model is expected."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir(exist_ok=True)
+    Image.new("RGB", (8, 8)).save(tmp_path / "mine/a.png")
+    (tmp_path / "photos1").mkdir(exist_ok=True)
+    assert main([*command.split(), "photos1"]) == 2
+    assert "`hypvision train photos1`" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """The linear probe of a segmenter: its patches, and a training that begins with it."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -86,7 +87,10 @@ def small_config(folder, steps):
 
 def test_a_training_begins_with_the_probe_and_says_which_was_better(tmp_path, capsys):
     runner = train(small_config(make_folder(tmp_path / "data"), 1), tmp_path / "work")
-    said = " ".join("".join(capsys.readouterr()).split())
+    err = capsys.readouterr().err
+    taken = re.search(r"^result .*take (\S+)$", err, re.MULTILINE)[1]
+    assert re.search(r"^weights (\S+)$", err, re.MULTILINE)[1] == str(tmp_path / "work" / taken)
+    said = " ".join(err.split())
     baseline = runner.message_hub.get_info("baseline")
     assert baseline["name"] == "linear probe"
     assert baseline["mIoU"] > 80  # the colour of a half tells its class

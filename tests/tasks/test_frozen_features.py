@@ -1,5 +1,7 @@
 """A metric learner on trained weights is compared with retrieval by these weights' features."""
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -90,6 +92,8 @@ def test_the_better_of_the_two_is_named(recipe, tmp_path, capsys, monkeypatch, b
     assert f"trained {values[-1]:.4g} at the end, {max(values):.4g} at best" in text
     wanted = "take best_recall@1_epoch_" if better == "training" else "the features were better"
     assert wanted in text
+    told = re.search(r"^weights (\S+)$", text, re.MULTILINE)[1]
+    assert Path(told).name.startswith("best_recall@1_epoch_") and Path(told).is_file()
     weights = tmp_path / "run/epoch_2.pth"
     run_test(recipe, weights, tmp_path / "test", out=tmp_path / "report")
     page = (tmp_path / "report/metrics.csv").read_text()

@@ -67,10 +67,9 @@ def test_the_command_that_is_told_runs(method, options, images, tmp_path, monkey
     small = ["--image-size", "32", "--batch-size", "4"]
     assert main(["train", "my photos", *length, *small, *options]) == 0
     said = capsys.readouterr().err
-    [command] = re.findall(r"^use +hypvision (.*) --weights FILE", said, flags=re.M)
-    [weights] = re.findall(r"^weights (.*)$", said, flags=re.M)
+    [command] = re.findall(r"^use +hypvision (.*)$", said, flags=re.M)
     words = ["my photos" if word == "IMAGES" else word for word in shlex.split(command)]
-    assert main([*words, "--weights", weights]) == 0
+    assert main(words) == 0
 
 
 @each("name", ["val", "valid", "validation", "test"])
@@ -156,13 +155,40 @@ def test_the_commands_take_a_table(images, tmp_path, monkeypatch, capsys):
     assert main(["train", str(root), "--method", "probe", *small]) == 0
     said = capsys.readouterr()
     assert "found: a table" in said.out and "config: work_dirs/photos/config.py" in said.out
-    assert "predict IMAGES --model work_dirs/photos/config.py --weights FILE" in said.err
-    photo = next(path for path in root.rglob("*.png"))
     own = "--model work_dirs/photos/config.py --weights work_dirs/photos/probe.pth"
+    assert f"predict IMAGES {own}" in said.err
+    photo = next(path for path in root.rglob("*.png"))
     assert main(["predict", str(photo), *own.split()]) == 0
     again = load_config("work_dirs/photos/config.py")
     assert again.train_dataloader.dataset.transform.input_size == 32
     assert (tmp_path / "work_dirs/photos/probe.pth").is_file()
+
+
+@pytest.mark.parametrize(
+    "words, file",
+    [
+        ("--method probe", "probe.pth"),
+        ("--epochs 1 --lr 1e-9", "epoch_1.pth"),
+        ("--epochs 1 --lr 30 --cfg-options model.head_init=probe", "probe.pth"),
+    ],
+)
+def test_the_last_lines_name_one_checkpoint(images, tmp_path, monkeypatch, capsys, words, file):
+    """The one that is chosen: of a probe alone, a training that keeps the probe, and one that ruins
+    it."""
+    shutil.copytree(images, tmp_path / "mine")
+    monkeypatch.chdir(tmp_path)
+    small = ["--image-size", "32", "--batch-size", "4", "--work-dir", "out"]
+    assert main(["train", "mine", *small, *words.split()]) == 0
+    said = capsys.readouterr().err
+    result = re.search(r"take (\S+)", said)
+    assert result is None if "--method" in words else result[1] == file
+    told = re.findall(r"^weights (\S+)", said, re.MULTILINE)
+    used = re.findall(r"^use .*--model (\S+) --weights (\S+)$", said, re.MULTILINE)
+    assert told == [str(tmp_path / "out" / file)]
+    assert [weights for _, weights in used] == [f"out/{file}"]
+    photo = next(path for path in (tmp_path / "mine").rglob("*.png"))
+    ((config, weights),) = used
+    assert main(["predict", str(photo), "--model", config, "--weights", weights]) == 0
 
 
 @pytest.mark.slow

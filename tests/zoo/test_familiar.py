@@ -6,13 +6,26 @@ import re
 
 import numpy as np
 import pytest
+import timm
 import torch
+import torch.nn.functional as F
 from helpers.cases import each
 
+import hypvision.models  # noqa: F401 - registers the models
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import classifier
 from hypvision.io.errors import HypvisionError
-from hypvision.zoo.familiar import KEY, Familiar, familiar_of, fit, in_header, of_header, written
+from hypvision.zoo.familiar import (
+    KEY,
+    Familiar,
+    familiar_of,
+    fit,
+    in_header,
+    level_features,
+    levels_of,
+    of_header,
+    written,
+)
 
 
 def test_the_distance_is_that_of_the_nearest_class():
@@ -62,17 +75,20 @@ NAN = torch.tensor([[1.0, float("nan"), 1.0]])
 )
 def test_other_content_of_a_checkpoint_is_told(change, said):
     right = written(Familiar(torch.ones(2, 3), 0.1, 0.05))
-    found = familiar_of(dict(meta=dict(familiar=right)))
+    found = familiar_of(dict(meta={KEY: right}))
     assert torch.equal(found.means, torch.ones(2, 3))
     with pytest.raises(HypvisionError, match=re.escape(said)) as told:
-        familiar_of(dict(meta=dict(familiar={**right, **change})), "best.pth")
+        familiar_of(dict(meta={KEY: {**right, **change}}), "best.pth")
     assert str(told.value).startswith("'best.pth' does not say what images the model knows")
     if "means" not in change or isinstance(change["means"], torch.Tensor):
         with pytest.raises(HypvisionError, match=re.escape(said)):
             in_header(Familiar(**{**right, **change}))
 
 
-@each("content", [{}, dict(meta=None), dict(meta={}), dict(meta=dict(familiar=None))])
+@each(
+    "content",
+    [{}, dict(meta=None), dict(meta={}), dict(meta={KEY: None}), dict(meta=dict(familiar=7))],
+)
 def test_a_checkpoint_without_it_is_fine(content):
     assert familiar_of(content) is None
 
@@ -80,7 +96,7 @@ def test_a_checkpoint_without_it_is_fine(content):
 @each("content", [[1], "text", 7, {}])
 def test_what_is_no_table_is_told(content):
     for read, place in (
-        (familiar_of, dict(meta=dict(familiar=content))),
+        (familiar_of, dict(meta={KEY: content})),
         (of_header, {KEY: content}),
     ):
         with pytest.raises(HypvisionError, match="does not say what images the model knows"):
@@ -95,11 +111,14 @@ def test_too_few_images_set_no_limit(held_out):
 
 def test_means_of_another_width_are_told_before_the_first_image():
     known = Known(("a", "b"), "the weights best.pth", familiar=Familiar(torch.ones(2, 3), 0.1, 0.0))
+    network = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 1))
+    network.feature_info = [dict(module="0", num_chs=5)]
     with pytest.raises(
         HypvisionError, match=r"has 5 features, but .* with 3 \(the weights best.pth"
     ):
-        classifier(None, None, known, "cpu", head=torch.nn.Linear(5, 2))
-    classifier(None, None, known, "cpu", head=torch.nn.Linear(3, 2))
+        classifier(None, None, known, "cpu", judged=network)
+    network.feature_info[0]["num_chs"] = 3
+    classifier(None, None, known, "cpu", judged=network)
 
 
 def test_from_a_training_to_a_warning(tmp_path, capsys):
@@ -118,7 +137,7 @@ def test_from_a_training_to_a_warning(tmp_path, capsys):
     holding = [
         path.name
         for path in work.glob("*.pth")
-        if "familiar" in torch.load(path, weights_only=False)["meta"]
+        if KEY in torch.load(path, weights_only=False)["meta"]
     ]
     assert sorted(holding) == sorted([best.name, "epoch_4.pth"])
     # the stored means are those of the network
@@ -139,3 +158,44 @@ def test_from_a_training_to_a_warning(tmp_path, capsys):
         (near, _), (far, foreign) = (places[key] for key in sorted(places))
         assert near < found.limit < far and foreign
         assert f"('stripes.png' ({far:.2f})): unlike anything the model was trained on" in told
+
+
+NETWORKS = (
+    "resnet10t", "test_vit", "test_convnext", "tf_efficientnet_lite0", "hcformer_nano",
+    "hecnn_resnet18", "hcnn_resnet18", "himapper_resnet50",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_levels_by_hand(name):
+    """Of convolutions, tokens and points of a hyperboloid: means over places, from what timm's
+    forward_intermediates gives, and as wide as the network says."""
+    torch.manual_seed(0)
+    network = timm.create_model(name, num_classes=2).eval()
+    side = network.pretrained_cfg["input_size"][-1] if name == "test_vit" else 64
+    images = torch.randn(2, 3, side, side)
+    with torch.no_grad(), level_features(network) as found:
+        network(images)
+        network(images[:1])
+    levels = levels_of(network)
+    assert 2 <= len(levels) <= 5
+    assert [len(each) for each in found] == [2, 1]
+    widths = [channels for _, channels in levels]
+    assert found[0].shape[1] == sum(widths)
+    parts = found[0].split(widths, dim=1)
+    for part in parts:
+        torch.testing.assert_close(part.norm(dim=1), torch.ones(2))
+    torch.testing.assert_close(found[0][:1], found[1], atol=1e-4, rtol=1e-3)
+    if name in ("resnet10t", "test_convnext", "tf_efficientnet_lite0"):
+        with torch.no_grad():
+            maps = network.forward_intermediates(images, intermediates_only=True)
+        for part, expected in zip(parts, maps):
+            torch.testing.assert_close(part, F.normalize(expected.mean((2, 3)), dim=1))
+
+
+def test_deep_transformers_have_five_levels():
+    network = timm.create_model("vit_tiny_patch16_224", num_classes=0)
+    places = [network.blocks[place] for place in (0, 3, 6, 8, 11)]
+    assert [module for module, _ in levels_of(network)] == places
+    with level_features(None) as none:
+        assert none == []

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from mmengine.dist import (
@@ -36,7 +36,10 @@ from hypvision.engine.hooks.repeat import (
 )
 from hypvision.io.errors import HypvisionError, few
 
-_ADVICE = "Stop it and try a lower rate (--cfg-options optim_wrapper.optimizer.lr=...)"
+_ADVICE = (
+    "Stop it and try a lower rate (--cfg-options optim_wrapper.optimizer.lr=...), or for a network "
+    "from random weights a longer training or weights that ship (hypvision zoo list)"
+)
 _HEAD = "; a new head on trained features begins best with model.head_init=probe or zero"
 # The sign of a detector is that it finds no box, not that all boxes are of one class.
 _BOXES = {-1, -2}
@@ -44,6 +47,7 @@ _IGNORED = 255  # the label of pixels that do not count
 # The first that a model has is looked at: of classifiers, segmenters and few-shot methods.
 _LOSSES = ("loss_cls", "decode.loss_ce", "loss_ce", "loss_ecls", "loss")
 _WINDOW = 20  # number of steps that the loss is averaged over
+_LABELS = 500  # number of steps over which the shares of the labels are averaged
 _FEWEST = 10  # number of steps after which a training is checked at the earliest
 
 
@@ -246,10 +250,10 @@ class InterruptHook(Hook):
 
 @HOOKS.register_module()
 class SignsHook(Hook):
-    """Warn, once for each sign, if the loss of a classifier, segmenter or few-shot method is no
-    lower than that of guessing, ``ln C``; if the features of all images of a batch are the same; if
-    the gradients of all weights are 0; and if a validation gives all images or pixels the same
-    class, or finds no box.
+    """Warn, once for each sign, if the loss is no lower than that of guessing
+    (:func:`chance_of`); if the features of all images of a batch are the same; if the gradients of
+    all weights are 0; and if a validation gives all images or pixels the same class, or finds no
+    box.
 
     Each check waits for the GPU, in one of every ``interval`` steps. The loss and the predictions
     are checked when a tenth of the training is over, and no sooner than after ``interval`` steps.
@@ -257,7 +261,7 @@ class SignsHook(Hook):
     Args:
         interval: number of steps between two checks; a shorter training than two of these is
             checked in its middle and at its end, one of under ten steps not at all.
-        margin: a loss above ``margin`` times ``ln C`` counts as that of guessing.
+        margin: a loss above ``margin`` times that of guessing counts as guessing.
     """
 
     def __init__(self, interval: int = 50, margin: float = 0.98):
@@ -265,6 +269,7 @@ class SignsHook(Hook):
         self.margin = margin
         self._told: set[str] = set()
         self._losses: list[Tensor] = []
+        self._shown: list[Tensor] = []
         self._features: list[Tensor] = []
         self._handle: Any = None
         self._wants_gradients = False
@@ -311,9 +316,12 @@ class SignsHook(Hook):
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
         given = outputs or {}
-        loss = next((given[name] for name in _LOSSES if name in given), None)
-        if isinstance(loss, Tensor):
+        model = network_of(runner)
+        loss = compared_loss(model, given)
+        if loss is not None:
             self._losses = [*self._losses[1 - _WINDOW :], loss.detach()]
+        if getattr(model, "multi_label", False) and data_batch is not None:
+            self._shown = [*self._shown[1 - _LABELS :], share_of_labels(data_batch["label"])]
         if self._handle is not None:  # None for a model without a backbone
             self._handle.remove()
             self._handle = None
@@ -329,15 +337,13 @@ class SignsHook(Hook):
         if self._largest is not None and self._largest.item() == 0:
             self._tell(runner, "gradients", "the gradients of all weights are 0")
         self._largest = None
-        classes = guessed_classes(network_of(runner))
-        if classes and self._losses and self._late(runner):
-            loss = torch.stack(self._losses).float().mean().item()
-            if loss >= self.margin * math.log(classes):
-                guessing = (
-                    f"that of guessing among {classes} classes is ln {classes} = "
-                    f"{math.log(classes):.3f}"
-                )
-                self._tell(runner, "loss", f"the loss is {loss:.3f}, and {guessing}")
+        if not self._losses or not self._late(runner):
+            return
+        chance = chance_of(network_of(runner), self._shown)
+        loss = torch.stack(self._losses).float().mean().item()
+        if chance is not None and loss >= self.margin * chance.loss:
+            guessing = f"that of guessing {chance.what} = {chance.loss:.3f}"
+            self._tell(runner, "loss", f"the loss is {loss:.3f}, and {guessing}")
 
     def _late(self, runner: Runner) -> bool:
         return runner.iter + 1 >= max(self.interval, runner.max_iters // 10)
@@ -413,12 +419,16 @@ def _numbers(labels: Any) -> set[int]:
 
 def listen(model: Any, keep: Callable[[Any], None]) -> Any:
     """Call ``keep`` with the features of each batch from now on: the input of a classifier's linear
-    head, else the output of the neck (of a metric learner the embeddings), else of the backbone.
+    head, else the output of the neck (of a metric learner the embeddings), else of the backbone, or
+    of the image tower of a CLIP.
 
     Returns:
         The handle whose ``remove()`` ends the calls; None for a model without a backbone.
     """
-    network: Any = getattr(model, "backbone", None)
+    tower: Any = getattr(getattr(model, "clip", None), "visual", None)
+    # A CLIP may call the blocks of timm's tower one by one, but always its projection.
+    tower = tower.head if hasattr(tower, "trunk") else tower
+    network: Any = getattr(model, "backbone", None) or tower
     head = network.get_classifier() if hasattr(network, "get_classifier") else None
     if isinstance(head, nn.Linear):
         return head.register_forward_pre_hook(lambda _, inputs: keep(inputs[0]))
@@ -435,6 +445,64 @@ def same_for_all(features: Tensor) -> bool:
         return False
     spread = (features - features[:1]).abs().amax()
     return bool(spread <= 1e-6 * features.abs().amax())
+
+
+class Chance(NamedTuple):
+    """The ``loss`` of a model that has learned nothing, and ``what`` it guesses, in words."""
+
+    loss: float
+    what: str
+
+
+def chance_of(model: Any, shown: Sequence[Tensor] = ()) -> Chance | None:
+    """Return the loss of guessing: ``ln C`` for C classes; for several labels an image that of the
+    classes' shares, which the biases of a head can give; for a CLIP what the model states in its
+    attribute ``chance``, the losses of equal logits by name. None for other models.
+
+    Args:
+        model: the model of a training.
+        shown: for several labels, shares of the images of some batches that show each class, each
+            ``(C,)``.
+    """
+    own = getattr(model, "chance", None)
+    if own:
+        return Chance(sum(own.values()), "which image and text of a batch belong together")
+    if getattr(model, "multi_label", False):
+        return _chance_of_labels(model, shown)
+    classes = guessed_classes(model)
+    if not classes:
+        return None
+    return Chance(math.log(classes), f"among {classes} classes is ln {classes}")
+
+
+def _chance_of_labels(model: Any, shown: Sequence[Tensor]) -> Chance | None:
+    """Return the binary cross-entropy of the constant logits that are best for the shares of the
+    classes, with the model's weights of the classes and its label smoothing."""
+    if not shown:
+        return None
+    share = torch.stack(list(shown)).mean(0)
+    share = share * (1 - model.label_smoothing) + model.label_smoothing / 2
+    weights = model.class_weights()
+    positive = share if weights is None else share * weights.to(share.device)
+    negative = 1 - share
+    each = positive + negative
+    loss = torch.special.entr(positive) + torch.special.entr(negative) - torch.special.entr(each)
+    return Chance(loss.mean().item(), "each class by its share of the images")
+
+
+def share_of_labels(labels: Any) -> Tensor:
+    """Return the share ``(C,)`` of the images of a batch that show each class, from labels of zeros
+    and ones, each ``(C,)``."""
+    rows = labels if isinstance(labels, Tensor) else torch.stack([*map(torch.as_tensor, labels)])
+    return rows.float().mean(0).cpu()
+
+
+def compared_loss(model: Any, given: Mapping[str, Any]) -> Tensor | None:
+    """Return the loss of a step, from the values that it gave by name, that is compared with that
+    of guessing."""
+    names = getattr(model, "chance", None) or [next((n for n in _LOSSES if n in given), "")]
+    found = [given[name] for name in names if isinstance(given.get(name), Tensor)]
+    return sum(found[1:], found[0]) if found else None
 
 
 def guessed_classes(model: Any) -> int:
