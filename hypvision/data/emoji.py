@@ -125,10 +125,11 @@ def class_groups(root: StrPath) -> tuple[Names, ...]:
 
 
 def style_images(
-    emoji: Sequence[Emoji], root: StrPath, styles: Sequence[str], usage: Usage
+    emoji: Sequence[Emoji], root: StrPath, styles: Sequence[str], usage: Usage, every: bool = True
 ) -> list[tuple[int, Path]]:
     """Return the image files of emoji in some styles, each with the number of its emoji; ``usage``
-    counts them, and those that a style lacks."""
+    counts them, and those that a style lacks. Of ``every`` style, or else of any, there must be an
+    image."""
     listing = Listing()
     found: list[tuple[int, Path]] = []
     for style in styles:
@@ -141,7 +142,9 @@ def style_images(
                 usage.use("images")
             else:
                 usage.leave_out("images", "no file", path.name)
-        ensure(len(found) > before, f"The style '{style}' has no image of the split in '{folder}'.")
+        lacks = every and len(found) == before
+        ensure(not lacks, f"The style '{style}' has no image of the split in '{folder}'.")
+    ensure(found, f"No style of {list(styles)} has an image of the split in '{root}/images'.")
     return found
 
 

@@ -126,7 +126,7 @@ class EmojiScenes(Dataset):
         self.metainfo = dict(classes=classes)
         self._photos = images_in(self.photos)
         self.usage = Usage(self.root)
-        self.items = style_images(self.emoji, self.root, self.styles, self.usage)
+        self.items = style_images(self.emoji, self.root, self.styles, self.usage, every=False)
         self._seed = [self.seed, ("train", "val", "test").index(self.split)]
         self._cache = self.cache and Path(self.cache).expanduser() / self._name(settings)
 

@@ -34,7 +34,7 @@ class MPerClassBatchSampler:
         batch_size: number of images of a batch in each process.
         m: number of images of each class in a batch.
         short_classes: what to do with a class of fewer than ``m`` images: ``"error"`` raises one,
-            ``"repeat"`` uses its images several times.
+            ``"repeat"`` uses its images several times, ``"drop"`` leaves the class out.
         replace: draw the images of a class with replacement, as the HIER recipes do.
         drop_last: ignored, since no batch is ever smaller than the others; mmengine passes this
             argument.
@@ -60,7 +60,7 @@ class MPerClassBatchSampler:
             f"A batch of {batch_size} images cannot hold {m} of each class. Set "
             "train_dataloader.batch_size to a multiple of train_dataloader.batch_sampler.m.",
         )
-        one_of(("error", "repeat"), short_classes=short_classes)
+        one_of(("error", "repeat", "drop"), short_classes=short_classes)
         names = classes_of(sampler.dataset)
         members = members_of(sampler.dataset)
         short = [label for label, indices in members.items() if len(indices) < m]
@@ -69,9 +69,11 @@ class MPerClassBatchSampler:
             raise HypvisionError(
                 f"The class '{name}' has {len(members[short[0]])} images, fewer than the {m} that "
                 f"a batch takes of each class ({len(short)} such classes). Set "
-                "train_dataloader.batch_sampler.short_classes to 'repeat' (use images twice), or "
-                "make m smaller."
+                "train_dataloader.batch_sampler.short_classes to 'repeat' (use images twice) or "
+                "'drop' (leave these classes out), or make m smaller."
             )
+        if short_classes == "drop":
+            members = {label: indices for label, indices in members.items() if len(indices) >= m}
         self.members = list(members.values())
         self.classes_per_batch = batch_size * self.world_size // m
         ensure(
@@ -118,6 +120,7 @@ class BalancedSampler:
             have a hundred times more images than others.
         length: number of samples in an epoch, over all processes, rounded up to a multiple of their
             number; None: as many as the data set has.
+        shuffle: whether the samples of an epoch are mixed; False: class after class.
         seed: seed of the orders; mmengine passes its own.
     """
 
@@ -126,6 +129,7 @@ class BalancedSampler:
         dataset: Sized,
         power: float = 1.0,
         length: int | None = None,
+        shuffle: bool = True,
         seed: int | None = None,
     ):
         between(0, 1, power=power)
@@ -137,6 +141,7 @@ class BalancedSampler:
         shares = np.array([len(indices) for indices in self.members]) ** (1.0 - power)
         self.wanted = self.length * shares / shares.sum()
         self.power = power
+        self.shuffle = shuffle
         self.epoch = 0
         self.seed = sync_random_seed() if seed is None else seed
 
@@ -154,7 +159,8 @@ class BalancedSampler:
             turns = [generator.permutation(indices) for _ in range(-(-count // len(indices)))]
             drawn.append(np.concatenate([*turns, indices[:0]])[:count])
         order = np.concatenate(drawn)
-        generator.shuffle(order)
+        if self.shuffle:
+            generator.shuffle(order)
         return iter(order[self.rank :: self.world_size].tolist())
 
     def set_epoch(self, epoch: int) -> None:

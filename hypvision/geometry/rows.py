@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .numerics import Function, backward_of
 
@@ -59,7 +60,8 @@ def _worth_it(rows: list[Tensor], shared: list[Any]) -> bool:
     # This is asked first, because a comparison of a free size would bind an exported program to
     # small batches.
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
-    if traced or torch._C._are_functorch_transforms_active():
+    forward = forward_ad._current_level >= 0
+    if traced or forward or torch._C._are_functorch_transforms_active():
         return False
     if first.device.type != "cpu" or first.numel() <= BLOCK:
         return False

@@ -269,7 +269,9 @@ def _clip(request: Request, options: Values) -> Predictor:
 
 
 def _timm_predictor(network: TimmModel, request: Request, names: Sequence[str] = ()) -> Predictor:
-    data = resolve_model_data_config(network)
+    side = request.arguments.get("img_size")
+    # A network that is built for images of another size takes no others.
+    data = resolve_model_data_config(network, dict(img_size=side) if isinstance(side, int) else {})
     channels = getattr(network, "in_chans", 3)
     check_normalisation(data, channels)
     names = names or network.pretrained_cfg.get("label_names") or _imagenet(network)

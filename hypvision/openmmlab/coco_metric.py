@@ -25,15 +25,22 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from hypvision.engine.metrics import Metric
-from hypvision.io.checks import ensure
+
+_SIZES = ("small", "medium", "large")
 
 
 class _InOrder(COCOeval):
     """A mix-in for pycocotools' evaluation: results are in the order of ``params.catIds``, and
-    means over nothing are NaN."""
+    means over nothing are NaN.
+
+    Average precision is always that of 100 detections an image, whatever ``params.maxDets`` says
+    for recalls.
+    """
 
     def evaluate(self) -> None:
         self.wanted = list(self.params.catIds)
+        self.counts = sorted(self.params.maxDets)
+        self.params.maxDets = sorted({*self.counts, 100})
         super().evaluate()
 
     def accumulate(self, p=None) -> None:
@@ -49,8 +56,34 @@ class _InOrder(COCOeval):
             self.eval["params"].catIds = self.wanted
 
     def summarize(self) -> None:
-        super().summarize()
-        self.stats: np.ndarray = np.where(self.stats < 0, np.nan, self.stats)
+        """Compute ``stats``: AP, AP50, AP75, the AP of small, medium and large objects, and as many
+        recalls."""
+        counts = [self.counts[min(k, len(self.counts) - 1)] for k in (0, 1)] + self.counts[-1:]
+        most = self.params.maxDets[-1]
+        self.stats = np.array([
+            self._mean("precision", 100),
+            self._mean("precision", most, threshold=0.5),
+            self._mean("precision", most, threshold=0.75),
+            *(self._mean("precision", most, area) for area in _SIZES),
+            *(self._mean("recall", count) for count in counts),
+            *(self._mean("recall", counts[-1], area) for area in _SIZES),
+        ])  # fmt: skip
+
+    def _mean(
+        self, name: str, count: int, area: str = "all", threshold: float | None = None
+    ) -> float:
+        p = self.params
+        values = self.eval[name][..., p.areaRngLbl.index(area), p.maxDets.index(count)]
+        if threshold is not None:
+            values = values[np.isclose(p.iouThrs, threshold)]
+        known = values[values > -1]
+        mean = float(known.mean()) if known.size else math.nan
+        title = dict(precision="Average Precision  (AP)", recall="Average Recall     (AR)")[name]
+        ious = (
+            f"{p.iouThrs[0]:.2f}:{p.iouThrs[-1]:.2f}" if threshold is None else f"{threshold:.2f}"
+        )
+        print(f" {title} @[ IoU={ious:<9} | area={area:>6s} | maxDets={count:>3d} ] = {mean:0.3f}")
+        return mean
 
 
 class CheckedCOCOeval(_InOrder, DetCOCOeval):
@@ -68,17 +101,16 @@ coco_metric.COCOevalMP = _InProcesses
 
 @METRICS.register_module(name="CocoMetric", force=True)
 class CheckedCocoMetric(Metric, CocoMetric):
-    """mmdet's CocoMetric, with NaN for classes without ground truth."""
+    """mmdet's CocoMetric, with NaN for classes without ground truth, and with recalls named by
+    their numbers of proposals.
+
+    ``proposal_nums`` may be any numbers: the average precision is always that of 100 detections.
+    """
 
     default_prefix = "coco"
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        ensure(
-            len(self.proposal_nums) == 3 and 100 in self.proposal_nums,
-            f"CocoMetric has proposal_nums={self.proposal_nums}. Expected: three numbers, of which "
-            "one is 100, because average precision is that of 100 detections. Correct them.",
-        )
         if "segm" in self.metrics and self._coco_api is not None:
             self._coco_api.check_masks()
 
@@ -98,12 +130,12 @@ class CheckedCocoMetric(Metric, CocoMetric):
 
     def compute_metrics(self, results: list) -> dict[str, float]:
         if not results:
-            return dict.fromkeys(self._names(), math.nan)
+            return {self._named(name): math.nan for name in self._names()}
         with np.errstate(invalid="ignore"):  # NumPy warns about means of empty arrays
             found = super().compute_metrics(results)
         if not self.format_only:
             self.without_truth = self._classes_without_truth()
-        return found
+        return {self._named(name): value for name, value in found.items()}
 
     def _names(self) -> list[str]:
         recalls = ("AR@100", "AR@300", "AR@1000", "AR_s@1000", "AR_m@1000", "AR_l@1000")
@@ -117,6 +149,14 @@ class CheckedCocoMetric(Metric, CocoMetric):
                 items = self.metric_items or ("mAP", "mAP_50", "mAP_75", "mAP_s", "mAP_m", "mAP_l")
                 found += [f"{metric}_{item}" for item in items]
         return found
+
+    def _named(self, name: str) -> str:
+        """Return the name of a metric with the true number of proposals; mmdet says 100, 300 and
+        1000 for the first, second and last number, whatever these are."""
+        counts = sorted(self.proposal_nums)
+        of_mmdet = {"100": counts[0], "300": counts[min(1, len(counts) - 1)], "1000": counts[-1]}
+        kind, at, count = name.partition("@")
+        return f"{kind}@{of_mmdet.get(count, count)}" if at and "proposal" in self.metrics else name
 
     def _classes_without_truth(self) -> list[str]:
         images = set(self.img_ids)

@@ -107,9 +107,7 @@ def load_embedder(
         )
     if config is not None:
         if weights is None:
-            raise HypvisionError(
-                "--config needs --weights: give the checkpoint of the config's training."
-            )
+            raise HypvisionError("A config needs --weights: give the checkpoint of its training.")
         return _trained(config, weights, device)
     name = str(weights or model).removeprefix("zoo:")
     record = builtin_index().records.get(name) if weights is None else None

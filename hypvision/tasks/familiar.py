@@ -19,7 +19,7 @@ from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.engine.hooks import network_of
 from hypvision.io.images import open_image
 from hypvision.tasks.probe import as_tested, labelled_features
-from hypvision.zoo.familiar import KEY, Familiar, fit, levels_of, written
+from hypvision.zoo.familiar import KEY, Familiar, NoLevels, fit, levels_of, written
 
 _OF_A_CLASS = 20  # largest number of training images of a class
 _FOREIGN = 200  # largest number of images of another kind
@@ -46,7 +46,10 @@ class FamiliarHook(Hook):
             return
         train = runner.train_dataloader.dataset
         held_out = runner.val_dataloader.dataset
-        found = familiar_images(model, train, held_out, checkpoint["state_dict"])
+        try:
+            found = familiar_images(model, train, held_out, checkpoint["state_dict"])
+        except NoLevels:  # as of networks whose levels give tuples
+            return
         # The limit of features that overflow is not finite; readers accept a file without it.
         if math.isfinite(found.limit):
             checkpoint["meta"][KEY] = written(found)

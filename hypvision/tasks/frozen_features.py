@@ -84,7 +84,8 @@ class FrozenFeaturesHook(Hook):
         is_best = weights.name.startswith(f"best_{key}_")
         if not is_best:
             weights = Path(runner.message_hub.get_info("last_ckpt", "the last checkpoint"))
-        runner.message_hub.update_info(CHOSEN, str(weights))
+        if is_best or "last_ckpt" in runner.message_hub.runtime_info:
+            runner.message_hub.update_info(CHOSEN, str(weights))
         take = f"take {weights.name}"
         if (best if is_best else values[-1]) < before:
             take = (

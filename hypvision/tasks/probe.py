@@ -32,7 +32,7 @@ from hypvision.engine.reports import BASELINE, CHOSEN
 from hypvision.inference.progress import say
 from hypvision.io.errors import HypvisionError
 from hypvision.io.types import Metrics
-from hypvision.zoo.familiar import level_features
+from hypvision.zoo.familiar import NoLevels, level_features, levels_of
 
 #: Weight decays that are tried, the strongest first, for features with standard deviation 1.
 DECAYS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
@@ -100,9 +100,19 @@ def level_inputs(
 ) -> Tensor:
     """Return the features ``(N, D)`` of all levels of a network
     (:func:`~hypvision.zoo.familiar.level_features`), on the CPU; otherwise as
-    :func:`head_inputs`."""
+    :func:`head_inputs`.
+
+    Raises:
+        NoLevels: the levels give no maps or tokens of the channels that ``feature_info`` names.
+    """
     with level_features(network) as found:
         _look(network, batches, weights)
+    width = sum(channels for _, channels in levels_of(network))
+    if any(features.shape[1] != width for features in found) or not found:
+        raise NoLevels(
+            f"The levels of {type(network).__name__} give no maps or tokens of the channels that "
+            "its feature_info names, so images cannot be compared by them."
+        )
     return torch.cat([features.cpu() for features in found])
 
 
@@ -412,7 +422,8 @@ class LinearProbeHook(Hook):
         better = Path(runner.work_dir, FILE)
         if last >= probe:
             better = Path(runner.message_hub.get_info("last_ckpt", "the last"))
-        runner.message_hub.update_info(CHOSEN, str(better))
+        if last < probe or "last_ckpt" in runner.message_hub.runtime_info:
+            runner.message_hub.update_info(CHOSEN, str(better))
         about = f"{_NAME} {probe:.4g}, fine-tuned {last:.4g} at the end"
         if best > last:
             about += f" ({best:.4g} after {_unit(runner)} {step}, perhaps by chance)"

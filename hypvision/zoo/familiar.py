@@ -48,6 +48,10 @@ class Familiar(NamedTuple):
         return 1 - (F.normalize(features, dim=1) @ F.normalize(self.means, dim=1).T).amax(dim=1)
 
 
+class NoLevels(HypvisionError):
+    """The levels of a network give no features of the numbers of channels that it names."""
+
+
 def levels_of(network: Any) -> list[tuple[nn.Module, int]]:
     """Return the modules of at most five levels of a timm network, evenly spaced, with their
     numbers of channels; [] for a network without timm's ``feature_info``."""
@@ -63,8 +67,9 @@ def levels_of(network: Any) -> list[tuple[nn.Module, int]]:
 @contextmanager
 def level_features(network: nn.Module | None) -> Iterator[list[Tensor]]:
     """Give a list to which each call of the network appends the features ``(B, D)`` of the images:
-    of each level (:func:`levels_of`) the mean over all places, with length 1. The list stays empty
-    for None, and for a network without levels."""
+    of each level (:func:`levels_of`) the mean over all places, with length 1. Levels that give no
+    map or tokens of their channels are left out; the list stays empty for None, and for a network
+    of such levels or of none."""
     kept: list[Tensor] = []
     parts: list[Tensor] = []
 
@@ -77,7 +82,7 @@ def level_features(network: nn.Module | None) -> Iterator[list[Tensor]]:
         for module, channels in [] if network is None else levels_of(network):
 
             def keep(_: Any, inputs: Any, output: Any, channels: int = channels) -> None:
-                if isinstance(output, Tensor):
+                if isinstance(output, Tensor) and output.ndim > 2 and channels in output.shape[1:]:
                     parts.append(_mean(output.detach().float(), channels))
 
             hooks.callback(module.register_forward_hook(keep).remove)
@@ -88,8 +93,8 @@ def level_features(network: nn.Module | None) -> Iterator[list[Tensor]]:
 
 def _mean(features: Tensor, channels: int) -> Tensor:
     """Return the mean ``(B, channels)`` of a map ``(B, C, H, W)`` or ``(B, H, W, C)``, or of tokens
-    ``(B, N, C)``, with length 1."""
-    last = features.ndim == 3 or features.shape[1] != channels
+    ``(B, N, C)`` or ``(B, C, N)``, with length 1."""
+    last = features.shape[-1] == channels if features.ndim == 3 else features.shape[1] != channels
     rows = features.movedim(-1, 1) if last else features
     return F.normalize(rows.flatten(2).mean(dim=2), dim=1)
 

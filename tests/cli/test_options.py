@@ -139,6 +139,6 @@ def test_an_argument_is_taken_where_it_has_an_effect_alone(name, rule):
 
 
 def test_rules_are_of_every_kind():
-    names = {name for name, _ in (param.values for param in RULES)}
+    names = {name for name, _ in RULES}
     assert {"explain", "export", "summary", "clip chains", "fewshot cross"} <= names
     assert set(commands.LINES) >= names - {"fewshot explain"}

@@ -136,5 +136,5 @@ def test_white_inside_is_not_paper():
 
 
 def test_no_images_of_a_style(folders):
-    with pytest.raises(HypvisionError, match=r"style 'none' has no image"):
+    with pytest.raises(HypvisionError, match=r"No style of \['none'\]"):
         EmojiScenes(*folders, styles=["none"])

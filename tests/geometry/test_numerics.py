@@ -408,3 +408,15 @@ def test_the_heading_of_zero_is_zero():
     ray, size = numerics.heading(x)
     assert not ray.any() and not size.any()
     assert not torch.autograd.grad(size.sum(), x)[0].any()
+
+
+def test_forward_derivatives_of_points_of_many_blocks():
+    """As of few rows: blocks have no forward derivatives, so that they are not made for these."""
+    x = torch.randn(4096, 65, dtype=torch.float64)
+    direction = torch.randn_like(x)
+    with forward_ad.dual_level():
+        both = [
+            forward_ad.unpack_dual(lorentz.projx(forward_ad.make_dual(a, b), 1.0)).tangent
+            for a, b in ((x, direction), (x[:8], direction[:8]))
+        ]
+    torch.testing.assert_close(both[0][:8], both[1])

@@ -15,9 +15,11 @@ import hypvision.models  # noqa: F401 - registers the models
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import classifier
 from hypvision.io.errors import HypvisionError
+from hypvision.tasks.probe import level_inputs
 from hypvision.zoo.familiar import (
     KEY,
     Familiar,
+    NoLevels,
     familiar_of,
     fit,
     in_header,
@@ -164,6 +166,16 @@ NETWORKS = (
     "resnet10t", "test_vit", "test_convnext", "tf_efficientnet_lite0", "hcformer_nano",
     "hecnn_resnet18", "hcnn_resnet18", "himapper_resnet50",
 )  # fmt: skip
+
+
+def test_levels_of_tuples_and_of_other_axes():
+    """PiT's levels are tuples, by which images cannot be compared; HexFormer's tokens come last."""
+    images = torch.randn(2, 3, 224, 224)
+    with pytest.raises(NoLevels, match="PoolingVisionTransformer"):
+        level_inputs(timm.create_model("pit_ti_224", num_classes=2), [images])
+    network = timm.create_model("hexformer_tiny", num_classes=2)
+    width = sum(channels for _, channels in levels_of(network))
+    assert level_inputs(network, [images]).shape == (2, width)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
