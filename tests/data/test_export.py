@@ -110,7 +110,7 @@ def test_validation_scenes_of_known_emoji_and_of_another_style(tmp_path, sources
         for name in classes[np.unique(Image.open(path))]
     }
     assert shown - {"photo"} <= known and len(shown) > 2
-    with pytest.raises(HypvisionError, match=r"style 'noto' has no image"):
+    with pytest.raises(HypvisionError, match=r"No style of \['noto'\]"):
         export_emoji(tmp_path / "none", emoji, photos, **few)
 
 
