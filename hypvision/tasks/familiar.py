@@ -79,8 +79,8 @@ def noticed_images(
 ) -> dict[str, Any]:
     """Return the entry of a record for images of another kind: the share of at most 200 of the
     files, evenly spaced, that lie beyond the limit."""
-    places = np.linspace(0, len(files) - 1, min(len(files), _FOREIGN)).astype(int)
-    pictures = [dict(inputs=transform(open_image(str(files[place]))), label=0) for place in places]
+    shown = [files[place] for place in evenly(len(files), _FOREIGN)]
+    pictures = [dict(inputs=transform(open_image(str(file))), label=0) for file in shown]
     features, _ = labelled_features(model, pictures, of_levels=True)
     noticed = (known.distances(features) > known.limit).float().mean().item()
     return dict(data=data, images=len(pictures), noticed=round(noticed, 4))
