@@ -19,7 +19,6 @@ from ..numerics import (
     with_hypotenuse,
     with_length,
 )
-from ..rows import in_blocks
 
 # Exponential maps move points by at most this number of radii of curvature, because the square of
 # its sinh still is a float32 number.
@@ -64,12 +63,7 @@ def projx(x: Tensor, c: Curvature) -> Tensor:
 
 def _with_time(space: Tensor, c: Curvature) -> Tensor:
     """Return points of the dtype of ``space``; only their time is computed in float64."""
-    time = in_blocks(_rounded_time, dict(space=space), dict(radius=c**-0.5))
-    return _joined(time, space)
-
-
-def _rounded_time(space: Tensor, radius: Curvature) -> Tensor:
-    return narrow(_time(widen(space), radius), space.dtype)
+    return _joined(narrow(_time(widen(space), c**-0.5), space.dtype), space)
 
 
 def _joined(time: Tensor, space: Tensor) -> Tensor:
