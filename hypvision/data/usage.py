@@ -87,7 +87,9 @@ class Usage:
     def __str__(self) -> str:
         """Return the counts as a sentence, e.g. ``'photos/train': used 96 of 98 images. Left out: 2
         images (suffix .xcf: a.xcf, b.xcf).``"""
-        kinds = dict.fromkeys([*self.used, *(kind for kind, _ in self._left_out)])
+        # Folders are counted only where they are left out.
+        others = (kind for kind, _ in self._left_out if kind != "folders")
+        kinds = dict.fromkeys([*self.used, *others])
         parts = [
             f"{self.used[kind]} of {self.used[kind] + self.left_out(kind)} {kind}" for kind in kinds
         ]

@@ -36,7 +36,7 @@ from hypvision.clip.features import image_features
 from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.open_vocabulary import checked_templates
 from hypvision.clip.prompting import HostOutput, build_host, feature_size
-from hypvision.clip.prompting.heads import TipAdapter
+from hypvision.clip.prompting.heads import LinearProbe, TipAdapter
 from hypvision.clip.prompting.hosts import is_hyperbolic
 from hypvision.clip.prompting.official import learned_names
 from hypvision.clip.prompting.promptsrc import gaussian_weights
@@ -52,6 +52,7 @@ from hypvision.io.checks import ensure, one_of, refuse
 from hypvision.io.errors import HypvisionError, require_finite
 from hypvision.io.types import Names, Plain, StrPath, Values
 from hypvision.tasks.classification import per_image
+from hypvision.tasks.probe import fit_probe
 
 
 @MODELS.register_module()
@@ -418,6 +419,51 @@ class FeatureCacheHook(Hook):
             "out FeatureCacheHook.",
         )
         dataset.use_features(image_features(model.host, dataset, self.views, self.folder))
+
+
+@HOOKS.register_module()
+class FitProbeHook(_StartHook):
+    """Fits the logistic regression of a linear probe to the training images' centre crops, before
+    a training that takes no steps (:func:`~hypvision.tasks.probe.fit_probe`). The decay is the best
+    one on the validation images that were drawn, up to 4 of each class, or else on every fifth
+    training image.
+
+    Args:
+        folder: see :class:`FeatureCacheHook`.
+    """
+
+    priority = "HIGH"
+
+    def __init__(self, folder: StrPath | None = None):
+        self.folder = folder
+
+    def before_train(self, runner: Runner) -> None:
+        if runner.iter or "host.learner.weight" in self._loaded:
+            return
+        model = _model(runner)
+        host = cast(LinearProbe, model.host)
+        dataset = runner.train_dataloader.dataset
+        val = dataset.drawn_val()
+        weights = model.class_weights()
+        probe = fit_probe(
+            *self._vectors(host, dataset),
+            host.fixed_classes,
+            None if val is None else self._vectors(host, val),
+            None if weights is None else weights.cpu(),
+        )
+        with torch.no_grad():
+            host.learner.weight.copy_(probe.weight)
+            host.learner.bias.copy_(probe.bias)
+        for parameter in host.learner.parameters():
+            broadcast(parameter.data)
+
+    def _vectors(self, host: LinearProbe, dataset: FewShotDataset) -> tuple[Tensor, Tensor]:
+        """Return what the probe reads of the images of a data set, ``(N, d)`` on the CPU, and
+        their labels ``(N,)``."""
+        features = image_features(host, dataset, folder=self.folder)[0]
+        with torch.no_grad():
+            vectors = host.vectors(features.to(host.scale.device))
+        return vectors.cpu(), torch.tensor(dataset.labels)
 
 
 @HOOKS.register_module()

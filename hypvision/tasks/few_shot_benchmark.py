@@ -42,6 +42,8 @@ from hypvision.tasks.few_shot_recipes import few_shot_config, host_options, reci
 
 # Methods that recognise only the classes of their training.
 _SEEN_ONLY = ("linear-probe", "tip-adapter", "tip-adapter-f")
+# Methods that learn without steps, before a "training" that takes none.
+_FITTED = ("linear-probe", "tip-adapter")
 _NOTES = {"imagenet": "Shots are drawn from sorted files."}
 _SHOTS: dict[str, tuple[int, ...]] = {"shots": (1, 2, 4, 8, 16)}
 _PASSED_ON = (
@@ -268,9 +270,9 @@ def run_cell(spec: CellSpec, settings: Settings, results: StrPath) -> Metrics:
         spec = spec._replace(targets=tuple(dict.fromkeys((*before.cell.targets, *spec.targets))))
     config = cell_config(spec, settings)
     name, lath = split_method(spec.method)
-    learns = lath or name not in ("zeroshot", "tip-adapter")
+    learns = lath or name not in ("zeroshot", *_FITTED)
     steps = 0
-    if learns or name == "tip-adapter":  # Tip-Adapter fills its cache in a "training"
+    if learns or name in _FITTED:
         if not (folder / f"epoch_{config.train_cfg.max_epochs}.pth").is_file():
             _forget(folder, finished=before is not None)
             before = None

@@ -178,9 +178,7 @@ def _promptkd(task: _Task) -> Recipe:
 
 
 def _linear_probe(task: _Task) -> Recipe:
-    host = dict(name="linear-probe", classes=task.classes)
-    optimizer = dict(weight_decay=0)
-    return Recipe(host, 10.0, task.coop, 32, features=True, optimizer=optimizer)
+    return Recipe(dict(name="linear-probe", classes=task.classes), features=True)
 
 
 def _tip_adapter(task: _Task, tune: bool = False) -> Recipe:
@@ -464,6 +462,8 @@ def _hooks(
         hooks.append(dict(type="GaussianAverageHook", mean=found.average[0], std=found.average[1]))
     if found.features and views is not None:
         hooks.append(dict(type="FeatureCacheHook", views=views, folder=cache))
+    if found.host["name"] == "linear-probe":
+        hooks.append(dict(type="FitProbeHook", folder=cache))
     if found.search is not None:
         hooks.append(dict(type="TipAdapterHook", folder=cache, ends=found.search))
     return dict(

@@ -18,6 +18,11 @@ def test_counts_and_reasons():
     usage = Usage("photos")
     usage.leave_out("files", "not drawn", "", 9)
     assert str(usage) == "'photos': used 0 of 9 files. Left out: 9 files (not drawn)."
+    usage = Usage("photos")
+    usage.use("files", 9)
+    usage.leave_out("folders", "none of the classes", "cats")
+    expected = "'photos': used 9 of 9 files. Left out: 1 folders (none of the classes: cats)."
+    assert str(usage) == expected
 
 
 def test_counts_inside_wrappers():

@@ -11,7 +11,7 @@ import torch
 from helpers.cases import each
 from helpers.configs import ROOT
 from helpers.fewshot import NAMES, OTHERS, bundle
-from helpers.fewshot_layouts import coop
+from helpers.fewshot_layouts import coop, imagenet
 from helpers.processes import run_in_two
 from mmengine.config import Config
 from references.fewshot import unit
@@ -36,6 +36,7 @@ from hypvision.tasks.few_shot import (
     accuracy,
 )
 from hypvision.tasks.few_shot_recipes import few_shot_config, recipe, with_steps
+from hypvision.tasks.probe import fit_probe
 
 HOST = {
     "promptsrc": dict(text=2, vision=2, depth=2, templates=2),
@@ -487,6 +488,32 @@ def test_methods_without_a_training_are_configs_too(method, tmp_path, monkeypatc
             assert (given[0] + cached - model(images)).abs().max() < 1e-4
 
 
+@pytest.mark.parametrize("name", ["caltech101", "imagenet"])
+def test_a_linear_probe_is_a_logistic_regression(name, tmp_path):
+    """It reads unit features of centre crops. The validation images that were drawn choose the
+    decay; ImageNet's are its test, so there training images choose."""
+    coop(tmp_path) if name == "caltech101" else imagenet(tmp_path, name)
+    options = dict(protocol="shots", dataset=name, epochs=None, shots=3, classes=5)
+    config = config_of(tmp_path, "linear-probe", **options)
+    model = train(config, tmp_path / "run").model.eval()
+    drawn = FewShotDataset(str(tmp_path), name, shots=3, size=64)
+    val = drawn.drawn_val()
+
+    def looked(data):
+        crops = torch.stack([sample["inputs"] for sample in data.viewed(augment=False)])
+        with torch.no_grad():
+            return unit(model.host.frozen_features(crops)), torch.tensor(data.labels)
+
+    assert (val is None) == (name == "imagenet") and (val is None or len(val) == 5 * 3)
+    expected = fit_probe(*looked(drawn), 5, val and looked(val))
+    assert torch.allclose(model.host.learner.weight, expected.weight, rtol=1e-3, atol=1e-3)
+    assert torch.allclose(model.host.learner.bias, expected.bias, rtol=1e-3, atol=1e-3)
+    path = last_checkpoint(tmp_path / "run")
+    again = FewShotCLIP({}, dict(name="linear-probe", classes=5))
+    again.load_state_dict(torch.load(path, weights_only=False)["state_dict"])
+    assert torch.equal(again.host.learner.weight, model.host.learner.weight)
+
+
 def test_stored_features_are_those_of_the_images(tmp_path):
     coop(tmp_path)
     found = []
@@ -518,7 +545,7 @@ def test_a_missing_image_is_told_with_and_without_a_cache(folder, tmp_path):
         image_features(model.host, data, folder=folder and tmp_path / folder)
 
 
-@pytest.mark.parametrize("method", ["coop", "linear-probe", "clip-adapter"])
+@pytest.mark.parametrize("method", ["coop", "clip-adapter"])
 def test_methods_take_steps(method, tmp_path):
     coop(tmp_path)
     runner = train(config_of(tmp_path, method, steps=2, epochs=None, amp="bf16"), tmp_path / "run")
@@ -559,7 +586,7 @@ def test_configs_are_read(name):
     assert ("-lath" in name) == (config.model.adapter is not None)
     epochs, untrained = (
         config.train_cfg.max_epochs,
-        name in ("zeroshot_b2n.py", "tip-adapter_fs.py"),
+        name in ("zeroshot_b2n.py", "tip-adapter_fs.py", "linear-probe_fs.py"),
     )
     assert epochs == 1 if untrained else epochs >= 2
     assert not {"few_shot_config"} & set(config.keys())
@@ -613,7 +640,6 @@ def test_steps_are_kept():
         "cocoop",
         "clip-adapter",
         "tip-adapter-f",
-        "linear-probe",
     ):
         for protocol in ("base2new", "shots", "cross"):
             for shots in (1, 4, 16):

@@ -34,7 +34,6 @@ MARKS = ("<!-- fewshot:begin -->", "<!-- fewshot:end -->")
 PARTS = ("step", "lath", "evaluation", "heads", "memory")
 HEADS = {
     "clip-adapter": {},
-    "linear-probe": dict(classes=50),
     "tip-adapter-f": dict(keys=800, classes=50, tune=True),
 }
 TARGETS = {("maple", 50): 2.2, ("maple", 100): 3.0, ("promptsrc", 50): 1.8, ("promptsrc", 100): 2.5}
@@ -238,7 +237,7 @@ def heads(clip: CLIPBundle, args: argparse.Namespace, bar: tqdm) -> list[str]:
             model.host.fill(
                 torch.randn(800, features.shape[1], device=args.device), torch.arange(800) % 50
             )
-        model.host.texts() if name != "linear-probe" else None
+        model.host.texts()
         calls = {
             "plain": backward(model, images, labels),
             "ours": backward(model, features, labels),

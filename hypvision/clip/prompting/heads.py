@@ -22,7 +22,8 @@ ROWS = 4096  # number of validation images that are compared with the cache in o
 
 class LinearProbe(Host, name="linear-probe"):
     """A linear classifier of unit image features, or for a hyperbolic CLIP of the images' tangent
-    vectors at the origin; it distinguishes only the ``classes`` of its training."""
+    vectors at the origin; it distinguishes only the ``classes`` of its training. Its weights are
+    those of a logistic regression (:class:`hypvision.tasks.few_shot.FitProbeHook`)."""
 
     learner: nn.Linear
     feature_inputs = on_hyperboloid = True
@@ -33,10 +34,17 @@ class LinearProbe(Host, name="linear-probe"):
         self.learner = nn.Linear(embedding_size(clip.model), classes)
         nn.init.zeros_(self.learner.weight)
         nn.init.zeros_(self.learner.bias)
+        self.learner.requires_grad_(False)
 
     @property
     def fixed_classes(self) -> int:
         return self.learner.out_features
+
+    def vectors(self, features: Tensor) -> Tensor:
+        """Return what the classifier reads, ``(B, d)``, for features ``(B, d)`` of the frozen
+        tower."""
+        space = space_of(self.clip)
+        return space.as_vectors(space.embed(features, "image"))
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> HostOutput:
         if len(self.names) != self.learner.out_features:
@@ -45,8 +53,7 @@ class LinearProbe(Host, name="linear-probe"):
                 f"cannot recognise {len(self.names)} others. Take a method that reads class names, "
                 "such as coop."
             )
-        space = space_of(self.clip)
-        image = space.as_vectors(space.embed(self.features(images), "image"))
+        image = self.vectors(self.features(images))
         with exact(image.device):
             return HostOutput(image, None, self.scale, direct=self.learner(image))
 

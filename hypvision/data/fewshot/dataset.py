@@ -7,6 +7,7 @@ import copy
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from mmengine.registry import DATASETS
@@ -152,6 +153,7 @@ class FewShotDataset(Dataset):
         whole = load_split(name, root)
         split = load_cell(root, name, shots, seed, subset, pickles, repeat, whole)
         self.cell: Plain = dict(root=root, name=name, seed=seed, subset=subset)
+        self._draw: Plain = dict(shots=shots, pickles=pickles)
         self.skip_broken = skip_broken
         self.items = intact(split.part(part)) if skip_broken else split.part(part)
         self.usage = _usage_of(
@@ -201,10 +203,20 @@ class FewShotDataset(Dataset):
     def whole_part(self, part: str) -> FewShotDataset | None:
         """Return a data set of all ``"val"`` or ``"test"`` images of the same classes; None if
         there are none."""
-        if not load_cell(shots=None, **self.cell).part(part):
+        return self._part(part, shots=None)
+
+    def drawn_val(self) -> FewShotDataset | None:
+        """Return a data set of the validation images that were drawn with the training images, up
+        to 4 of each class; None if there are none, or if they are the test images."""
+        if not layout_of(self.cell["name"], self.root).val_is_drawn:
+            return None
+        return self._part("val", **self._draw)
+
+    def _part(self, part: str, **draw: Any) -> FewShotDataset | None:
+        if not load_cell(**draw, **self.cell).part(part):
             return None
         other = FewShotDataset(
-            part=part, shots=None, size=self.size, skip_broken=self.skip_broken, **self.cell
+            part=part, size=self.size, skip_broken=self.skip_broken, **draw, **self.cell
         )
         other.view = self.view
         return other

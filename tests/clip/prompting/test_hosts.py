@@ -265,7 +265,7 @@ def test_under_autocast_logits_and_losses_are_float32(name):
         for given, exact in zip(found, wanted, strict=True):
             assert given.dtype == torch.float32
             close(given, exact, 0.06)
-    if name != "zeroshot":
+    if name not in ("zeroshot", "linear-probe"):  # which take no steps
         found[1].backward()
         gradients = [parameter.grad for parameter in host.learner.parameters()]
         assert all(grad is not None and grad.isfinite().all() for grad in gradients)
