@@ -14,12 +14,13 @@ from mmengine.registry import DATASETS
 
 from hypvision.data.annotations import name_difference
 from hypvision.data.classes import check_classes, numbered
-from hypvision.data.image_folder import _ImageDataset
+from hypvision.data.image_folder import _ImageDataset, chosen
 from hypvision.data.tables import (
     IMAGE_COLUMNS,
     LABEL_COLUMNS,
     ONES,
     ZEROS,
+    find_images_of,
     known_labels,
     marked,
     read_cells,
@@ -64,6 +65,7 @@ class MultiLabelDataset(_ImageDataset):
             :class:`~hypvision.data.image_folder.ImageFolderDataset`.
         separator: the character between the names in a column of labels; None: found from the
             table, see :func:`~hypvision.data.tables.split_labels`.
+        indices: positions of the images to keep; None: all.
     """
 
     def __init__(
@@ -74,10 +76,14 @@ class MultiLabelDataset(_ImageDataset):
         classes: NameList | None = None,
         white: int | str | None = None,
         separator: str | None = None,
+        indices: Sequence[int] | None = None,
     ):
         super().__init__(transform)
         self.root = Path(root).expanduser()
         rows, names, columns, notes = read_table(ann_file, separator)
+        if indices is not None:
+            images = list(rows)
+            rows = {images[number]: rows[images[number]] for number in chosen(indices, len(rows))}
         self._columns = names if columns else None
         source = ""
         if isinstance(classes, StrPath):
@@ -90,6 +96,9 @@ class MultiLabelDataset(_ImageDataset):
         self._check_columns(names, source)
         paths = inside([self.root / image for image in rows], self.root)
         self.paths, missing = Listing().find_all(paths)
+        if missing:  # names may lack their ending or folder
+            self.paths, lost = find_images_of(list(rows), self.root, ann_file)
+            missing = [paths[place] for place in lost]
         ensure(
             not missing,
             f"{len(missing)} of the {len(rows)} images of '{ann_file}' do not exist, such as "

@@ -32,6 +32,7 @@ IMAGE_COLUMNS = (
     "file", "img", "id",
 )  # fmt: skip
 LABEL_COLUMNS = ("label", "labels", "class", "class_name", "category", "target", "tags")
+_PLURAL = ("labels", "tags")  # names of a column whose cells may hold several labels
 ONES = ("1", "1.0", "true")
 ZEROS = ("0", "0.0", "false")
 _MISSING = ("", "nan", "null", "<na>")  # texts that pandas writes, or reads, for a missing value
@@ -345,13 +346,32 @@ def read_labels_of(
     return found
 
 
-def _refuse_several(texts: Iterable[str], name: str, path: StrPath) -> None:
-    """Raise an error for a label that may be several: a Python list, or, in a column that is called
-    ``labels`` or ``tags``, a text with a separator of names."""
-    plural = name.lower() in ("labels", "tags")
+def has_several_labels(path: StrPath) -> bool:
+    """Return whether a table has several labels per image: a row in which more than one class is
+    marked, a Python list, or, in a column that is called ``labels`` or ``tags``, a text with a
+    separator of names other than a space."""
+    cells = read_cells(path, _ONE_LABEL)
+    image = next((name for name in cells.head if name.lower() in IMAGE_COLUMNS), None)
+    others = [name for name in cells.head if name != image]
+    if is_marked(cells, others):
+        return any(len(marked(row, others)) > 1 for _, row in cells.rows)
+    name = next((name for name in LABEL_COLUMNS if name in cells.head), "")
+    return bool(_several((row.get(name, "") for _, row in cells.rows), name))
+
+
+def _several(texts: Iterable[str], name: str) -> list[str]:
+    """Return the labels in a column of this name that are several."""
+    signs = ";|," if name.lower() in _PLURAL else ""
     found = sorted(set(texts))
-    signs = ";|," if plural else ""
-    several = [text for text in found if text.startswith("[") or any(map(text.count, signs))]
+    return [text for text in found if text.startswith("[") or any(map(text.count, signs))]
+
+
+def _refuse_several(texts: Iterable[str], name: str, path: StrPath) -> None:
+    """Raise an error for a label that may be several: those of :func:`_several`, or, in a column
+    that is called ``labels`` or ``tags``, a text whose spaces may separate names."""
+    plural = name.lower() in _PLURAL
+    found = sorted(set(texts))
+    several = _several(found, name)
     if plural and not several and _perhaps_by_spaces(found):
         several = [text for text in found if " " in text]
     ensure(
@@ -359,7 +379,7 @@ def _refuse_several(texts: Iterable[str], name: str, path: StrPath) -> None:
         f"The table '{path}' has the {name} {some(several, 1)}, which may be several. If it is the "
         "name of one class, call the column 'label', where a cell is one name. For several labels "
         "per image, with ';' between them, train a config with MultiLabelDataset "
-        "(own_multi_label.py).",
+        "(own_labels.py).",
     )
 
 

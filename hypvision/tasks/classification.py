@@ -351,11 +351,6 @@ class ImageClassifier(BackboneModel):
         self.num_classes: int = self.backbone.num_classes
         refuse(
             (
-                head_init == "probe" and multi_label,
-                "A linear probe needs one label an image: leave out model.head_init='probe', or "
-                "multi_label.",
-            ),
-            (
                 not self.num_classes,
                 "A classifier needs classes: set model.backbone.num_classes in the config.",
             ),

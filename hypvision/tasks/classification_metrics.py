@@ -247,6 +247,15 @@ def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
     return float(np.sum(np.diff(found, prepend=0) * found / taken) / truth.sum())
 
 
+def mean_average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
+    """Return the mean over the classes that have a true sample of :func:`average_precision`, for
+    ``scores`` ``(N, C)`` and ``truth``, bool ``(N, C)``; NaN without a true sample."""
+    labelled = np.flatnonzero(truth.any(axis=0))
+    if not len(labelled):
+        return math.nan
+    return fmean(average_precision(scores[:, c], truth[:, c]) for c in labelled)
+
+
 def auroc(scores: np.ndarray, truth: np.ndarray) -> float:
     """Return the area under the ROC curve: the share of pairs of a true and a false sample in which
     the true one has the higher score (equal scores count half); 0 to 1, or NaN if all samples are

@@ -11,8 +11,10 @@ import torch
 from mmengine.config import Config
 
 from hypvision.data.image_folder import ImageFolderDataset
+from hypvision.data.multi_label import MultiLabelDataset, read_table
 from hypvision.data.tables import (
     ImageTableDataset,
+    has_several_labels,
     read_cells,
     read_labels_of,
     table_classes,
@@ -41,6 +43,10 @@ _TABLES = (
     "_classes.csv",
 )  # fmt: skip
 
+_KINDS = {
+    "ImageTableDataset": "a table",
+    "MultiLabelDataset": "a table with several labels an image",
+}
 _MAPS = {"masks", "labels", "annotations"}  # names of folders of label maps, beside images
 
 
@@ -168,22 +174,26 @@ def _choose(config: Config, choices: Choices) -> None:
 
 
 def folder_config(folder: Path) -> Config:
-    """Return the config ``_base_/own_photos.py`` for a folder of class folders or with a table.
+    """Return the config for a folder of class folders or with a table, ``_base_/own_photos.py``;
+    for several labels per image ``_base_/own_labels.py``.
 
     Args:
         folder: folder with ``{train,val}/CLASS/*`` (``valid``, ``validation`` or ``test`` for
             ``val``); with ``CLASS/*``, where every fifth image of a class is for validation; or
-            with a table of one label per image, ``train.csv`` (and ``val.csv``), ``metadata.csv``,
-            ``labels.csv``, or ``train/_classes.csv`` and the like (:mod:`hypvision.data.tables`).
+            with a table of one label or several per image, ``train.csv`` (and ``val.csv``),
+            ``metadata.csv``, ``labels.csv``, or ``train/_classes.csv`` and the like
+            (:mod:`hypvision.data.tables`).
 
     Raises:
         HypvisionError: there are fewer than two classes, or no class has an image for validation.
     """
-    config = load_config(config_folder() / "_base_" / "own_photos.py")
-    config.work_dir = str(Path("work_dirs", folder.resolve().name))
     table = _table(folder, "train")
+    several = table is not None and has_several_labels(table)
+    recipe = "own_labels.py" if several else "own_photos.py"
+    config = load_config(config_folder() / "_base_" / recipe)
+    config.work_dir = str(Path("work_dirs", folder.resolve().name))
     if table is not None:
-        return _table_config(config, folder, table)
+        return _table_config(config, folder, table, several)
     refuse_other_boxes(folder)
     train = folder / "train"
     for place in (folder, train):
@@ -253,19 +263,20 @@ def _labelled(folder: Path, part: str, table: Path) -> Path | None:
     return own if wanted <= given else None
 
 
-def _table_config(config: Config, folder: Path, table: Path) -> Config:
-    """Change the config to a table with one label per image, and return it."""
-    labels = read_labels_of(table)
+def _table_config(config: Config, folder: Path, table: Path, several: bool) -> Config:
+    """Change the config to a table with one label or ``several`` per image, and return it."""
+    kind = MultiLabelDataset if several else ImageTableDataset
+    classes = read_table(table).names if several else table_classes(read_labels_of(table).values())
     parts = [config.dataset(part) for part in PARTS]
     held_out = next(filter(None, (_labelled(folder, part, table) for part in _VAL)), None)
     tested = held_out or table
     for dataset, source in zip(parts, (table, tested, tested)):
-        dataset.type = "ImageTableDataset"
+        dataset.type = kind.__name__
         dataset.ann_file = str(source)
         dataset.root = str(source.parent)
-        dataset.classes = table_classes(labels.values())
+        dataset.classes = classes
     if held_out is None:
-        images = ImageTableDataset(**{k: v for k, v in parts[1].items() if k != "type"})
+        images = kind(**{k: v for k, v in parts[1].items() if k != "type"})
         for dataset, indices in zip(parts, _divided(images, table)):
             dataset.indices = indices
     config.model.backbone.num_classes = len(parts[0].classes)
@@ -277,9 +288,10 @@ def described(config: Config) -> str:
     if config.scope == "mmdet":
         return described_boxes(config)
     data = [config.dataset(part) for part in ("train", "val")]
-    kind = "a table" if data[0].type == "ImageTableDataset" else "class folders"
+    kind = _KINDS.get(data[0].type, "class folders")
     places = [str(one.get("ann_file") or one.root) for one in data]
-    held_out = "every fifth image of a class" if data[1].get("indices") else f"'{places[1]}'"
+    of_class = "" if data[0].type == "MultiLabelDataset" else " of a class"
+    held_out = f"every fifth image{of_class}" if data[1].get("indices") else f"'{places[1]}'"
     return (
         f"found: {kind}, '{places[0]}', {config.model.backbone.num_classes} classes; validation: "
         f"{held_out}"

@@ -32,6 +32,7 @@ from hypvision.engine.reports import BASELINE, CHOSEN
 from hypvision.inference.progress import say
 from hypvision.io.errors import HypvisionError
 from hypvision.io.types import Metrics
+from hypvision.tasks.classification_metrics import mean_average_precision
 from hypvision.zoo.familiar import NoLevels, level_features, levels_of
 
 #: Weight decays that are tried, the strongest first, for features with standard deviation 1.
@@ -44,12 +45,13 @@ _NAME = "linear probe"
 
 class Probe(NamedTuple):
     """A fitted head: ``weight`` (C, D) and ``bias`` (C,), the ``decay`` that was chosen, and the
-    ``accuracy`` in percent on the held-out images by which it was chosen."""
+    ``score`` in percent on the held-out images by which it was chosen: the accuracy, or with
+    several labels an image the mean average precision."""
 
     weight: Tensor
     bias: Tensor
     decay: float
-    accuracy: float
+    score: float
 
 
 def linear_head(network: Any) -> nn.Linear:
@@ -137,14 +139,17 @@ def fit_path(
     """Fit logistic regressions by L-BFGS, one for each decay; each begins at the one before it.
 
     They minimise the mean cross-entropy plus ``decay / 2`` times the squared norm of the weights,
-    for features that are centred and divided by one number, the root of their mean variance.
+    for features that are centred and divided by one number, the root of their mean variance. With
+    several labels an image there is one regression of each class against all others.
 
     Args:
         features: ``(N, D)``.
-        labels: ``(N,)``, from 0 to ``classes - 1``.
+        labels: ``(N,)``, from 0 to ``classes - 1``; or ones and zeros ``(N, classes)`` for several
+            labels an image.
         classes: number of classes.
         decays: weight decays, the strongest first.
-        class_weights: ``(classes,)``, see :func:`torch.nn.functional.cross_entropy`.
+        class_weights: ``(classes,)``, see :func:`torch.nn.functional.cross_entropy`; for several
+            labels those of the images that show a class.
         steps: largest number of iterations of L-BFGS for each decay.
 
     Returns:
@@ -162,7 +167,7 @@ def fit_path(
 
         def loss(decay: float = decay, optimizer: torch.optim.Optimizer = optimizer) -> Tensor:
             optimizer.zero_grad()
-            value = F.cross_entropy(F.linear(x, weight, bias), labels, class_weights)
+            value = _loss(F.linear(x, weight, bias), labels, class_weights)
             value = value + decay / 2 * weight.square().sum()
             value.backward()
             return value
@@ -174,6 +179,17 @@ def fit_path(
     return found
 
 
+def _loss(logits: Tensor, labels: Tensor, class_weights: Tensor | None = None) -> Tensor:
+    """Return the mean cross-entropy of the images; for several labels an image that of each class,
+    summed over the classes."""
+    if labels.ndim == 1:
+        return F.cross_entropy(logits, labels, class_weights)
+    every = F.binary_cross_entropy_with_logits(
+        logits, labels, pos_weight=class_weights, reduction="none"
+    )
+    return every.sum(dim=1).mean()
+
+
 def fit_probe(
     features: Tensor,
     labels: Tensor,
@@ -181,12 +197,12 @@ def fit_probe(
     held_out: tuple[Tensor, Tensor] | None = None,
     class_weights: Tensor | None = None,
 ) -> Probe:
-    """Return the logistic regression with the decay that is best on held-out images: by accuracy,
-    and among equal accuracies by cross-entropy.
+    """Return the logistic regression with the decay that is best on held-out images: by its score
+    (:class:`Probe`), and among equal scores by cross-entropy.
 
     Args:
         features: ``(N, D)``.
-        labels: ``(N,)``.
+        labels: ``(N,)``, or ``(N, classes)``, see :func:`fit_path`.
         classes: number of classes.
         held_out: features and labels of the validation data. None: every fifth image of a class is
             held out to choose the decay, and the regression is then fitted to all images.
@@ -203,7 +219,7 @@ def fit_probe(
     if held_out is None:
         decays = DECAYS[: DECAYS.index(best.decay) + 1]
         path = fit_path(features, labels, classes, decays, class_weights)
-        best = Probe(*path[-1], best.decay, best.accuracy)
+        best = Probe(*path[-1], best.decay, best.score)
     return best
 
 
@@ -211,25 +227,32 @@ def choose(
     path: Sequence[tuple[Tensor, Tensor]], decays: Sequence[float], wanted: tuple[Tensor, Tensor]
 ) -> Probe:
     """Return the regression of a path that is best on other features ``(N, D)`` and labels
-    ``(N,)``: by accuracy, and among equal accuracies by cross-entropy."""
+    ``(N,)`` or ``(N, C)``: by its score, and among equal scores by cross-entropy."""
     best = max(range(len(path)), key=lambda i: _quality(*path[i], *wanted))
     return Probe(*path[best], decays[best], 100 * _quality(*path[best], *wanted)[0])
 
 
 def every_fifth(labels: Tensor) -> Tensor:
     """Return which images are held out, bool ``(N,)``: of each class with at least two images the
-    second of every five."""
+    second of every five; with several labels an image ``(N, C)`` the second of every five
+    images."""
     apart = torch.zeros(len(labels), dtype=torch.bool)
+    if labels.ndim == 2:
+        apart[1::5] = True
+        return apart
     for label in labels.unique():
         apart[(labels == label).nonzero().flatten()[1::5]] = True
     return apart
 
 
 def _quality(weight: Tensor, bias: Tensor, features: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Return the accuracy from 0 to 1, and minus the mean cross-entropy."""
+    """Return the score from 0 to 1, and minus the mean cross-entropy."""
     logits = F.linear(features, weight, bias)
-    right = (logits.argmax(dim=1) == labels).float().mean().item()
-    return right, -F.cross_entropy(logits, labels).item()
+    if labels.ndim == 1:
+        score = (logits.argmax(dim=1) == labels).double().mean().item()
+    else:
+        score = mean_average_precision(logits.numpy(), labels.numpy() > 0)
+    return score, -_loss(logits, labels).item()
 
 
 def labelled_features(
@@ -240,7 +263,8 @@ def labelled_features(
     weights: Mapping[str, Tensor] | None = None,
     of_levels: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return the features ``(N, D)`` and labels ``(N,)`` of a data set.
+    """Return the features ``(N, D)`` and labels ``(N,)``, or ``(N, C)`` for several labels an
+    image, of a data set.
 
     Args:
         model: an :class:`~hypvision.tasks.ImageClassifier`.
@@ -350,9 +374,12 @@ class LinearProbeHook(Hook):
         self._fill(runner, model, probe)
         seconds = time.monotonic() - begin
         if is_main_process():
+            found = f"{probe.score:.1f} % of the held-out {self.counted} right"
+            if getattr(model, "multi_label", False):
+                found = f"mAP {probe.score:.1f} on the held-out {self.counted}"
             say(
-                f"probe   {probe.accuracy:.1f} % of the held-out {self.counted} right by logistic "
-                f"regression on the features (decay {probe.decay:g}, {seconds:.0f} s)"
+                f"probe   {found} by logistic regression on the features (decay {probe.decay:g}, "
+                f"{seconds:.0f} s)"
             )
         if runner.val_loop is not None:
             self._measuring = True
@@ -441,14 +468,10 @@ def only_probe(config: Config) -> Config:
     Raises:
         HypvisionError: the config describes another model.
     """
-    if config.model.get("type") not in (
-        "ImageClassifier",
-        "HierarchyClassifier",
-    ) or config.model.get("multi_label"):
+    if config.model.get("type") not in ("ImageClassifier", "HierarchyClassifier"):
         raise HypvisionError(
-            "A linear probe is for classifiers with one label an image (ImageClassifier, "
-            f"HierarchyClassifier), but the model of '{config.filename}' is another. Leave out "
-            "--method probe."
+            "A linear probe is for classifiers (ImageClassifier, HierarchyClassifier), but the "
+            f"model of '{config.filename}' is another. Leave out --method probe."
         )
     config.model.head_init = "probe"
     schedule = config.get("train_cfg") or {}

@@ -5,6 +5,7 @@ import json
 import re
 import tarfile
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from hypvision.clip.segmentation.segment import parse_classes
 from hypvision.data.image_folder import ImageFolderDataset
 from hypvision.data.label_maps import read_label_map
 from hypvision.data.multi_label import MultiLabelDataset
-from hypvision.data.tables import ImageTableDataset
+from hypvision.data.tables import ImageTableDataset, has_several_labels
 from hypvision.inference.sources import find_sources
 from hypvision.io.errors import HypvisionError
 from hypvision.io.images import image_size, open_image
@@ -280,6 +281,32 @@ def test_wrong_tables(text, message, folder):
     (folder / "t.csv").write_text(text)
     with pytest.raises(HypvisionError, match=message):
         ImageTableDataset(str(folder), str(folder / "t.csv"), VIEW)
+
+
+@each(
+    "text, several",
+    [
+        ("id,cat,dog\na,1,1\nb,0,1\n", True),
+        ("id,cat,dog\na,1,0\nb,0,1\n", False),
+        ("id,cat,dog\na,0,0\nb,0,1\n", False),
+        ("id,labels\na,cat;fur\nb,dog\n", True),
+        ("id,tags\na,cat|fur\nb,dog\n", True),
+        ("id,label\na,cat;fur\nb,dog\n", False),  # the name of one class
+        ("id,label\na,\"['cat', 'fur']\"\nb,dog\n", True),
+        ("id,labels\na,cat fur\nb,cat\n", False),  # an error says that it is unclear
+    ],
+)
+def test_tables_with_several_labels(text, several, folder):
+    (folder / "t.csv").write_text(text)
+    assert has_several_labels(folder / "t.csv") == several
+
+
+def test_several_labels_of_images_without_an_ending(folder):
+    (folder / "t.csv").write_text("id,labels\na,cat;fur\nb,dog\nc,fur\n")
+    data = MultiLabelDataset(str(folder), str(folder / "t.csv"), VIEW, indices=[0, 2])
+    assert data.metainfo["classes"] == ("cat", "dog", "fur")
+    assert data.labels.tolist() == [[1, 0, 1], [0, 0, 1]]
+    assert [Path(path).name for path in data.paths] == ["a.png", "c.png"]
 
 
 @each("head", ["label", "labels", "tags"])

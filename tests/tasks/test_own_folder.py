@@ -1,5 +1,6 @@
 """``hypvision train FOLDER``: what is found in a folder, and the config that comes of it."""
 
+import json
 import re
 import shlex
 import shutil
@@ -162,6 +163,27 @@ def test_the_commands_take_a_table(images, tmp_path, monkeypatch, capsys):
     again = load_config("work_dirs/photos/config.py")
     assert again.train_dataloader.dataset.transform.input_size == 32
     assert (tmp_path / "work_dirs/photos/probe.pth").is_file()
+
+
+def test_the_commands_take_a_table_with_several_labels(images, tmp_path, monkeypatch, capsys):
+    root = as_table(tmp_path / "photos", images, "id,labels", "")
+    table = root / "train.csv"
+    table.write_text(table.read_text().replace(",red", ",red;warm"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", str(root)]) == 0 and "no faults" in capsys.readouterr().out
+    small = ["--image-size", "32", "--batch-size", "4", "--epochs", "1"]
+    assert main(["train", str(root), *small]) == 0
+    said = capsys.readouterr()
+    assert "found: a table with several labels an image" in said.out
+    assert "3 classes; validation: every fifth image" in said.out
+    assert re.search(r"^probe +mAP [\d.]+ on the held-out images", said.err, flags=re.M)
+    assert re.search(r"^result +mAP: linear probe [\d.]+, fine-tuned", said.err, flags=re.M)
+    [command] = re.findall(r"^use +hypvision (.*)$", said.err, flags=re.M)
+    photo = str(next(root.rglob("r*.png")))
+    words = [photo if word == "IMAGES" else word for word in shlex.split(command)]
+    assert main([*words, "--score", "0", "--out", "out"]) == 0
+    found = json.loads((tmp_path / "out/predictions.json").read_text())["annotations"]
+    assert len(found) == 3
 
 
 @pytest.mark.parametrize(

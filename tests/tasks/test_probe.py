@@ -68,7 +68,7 @@ def test_the_decay_is_the_best_on_held_out_images():
     probe = fit_probe(features, labels, 3, held_out=(new, truth))
     path = fit_path(features, labels, 3)
     scores = [100 * ((new @ w.T + b).argmax(1) == truth).float().mean().item() for w, b in path]
-    assert probe.accuracy == pytest.approx(max(scores))
+    assert probe.score == pytest.approx(max(scores))
     assert scores[DECAYS.index(probe.decay)] == pytest.approx(max(scores)) and len(set(scores)) > 1
 
 
@@ -174,8 +174,8 @@ def test_the_probe_alone(tmp_path, capsys):
 
 def test_other_models_have_no_probe(tmp_path):
     config = load_config(write_config(tmp_path / "config.py", tmp_path))
-    config.model.multi_label = True
-    with pytest.raises(HypvisionError, match="one label an image"):
+    config.model.type = "MetricLearner"
+    with pytest.raises(HypvisionError, match="is for classifiers"):
         only_probe(config)
 
 
@@ -223,6 +223,44 @@ def test_the_head_of_a_hi_mapper_gets_what_its_hierarchy_gives():
     torch.testing.assert_close(linear_head(model)(head_inputs(model, [images])), model(images))
 
 
-def test_a_probe_has_one_label_an_image():
-    with pytest.raises(HypvisionError, match="one label an image"):
-        ImageClassifier(VIT, head_init="probe", multi_label=True)
+def several_blobs(count=60, seed=2):
+    """Features, and three labels of each, of which some images have none and some all."""
+    generator = torch.Generator().manual_seed(seed)
+    features = 7 * torch.randn(count, 8, generator=generator) + 100
+    centred = (features - 100) / 7 + 0.7 * torch.randn(count, 8, generator=generator)
+    return features, (centred[:, :3] > torch.tensor([0.0, 0.5, -0.5])).float()
+
+
+@each("weighted", [False, True])
+def test_with_several_labels_each_class_has_a_regression_of_scikit_learn(weighted):
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    features, labels = several_blobs()
+    weights = torch.tensor([1.0, 2.0, 0.5]) if weighted else None
+    ((weight, bias),) = fit_path(features, labels, 3, (0.1,), weights, steps=500)
+    mean = features.mean(0)
+    scale = (features - mean).square().mean().sqrt()
+    x = ((features - mean) / scale).double().numpy()
+    own = torch.sigmoid(features @ weight.T + bias)
+    for place in range(3):
+        given = None if weights is None else {0: 1.0, 1: float(weights[place])}
+        expected = linear_model.LogisticRegression(
+            C=1 / (0.1 * len(x)), class_weight=given, tol=1e-9, max_iter=5000
+        )
+        found = expected.fit(x, labels[:, place].numpy()).predict_proba(x)[:, 1]
+        torch.testing.assert_close(
+            own[:, place], torch.from_numpy(found).float(), atol=5e-4, rtol=0
+        )
+
+
+def test_the_decay_for_several_labels_is_the_best_by_average_precision():
+    metrics = pytest.importorskip("sklearn.metrics")
+    features, labels = several_blobs(40)
+    new, truth = several_blobs(300, seed=3)
+    probe = fit_probe(features, labels, 3, held_out=(new, truth))
+    scores = [
+        100 * metrics.average_precision_score(truth, new @ w.T + b, average="macro")
+        for w, b in fit_path(features, labels, 3)
+    ]
+    assert probe.score == pytest.approx(max(scores)) and len(set(scores)) > 1
+    assert scores[DECAYS.index(probe.decay)] == pytest.approx(max(scores))
+    assert every_fifth(labels).nonzero().flatten().tolist() == [*range(1, 40, 5)]
