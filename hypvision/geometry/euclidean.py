@@ -10,7 +10,7 @@ from .border import check_factor, check_shapes, one_each, some_points
 from .lorentz.means import normalised
 from .lorentz.normal import _check_std, gauss_log_prob
 from .manifold import Manifold, check_numbers
-from .numerics import along_and_across, angle, widen
+from .numerics import along_and_across, angle, transformed, widen
 
 
 class Euclidean(Manifold):
@@ -45,9 +45,14 @@ class Euclidean(Manifold):
         ``(..., M, n)``, computed in float64 and then rounded; their error is 1e-8 of the size of
         the coordinates."""
         check_shapes("cdist", dict(x=x, y=y), 2)
+        dtype = torch.promote_types(x.dtype, y.dtype)
+        x, y = widen(x), widen(y)
+        # torch.cdist has no forward derivative, and torch.func.jacrev of it is wrong.
+        if transformed():
+            return self.dist0(x[..., :, None, :] - y[..., None, :, :]).to(dtype)
         # From 25 rows on torch.cdist computes by a matrix product, which in float32 is too inexact
         # for near points.
-        return torch.cdist(widen(x), widen(y)).to(torch.promote_types(x.dtype, y.dtype))
+        return torch.cdist(x, y).to(dtype)
 
     def expmap(self, x: Tensor, u: Tensor) -> Tensor:
         """Return ``x + u``."""

@@ -99,6 +99,18 @@ def kept(values: Tensor, keepdim: bool) -> Tensor:
     return values.unsqueeze(-1) if keepdim else values
 
 
+def size_of(size: Sequence[Any]) -> tuple[int, ...]:
+    """Return the size that is given as numbers or, as geoopt takes it, as one tuple.
+
+    Raises:
+        ValueError: there is no number.
+    """
+    given = size[0] if len(size) == 1 and isinstance(size[0], Sequence) else size
+    if not given:
+        raise ValueError("The size must end in the dimension of the space, got none: random(8, 3).")
+    return tuple(given)
+
+
 class Manifold(nn.Module):
     """The base class of all manifolds: a space with a curvature, and its methods.
 
@@ -136,6 +148,12 @@ class Manifold(nn.Module):
         check: bool = False,
     ):
         super().__init__()
+        if isinstance(c, Tensor) and c.requires_grad:
+            raise ValueError(
+                "c is a tensor with a gradient, which a manifold does not keep. For a learned "
+                "curvature give its first value and learnable=True, or call the functions of "
+                "hypvision.geometry with your tensor as c."
+            )
         c = float(c)
         if not (c > 0 and math.isfinite(c)):
             raise ValueError(
@@ -231,7 +249,7 @@ class Manifold(nn.Module):
     ) -> Tensor:
         """Return the origin, repeated to the shape ``size``, which ends in the dimension of the
         space."""
-        return torch.zeros(size, dtype=dtype, device=device)
+        return torch.zeros(size_of(size), dtype=dtype, device=device)
 
     def retr(self, x: Tensor, u: Tensor) -> Tensor:
         """Return the point that the retraction reaches from ``x`` along the tangent vector ``u``:
@@ -262,7 +280,7 @@ class Manifold(nn.Module):
         standard deviation ``std``, which must not be negative; ``size`` ends in the dimension of
         the space."""
         positive("random", "std", std, zero=True)
-        u = torch.randn(*size, generator=generator, dtype=dtype, device=device)
+        u = torch.randn(size_of(size), generator=generator, dtype=dtype, device=device)
         return self.from_tangent0(u * std)
 
     def _check(self, **points: object) -> None:
@@ -517,8 +535,8 @@ class Manifold(nn.Module):
     ) -> Tensor:
         """Return ``expmap0`` of normal vectors whose difference from ``mean`` has the root mean
         square length ``std``, as geoopt draws them; ``size`` ends in the dimension of the space."""
-        noise = torch.randn(*size, dtype=dtype, device=device)
-        return self.expmap0(noise * std / size[-1] ** 0.5 + mean)
+        noise = torch.randn(size_of(size), dtype=dtype, device=device)
+        return self.expmap0(noise * std / noise.shape[-1] ** 0.5 + mean)
 
     def transp_follow_expmap(self, x: Tensor, u: Tensor, v: Tensor) -> Tensor:
         """Return the tangent vector ``v`` at ``x`` after transport to ``expmap(x, u)``."""
@@ -531,6 +549,8 @@ class Manifold(nn.Module):
     def check_point_on_manifold(self, x: Tensor, *, atol: float | None = None) -> bool:
         """Return whether ``x`` lies on the manifold up to ``atol``, where :meth:`check_point`
         raises."""
+        if not x.is_floating_point():
+            raise TypeError(f"x must be a tensor of floating point numbers, got {x.dtype}.")
         try:
             self.check_point(x, tolerance=atol)
         except ValueError:
@@ -545,6 +565,8 @@ class Manifold(nn.Module):
     def check_vector_on_tangent(self, x: Tensor, u: Tensor, *, atol: float = 1e-5) -> bool:
         """Return whether ``u`` is a tangent vector at ``x``: finite, and no further from its
         projection than ``atol`` times one plus its largest coordinate."""
+        if not u.numel():
+            return True
         far = (self.proju(x, u) - u).abs().amax() > atol * (1 + u.abs().amax())
         return bool(torch.isfinite(u).all()) and not bool(far)
 

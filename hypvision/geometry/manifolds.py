@@ -20,7 +20,7 @@ from torch import Tensor
 
 from . import lorentz, maps, poincare
 from ._typing import Curvature
-from .manifold import Manifold
+from .manifold import Manifold, size_of
 from .numerics import widen
 
 
@@ -202,7 +202,7 @@ class Lorentz(Hyperbolic):
     ) -> Tensor:
         """Return the origin ``(..., n + 1)``; ``size``, such as ``(n,)`` or ``(8, n)``, ends in the
         dimension of the space."""
-        return lorentz.from_space(torch.zeros(size, dtype=dtype, device=device), self.c)
+        return lorentz.from_space(torch.zeros(size_of(size), dtype=dtype, device=device), self.c)
 
     def check_point(self, x: Tensor, name: str = "x", tolerance: float | None = None) -> None:
         if tolerance is None:
@@ -271,6 +271,10 @@ class PoincareBall(Hyperbolic):
             raise ValueError(f"eps must lie between 0 and 1, got {eps}.")
         self.eps = eps
         self.exact = exact
+
+    def extra_repr(self) -> str:
+        eps = "" if self.eps is None else f", eps={self.eps:g}"
+        return super().extra_repr() + eps + (", exact=True" if self.exact else "")
 
     def _call(self, name: str, **arguments: Any) -> Tensor:
         out = super()._call(name, **arguments)

@@ -64,12 +64,17 @@ def without_autocast(backward: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def transformed() -> bool:
+    """Return whether a transform of ``torch.func`` or a forward derivative is being computed."""
+    functorch: bool = torch._C._are_functorch_transforms_active()
+    return functorch or forward_ad._current_level >= 0
+
+
 def plain(x: Tensor) -> bool:
     """Return whether to compute in plain operations instead of a hand-written function: while
     compiling, under ``torch.func``, within forward derivatives, and for ``x`` on the meta
     device."""
-    transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-    return torch.compiler.is_compiling() or x.is_meta or transformed
+    return torch.compiler.is_compiling() or x.is_meta or transformed()
 
 
 def readable(x: Tensor) -> bool:
@@ -192,10 +197,10 @@ def _cut_to(x: Tensor, most: float | None, dtype: torch.dtype) -> Tensor:
 
 
 def _convert(x: Tensor, dtype: torch.dtype, most: float | None, steepest: float | None) -> Tensor:
-    transformed = torch._C._are_functorch_transforms_active()
-    if not transformed and not needs_grad(x):
+    by_functorch = torch._C._are_functorch_transforms_active()
+    if not by_functorch and not needs_grad(x):
         return _cut_to(x, most, dtype)
-    function = _ConvertForward if transformed and not torch.compiler.is_compiling() else _Convert
+    function = _ConvertForward if by_functorch and not torch.compiler.is_compiling() else _Convert
     out: Tensor = function.apply(x, dtype, most, steepest)
     return out
 

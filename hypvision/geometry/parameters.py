@@ -201,7 +201,8 @@ def _adopted(module: nn.Module, name: str, submodule: nn.Module | None) -> None:
     module, so that the first update looks for points."""
     method = _AVERAGES.get(type(module).__name__)
     if method is not None and name == "module" and submodule is not None:
-        setattr(module, method, _WrappedHook(_averaging, module))
+        # A strong reference, since nothing else may hold the average while it is updated.
+        setattr(module, method, functools.partial(_averaging, module))
 
 
 def _averaging(module: nn.Module, *args: Any, **kwargs: Any) -> None:

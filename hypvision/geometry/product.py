@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ._typing import Curvature
 from .border import check_factor, one_each
-from .manifold import Manifold, whose
+from .manifold import Manifold, size_of, whose
 from .manifolds import Hyperbolic
 from .numerics import safe_sqrt, stretched
 
@@ -182,6 +182,7 @@ class Product(Manifold):
     ) -> Tensor:
         """Return the origin, repeated to the shape ``size``, which ends in the dimension of the
         space; without a size, one point."""
+        size = size_of(size) if size else ()
         if size and size[-1] != sum(self.dims):
             raise ValueError(
                 f"This product has the dimension {sum(self.dims)}, got a size that ends in "

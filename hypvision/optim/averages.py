@@ -42,7 +42,8 @@ def averaging_points(average: nn.Module, model: nn.Module, share: float) -> Iter
 
     Args:
         average: the model that holds the average, which is changed.
-        model: the model in training, with parameters of the same names.
+        model: the model in training, also in a wrapper such as ``DataParallel`` or
+            ``torch.compile``; its parameters have the same order.
         share: the share of the way that a weight moves to the new one, 1 minus the decay.
     """
     points = [
@@ -50,7 +51,9 @@ def averaging_points(average: nn.Module, model: nn.Module, share: float) -> Iter
         for name, parameter, manifold in named_manifold_parameters(average)
     ]
     yield
-    new = dict(model.named_parameters())
+    # By their order, as timm finds them, because wrappers change the names.
+    names = (name for name, _ in average.named_parameters())
+    new = dict(zip(names, model.parameters(), strict=True))
     for name, parameter, manifold, old in points:
         parameter.data.copy_(between(manifold, old, new[name], share))
 

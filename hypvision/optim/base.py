@@ -312,6 +312,8 @@ class RiemannianOptimizer(Optimizer):
     ) -> None:
         """Update the points of a parameter, or, if they are few, collect them in ``tables`` to be
         updated together with others."""
+        if not local_part(parameter).is_contiguous():  # rows are updated in place, as a view
+            parameter.data = parameter.data.contiguous()
         x = local_part(parameter)
         _check_dtype(x)
         if x.numel() == 0:

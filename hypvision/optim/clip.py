@@ -49,6 +49,7 @@ def get_total_norm(parameters: Iterable[Tensor] | Tensor, norm_type: float = 2.0
         norm_type: exponent over the entries of Euclidean gradients, and over the norms of tangent
             vectors.
     """
+    norm_type = float(norm_type)
     if not norm_type > 0:
         raise ArgumentError(f"norm_type must be positive (2, 1, math.inf, ...), got {norm_type}.")
     norms: list[Tensor] = []

@@ -147,3 +147,20 @@ def test_origins_are_those_of_geoopt(ours, theirs):
         found,
         theirs.origin(5, 3 + ours.extra, dtype=torch.float64).detach().as_subclass(torch.Tensor),
     )
+
+
+@each("manifold", [Lorentz(1.0), PoincareBall(1.0), Euclidean()])
+def test_sizes_are_numbers_or_one_tuple(manifold):
+    for make in (manifold.origin, manifold.random, manifold.random_normal):
+        assert make((5, 2)).shape == make(5, 2).shape == (5, 2 + manifold.extra)
+        with pytest.raises(ValueError, match="must end in the dimension"):
+            make()
+    product = Product((manifold, 2), (Euclidean(), 3))
+    assert product.origin((4, 5)).shape == product.origin(4, 5).shape
+
+
+def test_checks_of_no_vectors_and_of_integers():
+    none = torch.zeros(0, 4)
+    assert Lorentz(1.0).check_vector_on_tangent(none, none)
+    with pytest.raises(TypeError, match="floating point numbers, got torch.int64"):
+        PoincareBall(1.0).check_point_on_manifold(torch.ones(2, 3, dtype=torch.long))

@@ -460,3 +460,34 @@ def test_numbers_by_factor_are_those_of_the_factors(factors):
             for values in (found, expected)
         ]
         torch.testing.assert_close(*grads)
+
+
+@each("kind", [Lorentz, PoincareBall])
+def test_a_curvature_with_a_gradient_is_refused(kind):
+    """It would silently become a number."""
+    c = nn.Parameter(torch.tensor(2.0))
+    for arguments in (dict(c=c), dict(c=2 * c), dict(k=c if kind is Lorentz else -c)):
+        with pytest.raises(ValueError, match="learnable=True"):
+            kind(**arguments)
+    assert kind(torch.tensor(2.0)).c == 2.0
+
+
+def test_the_ball_shows_its_options():
+    ball = PoincareBall(1.0, eps=1e-3, exact=True)
+    assert repr(ball) == "PoincareBall(c=1, eps=0.001, exact=True)"
+
+
+def test_flat_distances_have_the_derivatives_of_their_formula():
+    x = torch.randn(4, 3)
+    y = torch.randn(5, 3)
+
+    def formula(x):
+        return (x[:, None] - y).square().sum(-1).sqrt()
+
+    def ours(x):
+        return Euclidean().cdist(x, y)
+
+    for transform in (torch.func.jacrev, torch.func.jacfwd, torch.func.hessian):
+        found = transform(ours)(x)
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, transform(formula)(x), rtol=1e-4, atol=1e-5)

@@ -157,3 +157,24 @@ def test_another_model_is_refused():
     average.update_parameters(net)
     with pytest.raises(ArgumentError, match="does not find the weights of its model"):
         average.update_parameters(net)
+
+
+@each("wrap", [nn.DataParallel, torch.compile])
+def test_a_wrapper_around_the_training_model_changes_nothing(wrap):
+    manifold = Lorentz(1.0)
+    model = Net(manifold, manifold.random(6, 3))
+    ema = with_points(ModelEmaV3(model, decay=0.5))
+    plain = with_points(ModelEmaV3(model, decay=0.5))
+    model.points.data = manifold.random(6, 3)
+    ema.update(wrap(model))
+    plain.update(model)
+    torch.testing.assert_close(ema.module.points, plain.module.points)
+
+
+def test_an_average_that_nothing_else_holds_is_updated():
+    """And one that was copied before its first update."""
+    ManifoldParameter(torch.zeros(2, 3), PoincareBall(1.0))
+    AveragedModel(nn.Linear(2, 2)).update_parameters(nn.Linear(2, 2))
+    copied = copy.deepcopy(AveragedModel(nn.Linear(2, 2)))
+    copied.update_parameters(nn.Linear(2, 2))
+    assert copied.n_averaged == 1

@@ -865,3 +865,21 @@ def test_half_points_are_refused(dtype):
     parameter.grad = torch.zeros_like(parameter)
     with pytest.raises(TypeError, match="Points must be float32 or float64"):
         RiemannianSGD([parameter], lr=0.1).step()
+
+
+@each("transposed", [True, False])
+def test_points_that_are_not_contiguous_take_the_same_steps(transposed):
+    manifold = geometry.Lorentz(1.0)
+    points = manifold.random(4, 5, 3)
+    start = points.transpose(0, 1) if transposed else points[:, ::2]
+    found = []
+    for data in (start, start.contiguous()):
+        parameter = geometry.ManifoldParameter(data, manifold)
+        optimizer = optim.RiemannianAdam([parameter], lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            manifold.dist0(parameter).sum().backward()
+            optimizer.step()
+        found.append(parameter.detach())
+    torch.testing.assert_close(*found)
+    assert not torch.equal(found[0], start)
