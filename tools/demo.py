@@ -25,6 +25,7 @@ from dataclasses import replace
 from html import escape
 from io import StringIO
 from pathlib import Path
+from threading import Event
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +51,7 @@ ROOT = Path("work_dirs/demo")
 DATA = ROOT / "data"
 FINISHED = ROOT / "finished.json"
 RUNNING: set[subprocess.Popen] = set()
+STOPPING = Event()  # set when a command was interrupted
 RIGHT = (40, 150, 70)
 WRONG = (210, 50, 40)
 CELL = 288  # pixels, of an image on a sheet
@@ -106,7 +108,9 @@ def main() -> int:
     warnings.simplefilter("ignore")  # of libraries about their own code
     begin = time.time()
     try:
-        print("Putting emoji on photos ...", flush=True)
+        begun = [part.name for part in PARTS if (ROOT / part.name / "last_checkpoint").is_file()]
+        if begun:
+            print(f"Going on with the demo that was interrupted: {', '.join(begun)}.", flush=True)
         make_scenes()
         rows = [(part, metric, floor(part), seconds) for part, metric, seconds in run_all()]
         print("\nDrawing pictures ...", flush=True)
@@ -138,12 +142,19 @@ def main() -> int:
 
 def make_scenes(train: int = 800, val: int = 100) -> None:
     """The emoji on photos that three parts learn from: label maps and boxes of the same scenes for
-    four groups, and label maps of scenes for words, which name finer classes."""
+    four groups, and label maps of scenes for words, which name finer classes. A demo that goes on
+    has them already."""
+    made = DATA / "made.json"
+    about = dict(train=train, val=val, version=hypvision.__version__)
+    if made.is_file() and json.loads(made.read_text()) == about:
+        return
+    print("Putting emoji on photos, about a minute ...", flush=True)
     folders = SHIPPED / "emoji", SHIPPED / "photos"
     for layout in ("masks", "coco"):
         export_emoji(DATA / layout, *folders, layout, train, val, size=96, overwrite=True)
     words = dict(size=96, level="class", val_emoji="train", overwrite=True)
     export_emoji(DATA / "words", *folders, "masks", train, val, **words)
+    made.write_text(json.dumps(about))
 
 
 def run_all() -> list[tuple[Part, float, float]]:
@@ -214,9 +225,11 @@ def call(command: list, log: Path | None = None, answer: bool = False) -> str:
         answer: return what it prints on standard output.
 
     Raises:
-        KeyboardInterrupt: it was interrupted.
+        KeyboardInterrupt: it was interrupted, or another command was before it began.
         subprocess.CalledProcessError: it failed; ``output`` has the end of the log.
     """
+    if STOPPING.is_set():  # the thread in the background would begin its next part
+        raise KeyboardInterrupt
     with open(log, "a") if log else nullcontext() as file:
         stdout = subprocess.PIPE if answer else file
         with subprocess.Popen(command, stdout=stdout, stderr=file, text=True) as process:
@@ -224,11 +237,13 @@ def call(command: list, log: Path | None = None, answer: bool = False) -> str:
             try:
                 output, _ = process.communicate()
             except KeyboardInterrupt:  # the terminal has sent it to the child as well
+                STOPPING.set()
                 process.wait()
                 raise
             finally:
                 RUNNING.discard(process)
     if process.returncode == 130:
+        STOPPING.set()
         raise KeyboardInterrupt
     if process.returncode:
         end = "\n".join(log.read_text().splitlines()[-20:]) if log else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -204,10 +205,13 @@ def _draw_found(found: Found, path: Path) -> None:
     from hypvision.viz.sheet import save_image, search_sheet
 
     tiles = []
+    # Images that differ in their endings alone are named with these.
+    short = Counter(Path(frame.file).with_suffix("") for frame, _, _ in found.neighbours)
     for frame, distance, copy in found.neighbours:
         print(f"{distance:.4f}  {_caption(frame)}")
         place = Path(frame.file)
-        tiles.append((copy, f"{distance:.3f}  {place.parent.name}/{place.stem}"))
+        name = place.stem if short[place.with_suffix("")] == 1 else place.name
+        tiles.append((copy, f"{distance:.3f}  {place.parent.name}/{name}"))
     save_image(search_sheet(found.image, tiles), path)
 
 

@@ -186,6 +186,14 @@ class _ImageDataset(Dataset):
 
     def read(self, index: int) -> Image.Image:
         """Return image number ``index`` as RGB."""
+        try:
+            return self._decode(index)
+        except HypvisionError as error:
+            raise HypvisionError(
+                f"{error} hypvision check, with the same arguments, lists every such file."
+            ) from error
+
+    def _decode(self, index: int) -> Image.Image:
         return open_image(self.paths[index], white=self.white)
 
     def name(self, index: int) -> str:
@@ -455,7 +463,7 @@ class ImageFolderDataset(_ImageDataset):
         return open_channels(self.paths[index], self.channels, self.white)
 
     def read(self, index: int) -> Image.Image:
-        return self._decode(index) if self._cache is None else self._cache[index].copy()
+        return super().read(index) if self._cache is None else self._cache[index].copy()
 
 
 @DATASETS.register_module()

@@ -94,12 +94,16 @@ class Usage:
             f"{self.used[kind]} of {self.used[kind] + self.left_out(kind)} {kind}" for kind in kinds
         ]
         text = f"'{self.place}': used {', '.join(parts) or 'nothing'}."
+        return f"{text} {self.reasons()}".rstrip()
+
+    def reasons(self) -> str:
+        """Return a sentence with what is left out and why; the empty string if nothing is."""
         reasons = [
             f"{n} {kind} ({reason}{': ' * bool(names)}{names})"
             for kind, n, reason, names in self.rows()
             if reason != "used"
         ]
-        return f"{text} Left out: {'; '.join(reasons)}." if reasons else text
+        return f"Left out: {'; '.join(reasons)}." if reasons else ""
 
 
 def classes_of(dataset: Any) -> tuple[str, ...]:
@@ -230,9 +234,24 @@ def class_images(root: Path, classes: Sequence[str], usage: Usage) -> dict[str, 
         raise HypvisionError(
             f"The data folder '{root}' has a class without images: {some(empty, 5)}. Expected: "
             f"files such as '{root}/{empty[0]}/0001.jpg'. Remove empty folders, or check that "
-            f"unpacking has finished. {usage if usage.left_out() else ''}"
+            f"unpacking has finished. {usage.reasons()}".rstrip()
         )
+    _tell_nested(root, found, usage)
     return found
+
+
+def _tell_nested(root: Path, found: dict[str, list[str]], usage: Usage) -> None:
+    """Note classes all of whose images lie in several folders inside the class folder, which may
+    have been meant as classes."""
+    for name, paths in found.items():
+        place = _place(root, name)
+        inner = {os.path.relpath(path, place).split(os.sep)[0] for path in paths}
+        if len(inner) > 1 and not inner.intersection(map(os.path.basename, paths)):
+            usage.notes.append(
+                f"The images of the class '{name}' lie in the folders {some(sorted(inner), 3)}, "
+                "which are not classes here: all of them are "
+                f"'{name}'. If they are classes, move them up into '{root}'."
+            )
 
 
 def _images_below(root: Path, name: str, seen: set[str], usage: Usage) -> list[str]:

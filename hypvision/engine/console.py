@@ -131,6 +131,10 @@ class ConsoleHook(Hook):
         if device.type == "cuda":
             place = torch.cuda.get_device_name(device)
         several = f", {get_world_size()} processes" if get_world_size() > 1 else ""
+        schedule = runner.cfg.get("train_cfg") or {}
+        # A probe alone takes no step.
+        if 0 in (schedule.get("max_epochs"), schedule.get("max_iters")):
+            trained = 0
         size = (
             f"{count_text(sum(sizes))} parameters, {count_text(trained) if trained else 'none'} of "
             "them trained"

@@ -245,7 +245,9 @@ class ReportHook(Hook):
         own = [part for parts in found for part in parts]
         none = Part("Mistakes", text=_NO_CLASSES.format(type(network_of(runner)).__name__))
         parts = [Part("Metrics", "metrics", table=table), *(own or [*_classes(runner), none])]
-        title = f"Test of {Path(self.config).stem}"
+        path = Path(self.config)
+        # The config of a folder of data is config.py in a folder of its name.
+        title = f"Test of {path.parent.name if path.stem == 'config' else path.stem}"
         _logger.info("Report: %s", write_report(self.folder, title, facts, parts))
 
 

@@ -210,13 +210,17 @@ def leaving_out(file: StrPath, failed: list[str] | None) -> Iterator[None]:
         failed.append(str(error) if str(file) in str(error) else f"'{file}': {error}")
 
 
+_NAMED = 10  # images whose errors are told at the end of a command
+
+
 def require_all(failed: Sequence[str], done: int) -> None:
     """Raise the final error of a command that has skipped images (:func:`leaving_out`), after it
     has written all other results.
     """
     if failed:
         how_many = f"{len(failed)} of {len(failed) + done} images are left out. " if done else ""
-        raise HypvisionError(how_many + " ".join(failed[:3]))
+        more = f" And {len(failed) - _NAMED} more." if len(failed) > _NAMED else ""
+        raise HypvisionError(how_many + " ".join(failed[:_NAMED]) + more)
 
 
 # Reading images, label maps and sizes

@@ -227,7 +227,8 @@ def _divided(images: Any, source: Path) -> tuple[list[int], list[int], list[int]
     apart = every_fifth(torch.from_numpy(images.labels))
     ensure(
         apart.any(),
-        f"No class in '{source}' has two images, one to learn from and one to validate with.",
+        f"No class in '{source}' has two images, one to learn from and one to validate with. Add "
+        "images, or give a folder val (or a table val.csv) with others of these classes.",
     )
     kept, held_out = (which.nonzero().flatten().tolist() for which in (~apart, apart))
     return kept, held_out, held_out

@@ -385,8 +385,8 @@ class LinearProbeHook(Hook):
             self._measuring = True
             runner.val_loop.run()
             self._measuring = False
-            found = dict(self._of_probe or {}, name=_NAME)
-            runner.message_hub.update_info(BASELINE, found)
+            baseline = dict(self._of_probe or {}, name=_NAME)
+            runner.message_hub.update_info(BASELINE, baseline)
         self._fitted = True
         about = dict(epoch=0, iter=0)
         runner.save_checkpoint(

@@ -301,7 +301,9 @@ def draw_levels(image: Image.Image, maps: Sequence[Tensor]) -> Image.Image:
     for number, (level, colours) in enumerate(zip(maps, node_colours(list(map(len, maps))))):
         labels = level.argmax(0).numpy()
         painted = paint(small, enlarge(labels, (height, side)), np.array(colours), 0.6)
-        tiles.append((painted, f"level {number}: {len(np.unique(labels))} of {len(level)} nodes"))
+        end = {0: " (finest)", len(maps) - 1: " (coarsest)"}.get(number, "")
+        text = f"level {number}{end}: {len(np.unique(labels))} of {len(level)} nodes"
+        tiles.append((painted, text))
     return titled_sheet(tiles, columns=len(tiles))
 
 

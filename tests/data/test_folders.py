@@ -217,3 +217,28 @@ def test_folders_of_images_without_classes(folder):
     (folder / ".cache").mkdir()
     Image.new("RGB", (8, 8)).save(folder / ".cache/0.png")
     assert len(images_in(folder)) == 6
+
+
+def test_folders_below_a_class_that_may_be_classes_are_told(tmp_path):
+    for place in ("citrus/lemon", "citrus/orange", "other", "other/kiwi"):
+        (tmp_path / place).mkdir(parents=True)
+        Image.new("RGB", (16, 16)).save(tmp_path / place / "0.png")
+    data = ImageFolderDataset(tmp_path, EVAL)
+    [note] = data.usage.notes
+    assert "'citrus' lie in the folders 'lemon', 'orange'" in note
+    assert data.metainfo["classes"] == ("citrus", "other") and len(data) == 4
+
+
+def test_an_empty_class_is_told_without_counts(folder):
+    (folder / "cow").mkdir()
+    (folder / "__MACOSX").mkdir()
+    with pytest.raises(HypvisionError, match="without images: 'cow'") as told:
+        ImageFolderDataset(folder, EVAL)
+    assert "used" not in str(told.value)
+
+
+def test_a_damaged_image_names_the_command_that_finds_all(folder):
+    (folder / "dog/0.png").write_bytes(b"x")
+    data = ImageFolderDataset(folder, EVAL)
+    with pytest.raises(HypvisionError, match=r"dog/0.png' cannot be read.*hypvision check"):
+        data[data.paths.index(str(folder / "dog/0.png"))]

@@ -190,10 +190,23 @@ def test_clusters_of_a_photo(demo):
 
 def test_calls(demo):
     assert demo.call([sys.executable, "-c", "print(1)"], answer=True) == "1\n"
-    with pytest.raises(KeyboardInterrupt):  # what the tools end with after Ctrl-C
-        demo.call([sys.executable, "-c", "raise SystemExit(130)"])
     with pytest.raises(subprocess.CalledProcessError):
         demo.call([sys.executable, "-c", "raise SystemExit(2)"])
+    with pytest.raises(KeyboardInterrupt):  # what the tools end with after Ctrl-C
+        demo.call([sys.executable, "-c", "raise SystemExit(130)"])
+    with pytest.raises(KeyboardInterrupt):  # the thread in the background begins no other part
+        demo.call([sys.executable, "-c", f"open({str(demo.ROOT / 'begun')!r}, 'w')"])
+    assert not (demo.ROOT / "begun").exists()
+
+
+def test_a_demo_that_goes_on_makes_no_data_again(demo):
+    demo.make_scenes(train=2, val=2)
+    file = next((demo.DATA / "masks/train/masks").iterdir())
+    file.write_bytes(b"")
+    demo.make_scenes(train=2, val=2)
+    assert not file.read_bytes()
+    demo.make_scenes(train=2, val=3)
+    assert file.read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ signs.
 from __future__ import annotations
 
 import math
+import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -196,6 +197,11 @@ class InterruptHook(Hook):
     def _note(self, number: int, frame: Any) -> None:
         self._received = signal.Signals(number)
         self.restore()
+        if is_main_process():
+            # A handler must not print, since it may interrupt a print.
+            os.write(
+                2, b"\nStopping after this step. A second signal ends at once, and saves nothing.\n"
+            )
 
     def restore(self) -> None:
         """Restore the previous handlers of SIGINT and SIGTERM."""
