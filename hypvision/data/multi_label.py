@@ -86,25 +86,11 @@ class MultiLabelDataset(_ImageDataset):
             rows = {images[number]: rows[images[number]] for number in chosen(indices, len(rows))}
         self._columns = names if columns else None
         source = ""
-        if isinstance(classes, StrPath):
-            names = read_table(classes, separator).names
-            source = f"the table '{classes}'"
-        elif classes is not None:
-            source = "'classes' of the data set"
-            names = list(check_classes(enumerate(classes), source, "Correct the list.").values())
+        if classes is not None:
+            names, source = _names_of(classes, separator)
         self.table = str(ann_file)
         self._check_columns(names, source)
-        paths = inside([self.root / image for image in rows], self.root)
-        self.paths, missing = Listing().find_all(paths)
-        if missing:  # names may lack their ending or folder
-            self.paths, lost = find_images_of(list(rows), self.root, ann_file)
-            missing = [paths[place] for place in lost]
-        ensure(
-            not missing,
-            f"{len(missing)} of the {len(rows)} images of '{ann_file}' do not exist, such as "
-            f"{some(missing, 1)}. The table's paths start from '{root}': correct them, or 'root' "
-            "of the data set.",
-        )
+        self.paths = self._find(list(rows))
         places = numbered(map(composed, names))
         rows = {image: list(map(composed, found)) for image, found in rows.items()}
         for image, found in rows.items():
@@ -119,6 +105,21 @@ class MultiLabelDataset(_ImageDataset):
         self.usage.use("images", len(rows))
         self.usage.use("labels", int(self.labels.sum()))
         self.count_classes()
+
+    def _find(self, images: list[str]) -> list[str]:
+        """Return the paths of the images of the table."""
+        paths = inside([self.root / image for image in images], self.root)
+        found, missing = Listing().find_all(paths)
+        if missing:  # names may lack their ending or folder
+            found, lost = find_images_of(images, self.root, self.table)
+            missing = [paths[place] for place in lost]
+        ensure(
+            not missing,
+            f"{len(missing)} of the {len(images)} images of '{self.table}' do not exist, such as "
+            f"{some(missing, 1)}. The table's paths start from '{self.root}': correct them, or "
+            "'root' of the data set.",
+        )
+        return found
 
     def use_classes(self, names: Sequence[str]) -> None:
         """Reorder the columns of ``labels`` (N, C) by another list of class names, which must
@@ -145,6 +146,15 @@ class MultiLabelDataset(_ImageDataset):
             label=torch.from_numpy(self.labels[index]),
             index=index,
         )
+
+
+def _names_of(classes: NameList, separator: str | None) -> tuple[list[str], str]:
+    """Return the class names of a list, or of the table at a path, and words that say where they
+    come from."""
+    if isinstance(classes, StrPath):
+        return read_table(classes, separator).names, f"the table '{classes}'"
+    source = "'classes' of the data set"
+    return list(check_classes(enumerate(classes), source, "Correct the list.").values()), source
 
 
 class Table(NamedTuple):

@@ -245,10 +245,14 @@ class ReportHook(Hook):
         own = [part for parts in found for part in parts]
         none = Part("Mistakes", text=_NO_CLASSES.format(type(network_of(runner)).__name__))
         parts = [Part("Metrics", "metrics", table=table), *(own or [*_classes(runner), none])]
-        path = Path(self.config)
-        # The config of a folder of data is config.py in a folder of its name.
-        title = f"Test of {path.parent.name if path.stem == 'config' else path.stem}"
+        title = f"Test of {_short(Path(self.config))}"
         _logger.info("Report: %s", write_report(self.folder, title, facts, parts))
+
+
+def _short(config: Path) -> str:
+    """Return the name of a config; that of a folder of data is config.py in a folder of its
+    name."""
+    return config.parent.name if config.stem == "config" else config.stem
 
 
 _NO_CLASSES = (

@@ -46,7 +46,8 @@ class Euclidean(Manifold):
         the coordinates."""
         check_shapes("cdist", dict(x=x, y=y), 2)
         dtype = torch.promote_types(x.dtype, y.dtype)
-        x, y = widen(x), widen(y)
+        x = widen(x)
+        y = widen(y)
         # torch.cdist has no forward derivative, and torch.func.jacrev of it is wrong.
         if transformed():
             return self.dist0(x[..., :, None, :] - y[..., None, :, :]).to(dtype)

@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from .numerics import Function, backward_of
+from .numerics import Function, backward_of, transformed
 
 # The number of coordinates in a block. For twice as many, malloc would return the float64
 # temporaries (2 MiB each) to the system at every call.
@@ -59,9 +58,7 @@ def _worth_it(rows: list[Tensor], shared: list[Any]) -> bool:
     first = rows[0]
     # This is asked first, because a comparison of a free size would bind an exported program to
     # small batches.
-    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
-    forward = forward_ad._current_level >= 0
-    if traced or forward or torch._C._are_functorch_transforms_active():
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or transformed():
         return False
     if first.device.type != "cpu" or first.numel() <= BLOCK:
         return False

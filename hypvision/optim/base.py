@@ -125,6 +125,14 @@ def local_part(tensor: Tensor) -> Tensor:
     return tensor if to_local is None else to_local()
 
 
+def _in_rows(parameter: Any) -> Tensor:
+    """Return the part of a parameter that this process holds; one that is not contiguous is copied
+    first, since its rows are updated in place."""
+    if not local_part(parameter).is_contiguous():
+        parameter.data = parameter.data.contiguous()
+    return local_part(parameter)
+
+
 def _check_dtype(x: Tensor) -> None:
     if x.dtype not in (torch.float32, torch.float64):
         raise TypeError(
@@ -312,9 +320,7 @@ class RiemannianOptimizer(Optimizer):
     ) -> None:
         """Update the points of a parameter, or, if they are few, collect them in ``tables`` to be
         updated together with others."""
-        if not local_part(parameter).is_contiguous():  # rows are updated in place, as a view
-            parameter.data = parameter.data.contiguous()
-        x = local_part(parameter)
+        x = _in_rows(parameter)
         _check_dtype(x)
         if x.numel() == 0:
             return

@@ -72,12 +72,8 @@ class FrozenFeaturesHook(Hook):
         if not is_main_process() or known.get("name") != _NAME:
             return
         key, before = next(iter(known.items()))
-        logged = runner.message_hub.log_scalars.get(f"val/{key}")
-        # The value of the last weights is known only if they were validated here.
-        if logged is None or self._validated != runner.iter:
-            return
-        values = logged.data[0].tolist()
-        if not all(map(math.isfinite, (before, *values))):
+        values = self._values(runner, key)
+        if not values or not all(map(math.isfinite, (before, *values))):
             return
         best = max(values)
         weights = Path(runner.message_hub.get_info("best_ckpt") or "")
@@ -96,6 +92,15 @@ class FrozenFeaturesHook(Hook):
             f"result  {key}: {_NAME} {before:.4g}, trained {values[-1]:.4g} at the end, "
             f"{best:.4g} at best; {take}"
         )
+
+    def _values(self, runner: Runner, key: str) -> list[float]:
+        """Return the values of a metric in the validations; none where the last weights were not
+        validated here, whose value is then not known."""
+        logged = runner.message_hub.log_scalars.get(f"val/{key}")
+        if logged is None or self._validated != runner.iter:
+            return []
+        found: list[float] = logged.data[0].tolist()
+        return found
 
 
 MODEL_HOOKS["neck"] = "FrozenFeaturesHook"  # which every metric learner has

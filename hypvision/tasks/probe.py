@@ -374,13 +374,7 @@ class LinearProbeHook(Hook):
         self._fill(runner, model, probe)
         seconds = time.monotonic() - begin
         if is_main_process():
-            found = f"{probe.score:.1f} % of the held-out {self.counted} right"
-            if getattr(model, "multi_label", False):
-                found = f"mAP {probe.score:.1f} on the held-out {self.counted}"
-            say(
-                f"probe   {found} by logistic regression on the features (decay {probe.decay:g}, "
-                f"{seconds:.0f} s)"
-            )
+            self._tell(model, probe, seconds)
         if runner.val_loop is not None:
             self._measuring = True
             runner.val_loop.run()
@@ -391,6 +385,15 @@ class LinearProbeHook(Hook):
         about = dict(epoch=0, iter=0)
         runner.save_checkpoint(
             runner.work_dir, FILE, save_optimizer=False, save_param_scheduler=False, meta=about
+        )
+
+    def _tell(self, model: Any, probe: Probe, seconds: float) -> None:
+        found = f"{probe.score:.1f} % of the held-out {self.counted} right"
+        if getattr(model, "multi_label", False):
+            found = f"mAP {probe.score:.1f} on the held-out {self.counted}"
+        say(
+            f"probe   {found} by logistic regression on the features (decay {probe.decay:g}, "
+            f"{seconds:.0f} s)"
         )
 
     def _wanted(self, model: Any) -> bool:
@@ -446,15 +449,15 @@ class LinearProbeHook(Hook):
         last = self._of_training[-1][1][key]
         # The last epoch counts, not the best one: where few images choose the best epoch, the last
         # one was better (docs/studies/photos.md).
-        better = Path(runner.work_dir, FILE)
+        better = str(Path(runner.work_dir, FILE))
         if last >= probe:
-            better = Path(runner.message_hub.get_info("last_ckpt", "the last"))
-        if last < probe or "last_ckpt" in runner.message_hub.runtime_info:
-            runner.message_hub.update_info(CHOSEN, str(better))
+            better = runner.message_hub.get_info("last_ckpt", "")
+        if better:
+            runner.message_hub.update_info(CHOSEN, better)
         about = f"{_NAME} {probe:.4g}, fine-tuned {last:.4g} at the end"
         if best > last:
             about += f" ({best:.4g} after {_unit(runner)} {step}, perhaps by chance)"
-        say(f"result  {key}: {about}; take {better.name}")
+        say(f"result  {key}: {about}; take {Path(better or 'the last').name}")
 
 
 def _unit(runner: Runner) -> str:
