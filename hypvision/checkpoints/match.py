@@ -123,12 +123,23 @@ def compare(expected: Weights, given: Weights) -> Comparison:
     )
 
 
-def filtered(model: nn.Module, weights: Weights) -> StateDict:
+def filtered(model: nn.Module, weights: Weights, start: bool = False) -> StateDict:
     """Return weights with the names and shapes of a timm model, e.g. for an official checkpoint:
     the ``checkpoint_filter_fn`` of the model's family converts them, after the prefix of an
-    enclosing module was removed."""
+    enclosing module was removed.
+
+    Args:
+        model: the model.
+        weights: weights of the file.
+        start: a training starts from the weights: where the family has a ``start_filter_fn``, the
+            result also has the model's own values of parts that the file may lack. Without it
+            nothing is in the result that is not in the file.
+    """
     weights = without_prefix(model.state_dict(), weights)
-    convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
+    family = sys.modules[type(model).__module__]
+    convert = getattr(family, "checkpoint_filter_fn", None)
+    if start:
+        convert = getattr(family, "start_filter_fn", convert)
     return dict(weights if convert is None or not weights else convert(weights, model))
 
 
@@ -137,11 +148,11 @@ def placed(model: nn.Module, part: str, weights: Weights) -> StateDict:
     Weights of that network alone (from official code, timm or converted) get the name of the
     attribute as a prefix; others keep their names."""
     expected = getattr(model, part).state_dict().keys()
-    alone = 2 * len(expected & weights.keys()) >= len(expected | weights.keys())
+    alone = 2 * len(expected & weights.keys()) > len(weights)
     return {f"{part}.{name}" if alone else name: value for name, value in weights.items()}
 
 
-def engine_names(model: nn.Module, checkpoint: Values) -> Values:
+def engine_names(model: nn.Module, checkpoint: Values, start: bool = False) -> Values:
     """Return a checkpoint whose weights have the names of the engine's model, as far as they can be
     translated.
 
@@ -149,15 +160,20 @@ def engine_names(model: nn.Module, checkpoint: Values) -> Values:
     ``backbone``, in which a classifier or learner holds the network. Models of several parts
     translate names by their method ``checkpoint_filter``.
 
+    Args:
+        model: the engine's model.
+        checkpoint: content of the file.
+        start: a training starts from the weights, see :func:`filtered`.
+
     Returns:
         The checkpoint itself, or a copy with other weights in ``state_dict``.
     """
     state = checkpoint.get("state_dict", checkpoint)
-    weights = _engine_weights(model, checkpoint)
+    weights = _engine_weights(model, checkpoint, start)
     return checkpoint if weights.keys() == state.keys() else {**checkpoint, "state_dict": weights}
 
 
-def _engine_weights(model: nn.Module, checkpoint: Values) -> StateDict:
+def _engine_weights(model: nn.Module, checkpoint: Values, start: bool = False) -> StateDict:
     """Return the weights of a checkpoint with the names of the engine's model, see
     :func:`engine_names`."""
     backbone = getattr(model, "backbone", None)
@@ -171,8 +187,8 @@ def _engine_weights(model: nn.Module, checkpoint: Values) -> StateDict:
         return whole
     # Weights of a neck or of proxies, which are not part of the backbone.
     beside = {name: value for name, value in whole.items() if name in expected}
-    network = placed(model, "backbone", filtered(backbone, network_weights(checkpoint)))
-    return {**beside, **network}
+    network = filtered(backbone, network_weights(checkpoint), start)
+    return {**beside, **placed(model, "backbone", network)}
 
 
 def unknown_name(name: str, family: str) -> str:

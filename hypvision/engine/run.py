@@ -415,7 +415,7 @@ def _check_weights(
     if wrong is not None:
         raise not_resumed(path, wrong)
     model = getattr(runner.model, "module", runner.model)
-    named = engine_names(model, checkpoint)
+    named = engine_names(model, checkpoint, start=not exact)
     check_compatible(model, named.get("state_dict", named), path, exact, allow_nonfinite)
     hand_over(path, checkpoint)
 

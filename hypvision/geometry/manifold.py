@@ -520,8 +520,9 @@ class Manifold(nn.Module):
         kept = [dim for dim in range(len(shape)) if dim not in reduced]
         order = [*kept, *reduced]
         left = [shape[dim] for dim in kept]
-        points = xs.permute(*order, xs.dim() - 1).reshape(*left, -1, xs.shape[-1])
-        weights = weights.permute(order).reshape(*left, -1)
+        count = math.prod(shape[dim] for dim in reduced)
+        points = xs.permute(*order, xs.dim() - 1).reshape(*left, count, xs.shape[-1])
+        weights = weights.permute(order).reshape(*left, count)
         out = self.centroid(points, weights)
         return self.scalar_mul(weights.sum(-1, keepdim=True), out) if lincomb else out
 

@@ -449,13 +449,28 @@ def _documents(
         jump = F.pad(offset[:, 1:] != offset[:, :-1], (1, 0))
         return jump.cumsum(1) if bool(jump.any()) else None
     if bool(wrong.any()):
-        raise HypvisionError(
-            "position_ids must rise by one from each token of a document to the next (padding does "
-            "not count), and continue those of the cached tokens. For packed documents, let "
-            "position_ids begin anew at each document and give no attention_mask, or give "
-            "sequence_id."
-        )
+        raise _misplaced(attention_mask)
     return sequence_id
+
+
+def _misplaced(attention_mask: Tensor | None) -> HypvisionError:
+    """Return the error for positions that do not rise by one, with its cause if it is the mask:
+    padding in the middle of a row."""
+    cause = ""
+    if attention_mask is not None:
+        there = attention_mask.bool()
+        begins = there & ~F.pad(there[:, :-1], (1, 0))
+        if bool((begins.sum(1) > 1).any()):
+            cause = (
+                "The attention_mask has padding between the tokens of a text. generate() of "
+                "transformers makes such a mask if the pad token is among the tokens: give it an "
+                "attention_mask that is 1 for them, too. "
+            )
+    return HypvisionError(
+        f"{cause}position_ids must rise by one from each token of a document to the next (padding "
+        "does not count), and continue those of the cached tokens. For packed documents, let "
+        "position_ids begin anew at each document and give no attention_mask, or give sequence_id."
+    )
 
 
 def _without_padding(sequence_id: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:

@@ -32,7 +32,7 @@ from hypvision.checkpoints.storage import read_header
 from hypvision.data.classes import load_classes
 from hypvision.inference.knowledge import Known
 from hypvision.inference.results import Classes, PlacedClasses, Result, Tags
-from hypvision.io.checks import ensure, refuse_weights
+from hypvision.io.checks import ensure, name_or_path, refuse_weights
 from hypvision.io.errors import HypvisionError, did_you_mean, explaining, one_line
 from hypvision.io.images import check_normalisation
 from hypvision.io.plugins import PLUGINS
@@ -136,6 +136,7 @@ def load_predictor(request: Request) -> Predictor:
     """Return the predictor for a request, for any kind of model."""
     if isinstance(request.model, Mapping):
         return _clip(request, request.model)
+    name_or_path(model=request.model, weights="" if request.weights is None else request.weights)
     name = str(request.model)
     if means_config(name):
         build: Callable[..., Predictor] = resolve_name(PLUGINS["predictor of a config"])

@@ -23,6 +23,7 @@ from hypvision.inference.sources import (
     find_sources,
     in_advance,
 )
+from hypvision.io.checks import name_or_path
 from hypvision.io.errors import HypvisionError
 from hypvision.io.images import leaving_out
 
@@ -152,6 +153,7 @@ def predict(
     check_every(every, sources)
     kind = cast(type[_R], expect or Result)
     if not isinstance(model, Predictor):
+        name_or_path(model=model)
         options = cfg_options or {}
         model = load_predictor(
             Request(model, weights, arguments, classes, things, score, device, max_boxes, options)

@@ -165,6 +165,11 @@ def find_sources(
     """
     if isinstance(given, (str, Path, Image.Image, np.ndarray)):
         given = [given]
+    ensure(
+        isinstance(given, Iterable),
+        f"An image is a path, a PIL image or an array, got {type(given).__name__}. Give one of "
+        "these, or a list of them.",
+    )
     images: list[Path | Image.Image | NDArray[Any]] = []
     videos: list[Path] = []
     seen: set[Path] = set()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from numbers import Integral, Real
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,20 @@ def _check(
             or not inside(value)
         ):
             raise ArgumentError(f"{name} must be {text} {range_}, got {value!r}.")
+
+
+def name_or_path(**values: object) -> None:
+    """Raise an error unless each value is a text or a path, by which models and weights are
+    given."""
+    for name, value in values.items():
+        if isinstance(value, (str, PathLike)):
+            continue
+        kind = "None" if value is None else type(value).__name__
+        raise ArgumentError(
+            f"{name} must be a name or a path, got {kind}. Give the name of a model (of timm, or "
+            "of `hypvision zoo list`) or the path of a config, and weights by the path of their "
+            "file, as torch.save(network.state_dict(), PATH) writes it."
+        )
 
 
 def whole_number(text: str) -> int | None:

@@ -93,7 +93,8 @@ class AnyCheckpoint(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         if not prefix:
-            _replace(state_dict, filtered(self, network_weights(state_dict)), self.state_dict())
+            weights = filtered(self, network_weights(state_dict), start=True)
+            _replace(state_dict, weights, self.state_dict())
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
@@ -123,7 +124,7 @@ class FeatureMaps(FeatureGetterNet):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         expected = self.state_dict()
         if not prefix and not state_dict.keys() <= expected.keys():
-            weights = filtered(self.model, network_weights(state_dict))
+            weights = filtered(self.model, network_weights(state_dict), start=True)
             # Parts that the network was created without, such as a head, are left out like the
             # pruned ones; other unknown names stay, so that PyTorch reports them.
             parts = {_part(name) for name in self.model.state_dict()}

@@ -452,9 +452,9 @@ class Decomposer(nn.Module):
         attn = self.layer.self_attn
         qkv = F.linear(x, torch.cat([attn.q_proj.weight, attn.k_proj.weight, attn.v_proj.weight]))
         if x.shape[-2] > sum(self.nodes):  # levels of samples count as images
-            heads = qkv.view(
-                x.shape[0] * len(self.nodes), -1, 3, attn.heads, x.shape[-1] // attn.heads
-            )
+            levels = len(self.nodes)
+            batch, queries, width = x.shape
+            heads = qkv.view(batch * levels, queries // levels, 3, attn.heads, width // attn.heads)
             q, k, v = (part.transpose(1, 2) for part in heads.unbind(2))
             return attn.join(F.scaled_dot_product_attention(q, k, v)).view_as(x)
         # Levels of means are computed one at a time, because one masked call for all would compute
@@ -500,11 +500,13 @@ class _Joined(NamedTuple):
     def cross(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Return what queries ``x`` ``(B, T, w)`` read by attention from the memory ``(B, M, w)``,
         given twice, ``(B, T, w)``."""
-        scale = (x.shape[-1] // self.heads) ** -0.5
+        batch, tokens, width = x.shape
+        scale = (width // self.heads) ** -0.5
         # (B, 1, T * heads, w): each query once for each head
-        query = F.linear(x, self.to_keys).view(x.shape[0], 1, -1, x.shape[-1])
+        query = F.linear(x, self.to_keys).view(batch, 1, tokens * self.heads, width)
         seen = F.scaled_dot_product_attention(query, keys[:, None], values[:, None], scale=scale)
-        return F.linear(seen.view(*x.shape[:-1], -1), self.to_out.mT, self.bias)
+        joined = seen.view(batch, tokens, self.heads * width)
+        return F.linear(joined, self.to_out.mT, self.bias)
 
 
 def _added(x: Tensor, branch: Tensor, mask: Tensor | None) -> Tensor:

@@ -50,7 +50,11 @@ from .base import (
     level_indices,
 )
 from .hierarchy_mapper import HierarchyMapper, MapLayout, Moments
-from .himapper_checkpoint import BACKBONES, checkpoint_filter_fn
+from .himapper_checkpoint import (  # the filters are found here by their names
+    BACKBONES,
+    checkpoint_filter_fn,  # noqa: F401
+    start_filter_fn,
+)
 
 PRESETS: dict[str, dict[str, Any]] = {
     "proper": dict(
@@ -680,7 +684,7 @@ def _create_himapper(
         feature_cfg=dict(out_indices=None),
     )
     return build_model(
-        HiMapper, variant, whole, pretrained_filter_fn=checkpoint_filter_fn, **given, **kwargs
+        HiMapper, variant, whole, pretrained_filter_fn=start_filter_fn, **given, **kwargs
     )
 
 

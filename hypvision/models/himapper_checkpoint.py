@@ -222,8 +222,7 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
     """Return the weights in a checkpoint by the names of a :class:`~hypvision.models.HiMapper`.
 
     Accepts official checkpoints, those of ``hypvision train``, the zoo's small files, and weights
-    of the backbone alone (the mapper and, for another number of classes, the head then keep their
-    values).
+    of the backbone alone, which lack the mapper; see :func:`start_filter_fn`.
 
     Raises:
         HypvisionError: the checkpoint was made with another ``lift`` than the model's, which has
@@ -233,33 +232,43 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
     own = model.state_dict()
     if is_official_himapper(weights):
         weights = himapper_from_official(weights)
-    elif not weights.keys() <= own.keys() and not any(
-        name.startswith(("trunk.", "mapper.")) for name in weights
-    ):
-        weights = _with_mapper(weights, model)
+    elif _is_backbone_alone(weights, own):
+        weights = {f"trunk.{name}": value for name, value in weights.items()}
     _check_lift(weights, own)
-    # The encoder of dense maps keeps the model's own values if the checkpoint, such as one of a
-    # classifier, has none.
-    weights = {
-        **{name: v for name, v in own.items() if name.startswith("mapper.dense.")},
-        **weights,
-    }
+    if any(name.startswith("mapper.") for name in weights):
+        # A classifier's checkpoint lacks the encoder of dense maps, which changes nothing in a new
+        # model, because its last layer is 0.
+        dense = {name: value for name, value in own.items() if name.startswith("mapper.dense.")}
+        weights = {**dense, **weights}
     parts = ("mapper.", "mapper.dense.", "mapper.encoder.")
     absent = tuple(part for part in parts if not any(name.startswith(part) for name in own))
     return {name: value for name, value in weights.items() if not name.startswith(absent)}
 
 
-def _with_mapper(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights of a backbone alone together with the model's own values for all that they
-    lack."""
-    weights = {f"trunk.{name}": value for name, value in weights.items()}
+def start_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights that a training starts from, as :func:`checkpoint_filter_fn` does, and for
+    the backbone alone the model's own values of what the file lacks: the mapper and, for another
+    number of classes, the head."""
+    found = checkpoint_filter_fn(state_dict, model)
     own = model.state_dict()
+    if not _is_backbone_alone(network_weights(state_dict), own):
+        return found
     heads = head_names(model)
-    other = {n for n in heads if n in weights and weights[n].shape != own[n].shape}
-    kept = {n: v for n, v in own.items() if not n.startswith("trunk.") or n in heads}
-    # The counters of batches keep the model's values, because older files lack them.
-    kept |= {n: v for n, v in own.items() if n.endswith(".num_batches_tracked")}
-    return {**kept, **{n: v for n, v in weights.items() if n not in other}}
+    other = {name for name in heads & found.keys() if found[name].shape != own[name].shape}
+    # Older files lack the counters of batches.
+    kept = {
+        name: value
+        for name, value in own.items()
+        if not name.startswith("trunk.") or name in heads or name.endswith(".num_batches_tracked")
+    }
+    return {**kept, **{name: value for name, value in found.items() if name not in other}}
+
+
+def _is_backbone_alone(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> bool:
+    """Return whether most names of a file are those of the backbone in the model's weights
+    ``own``."""
+    trunk = {name.removeprefix("trunk.") for name in own if name.startswith("trunk.")}
+    return 2 * len(trunk & weights.keys()) > len(weights)
 
 
 def _check_lift(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:

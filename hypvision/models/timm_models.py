@@ -51,7 +51,8 @@ def create_model(
             name, pretrained, pretrained_cfg_overlay=overlay or None, **arguments
         )
     if checkpoint_path is not None:
-        model.load_state_dict(filtered(model, network_weights(read(checkpoint_path))))
+        weights = network_weights(read(checkpoint_path))
+        model.load_state_dict(filtered(model, weights, start=True))
     return forget_weights(model)
 
 

@@ -34,6 +34,19 @@ def check_manifold(layer: nn.Module, kind: type[Manifold], **manifolds: Any) -> 
             )
 
 
+def check_eps(layer: nn.Module, eps: Any) -> None:
+    """Raise TypeError if a norm that needs no manifold was given one as ``eps``, its second
+    argument, and ArgumentError if ``eps`` is not a number of at least 0; None is allowed."""
+    name = type(layer).__name__
+    if isinstance(eps, Manifold):
+        raise TypeError(
+            f"{name} takes no manifold, got {whose(eps)}: it normalises space parts, whatever the "
+            f"curvature. Write {name}(features), or {name}(features, eps=1e-5)."
+        )
+    if eps is not None:
+        at_least(0, **_of(layer, dict(eps=eps)))
+
+
 def check_sizes(layer: nn.Module, **sizes: Any) -> None:
     """Raise an error if one of the ``sizes`` is not an integer of at least 1."""
     at_least(1, integer=True, **_of(layer, sizes))

@@ -412,7 +412,7 @@ class ClusterMixer(nn.Module):
         elif window is not None:
             # The norm couples all pixels and both levels, so they are concatenated as in the paper.
             out = torch.cat([out, window.expand_as(out)], 5)
-        out = self._moved(out.reshape(*padded.shape[:3], -1), back=True)
+        out = self._moved(out.reshape(*padded.shape[:3], out.shape[5]), back=True)
         if padded.shape[1:3] != x.shape[1:3]:
             out = _Cropped.apply(out, top, left, x.shape[1], x.shape[2])
         if self.norm is not None:

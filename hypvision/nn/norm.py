@@ -25,7 +25,14 @@ from hypvision.geometry.numerics import (
 )
 from hypvision.io.checks import at_least, between
 
-from .checks import check_features, check_manifold, check_rescaling, check_sizes, takes_statistics
+from .checks import (
+    check_eps,
+    check_features,
+    check_manifold,
+    check_rescaling,
+    check_sizes,
+    takes_statistics,
+)
 from .functional import NEAR, of_kernels, on_gpu, rescaled
 
 
@@ -483,14 +490,32 @@ class LorentzBatchNorm1d(_LorentzBatchNorm):
 
 class LorentzLayerNorm(nn.LayerNorm):
     """Layer normalisation of the space part ``(..., n)``; the time is computed from the result
-    (Hypformer, KDD 2024)."""
+    (Hypformer, KDD 2024). It needs no manifold; the arguments are those of
+    :class:`torch.nn.LayerNorm`."""
+
+    def __init__(
+        self,
+        normalized_shape: int | list[int] | torch.Size,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ):
+        check_eps(self, eps)
+        super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
 
 
 class LorentzRMSNorm(nn.RMSNorm):
     """Root-mean-square normalisation of the space part ``(..., n)``; the time is computed from the
-    result (HELM, 2025)."""
+    result (HELM, 2025). It needs no manifold; further arguments are those of
+    :class:`torch.nn.RMSNorm`."""
 
     def __init__(
-        self, normalized_shape: int | list[int] | torch.Size, eps: float = 1e-4, **kwargs: Any
+        self,
+        normalized_shape: int | list[int] | torch.Size,
+        eps: float | None = 1e-4,
+        **kwargs: Any,
     ):
+        check_eps(self, eps)
         super().__init__(normalized_shape, eps=eps, **kwargs)

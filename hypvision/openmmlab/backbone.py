@@ -262,7 +262,9 @@ class TimmBackbone(BaseModule):
             for name, value in weights.items()
             if flat(name).startswith(start)
         }
+        started = _rename(base, weights, start=True)
         weights = _rename(base, weights)
+        kept = [name for name in expected if name in started and name not in weights]
         check_tuning(weights.keys() - expected.keys(), checkpoint)
         # Weights of parts that this network lacks (head, later stages) are ignored.
         units = _units(base, self.timm_model.feature_info.info)
@@ -272,7 +274,8 @@ class TimmBackbone(BaseModule):
             for name, value in weights.items()
             if name in expected or flat(name).startswith(parts)
         }
-        found = compare(expected, weights)
+        needed = {name: value for name, value in expected.items() if name not in kept}
+        found = compare(needed, weights)
         if found.mismatched or found.share < 0.8:
             raise HypvisionError(
                 f"The checkpoint '{checkpoint}' does not fit the backbone '{self.model_name}': "
@@ -283,7 +286,7 @@ class TimmBackbone(BaseModule):
             )
         check_unknown(found, checkpoint)
         base.load_state_dict(weights, strict=False)
-        rest = found._replace(matched=[], mismatched={}).describe()
+        rest = found._replace(missing=[*found.missing, *kept]).describe()
         print_log(
             f"{self.model_name}: loaded {len(found.matched)} weights from {checkpoint}. {rest}",
             "current",
@@ -384,10 +387,11 @@ def _is_matrix(parameter: Tensor) -> bool:
     return parameter.dim() > 1
 
 
-def _rename(base: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights by the network's names, where it has such names."""
+def _rename(base: nn.Module, weights: dict[str, Tensor], start: bool = False) -> dict[str, Tensor]:
+    """Return the weights by the network's names, where it has such names; ``start``: with the
+    network's own values of parts that a start may lack."""
     if not type(base).__module__.startswith("timm.models._"):
         # A model's own filter converts official names and resizes tables of position biases.
-        weights = filtered(base, weights)
+        weights = filtered(base, weights, start)
     expected = {flat(name): name for name in base.state_dict()}
     return {expected.get(flat(name), name): value for name, value in weights.items()}

@@ -31,9 +31,9 @@ from hypvision.io.errors import (
     require_finite,
 )
 from hypvision.io.images import check_normalisation, leaving_out, require_all
-from hypvision.io.types import StrPath, Values
+from hypvision.io.types import Plain, StrPath, Values
 from hypvision.zoo.backbones import load_weights
-from hypvision.zoo.loading import load, no_model, trained_arguments
+from hypvision.zoo.loading import load, network_of, no_model, trained_arguments
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -112,7 +112,7 @@ def load_embedder(
     name = str(weights or model).removeprefix("zoo:")
     record = builtin_index().records.get(name) if weights is None else None
     if record is None:
-        return _of_timm(str(model), weights, device)
+        return _of_timm(str(model).removeprefix("zoo:"), weights, device)
     network = _of_the_zoo(record)
     if record.task == "retrieval":
         return _learned(network, network.images, name, device)
@@ -129,7 +129,8 @@ def _of_timm(model: str, weights: StrPath | None, device: str) -> Embedder:
         "Give timm's name of the network as --model, or the config of its training as --config, "
         "and the file as --weights.",
     )
-    if not {":", "/"} & {*model} and not timm.is_model(model.partition(".")[0]):
+    elsewhere = {":", "/"} & {*model}  # a folder, or a repository of the hub
+    if not elsewhere and not timm.is_model(model.partition(".")[0]):
         raise no_model(model)
     remedy = "Give a file with --weights FILE (random weights would find nothing)."
     if weights is None:
@@ -138,7 +139,10 @@ def _of_timm(model: str, weights: StrPath | None, device: str) -> Embedder:
         names = (published.get("architecture") or model, published.get("tag"))
         return _by_features(network, ".".join(filter(None, names)), device)
     checkpoint = read(weights)
-    own = trained_arguments(checkpoint, model)
+    of_record: Plain = {}
+    if not elsewhere:
+        model, of_record = network_of(model)
+    own = {**of_record, **trained_arguments(checkpoint, model)}
     network = create_backbone(model, remedy, num_classes=0, pretrained=False, **own)
     load_weights(network, weights, checkpoint)
     return _by_features(network, str(weights), device)

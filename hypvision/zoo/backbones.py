@@ -15,13 +15,13 @@ from hypvision.checkpoints.pretrained import timm_cfg
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.sources import find, is_address, resolve
 from hypvision.checkpoints.storage import read_header
-from hypvision.io.checks import ensure
+from hypvision.io.checks import ensure, name_or_path
 from hypvision.io.errors import HypvisionError
 from hypvision.io.types import Plain, StrPath, Values
 from hypvision.zoo.loading import (
     TimmModel,
     as_tuples,
-    known_model,
+    network_of,
     timm_model,
     trained_arguments,
     training_cfg,
@@ -73,6 +73,7 @@ def build_model(
             the weights that ``name`` means, or random weights drawn with seed 0.
         arguments: arguments of the model's constructor, e.g. ``dict(patch_size=2, img_size=32)``.
     """
+    name_or_path(model=name, weights="" if weights is None else weights)
     name, weights = model_and_weights(name, weights)
     config: Plain = {}
     checkpoint: Plain | None = None
@@ -82,8 +83,8 @@ def build_model(
     elif weights is not None:
         checkpoint = read(weights)
         own = trained_arguments(checkpoint, name)
-    arguments = {**own, **(arguments or {})}
-    known_model(name)
+    name, of_record = network_of(name)
+    arguments = {**of_record, **own, **(arguments or {})}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:

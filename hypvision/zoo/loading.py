@@ -13,12 +13,12 @@ from torch import nn
 
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.match import filtered, load_into
-from hypvision.checkpoints.pretrained import record_overlay
+from hypvision.checkpoints.pretrained import record_overlay, timm_cfg
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import find, resolve
 from hypvision.checkpoints.types import Weights
-from hypvision.io.checks import ensure
+from hypvision.io.checks import ensure, name_or_path
 from hypvision.io.errors import HypvisionError, did_you_mean, one_line, require
 from hypvision.io.plugins import PLUGINS
 from hypvision.io.records import foreign_setting, is_plain
@@ -99,8 +99,10 @@ def load(
             retrieval the :class:`~hypvision.tasks.MetricLearner`, which returns points; for
             zero-shot an open_clip model with its ``tokenizer``.
     """
+    name_or_path(name=name)
     if model is not None:
-        return _from_file(name, model, overrides).to(device=device, dtype=dtype).eval()
+        name_or_path(model=model)
+        return _from_file(name, str(model), overrides).to(device=device, dtype=dtype).eval()
     ensure(
         not Path(name).is_file(),
         f"'{name}' is a file, which does not name its model. Add the model: "
@@ -121,7 +123,7 @@ def load(
 def _from_file(path: StrPath, model: str, arguments: Values) -> nn.Module:
     from hypvision.clip.models import is_clip, with_tokenizer
 
-    if not timm.is_model(str(model).partition(".")[0]):
+    if not timm.is_model(model.removeprefix("zoo:").partition(".")[0]):
         if is_config(model):
             ensure(
                 not arguments,
@@ -193,15 +195,41 @@ def known_model(name: str) -> None:
             f"There is no model '{name}'.{hint} timm.list_models() lists all (after import "
             "hypvision)."
         )
-    try:
-        timm.models.get_pretrained_cfg(name)
-    except RuntimeError as error:
+    if not _has_tag(name):
         model, _, tag = name.partition(".")
         raise HypvisionError(
             f"The model '{model}' has no weights "
             f"'{tag}'.{did_you_mean(name, timm.list_pretrained(f'{model}.*'))} "
             "timm.list_pretrained() lists all."
-        ) from error
+        )
+
+
+def _has_tag(name: str) -> bool:
+    """Return whether timm knows the tag in the name of one of its models, ``MODEL.TAG``; True
+    without a tag."""
+    try:
+        timm.models.get_pretrained_cfg(name)
+    except RuntimeError:
+        return False
+    return True
+
+
+def network_of(name: str) -> tuple[str, Plain]:
+    """Return timm's name of a network, and its arguments, for the name of a model of timm or of a
+    classifier of the zoo; then the arguments are those of the record, with its images.
+
+    Raises:
+        HypvisionError: there is no such model.
+    """
+    record = builtin_index().records.get(name.removeprefix("zoo:"))
+    if record is None or record.task != "classification":
+        known_model(name)
+        return name, {}
+    if _has_tag(record.name):
+        return record.name, {}
+    config = timm_cfg(record)
+    images = {key: config[key] for key in ("input_size", "mean", "std", *CROP)}
+    return record.model, {**as_tuples(record.arguments), "pretrained_cfg_overlay": images}
 
 
 def load_trained(path: StrPath, model: str, arguments: Values | None = None) -> TimmModel:
@@ -211,7 +239,8 @@ def load_trained(path: StrPath, model: str, arguments: Values | None = None) -> 
         path: anything that :func:`hypvision.checkpoints.read.read` takes: a checkpoint of
             ``hypvision train`` (the network of a classifier), of timm's training, of the official
             code, or a state dict.
-        model: name of the model in :func:`timm.list_models`.
+        model: name of the model in :func:`timm.list_models`, or of a classifier of the zoo, which
+            means its network.
         arguments: arguments of :func:`timm.create_model`, as ``model.backbone`` of the training's
             config has them; default: those that a training of hypvision wrote into the file, with
             the number of classes of its head.
@@ -220,9 +249,10 @@ def load_trained(path: StrPath, model: str, arguments: Values | None = None) -> 
         The network; its attribute ``familiar`` is a :class:`~hypvision.zoo.familiar.Familiar`, or
             None.
     """
-    known_model(model)
+    name_or_path(weights=path, model=model)
+    model, own = network_of(str(model))
     checkpoint = read(path)
-    arguments = {**trained_arguments(checkpoint, model), **(arguments or {})}
+    arguments = {**own, **trained_arguments(checkpoint, model), **(arguments or {})}
     weights = network_weights(checkpoint)
     if "num_classes" not in arguments:
         classes = _count_classes(model, weights, arguments)

@@ -393,6 +393,16 @@ def test_exports_compute_the_same(tmp_path, name, kind):
     assert report.difference < 1e-3 and len(report.shapes) == (4 if free else 2)
 
 
+# timm's own ViT of any size cannot take an empty batch.
+@each("name", [name for name in FAMILIES if name != "himapper-vit"])
+def test_an_empty_batch_has_empty_logits(name):
+    """As the last batch of a loader that filters images may be."""
+    model = FAMILIES[name].create()
+    images = FAMILIES[name].images(1)[:0]
+    for mode in (True, False):
+        assert model.train(mode)(images).shape == (0, model.num_classes)
+
+
 @each("name", FAMILIES)
 def test_int8_works_on_linear_layers(name):
     """PyTorch's dynamic quantisation; layers on the hyperboloid have weights of their own and stay

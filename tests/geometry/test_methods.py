@@ -410,3 +410,10 @@ def test_flat_space_is_the_limit_of_small_curvature():
         flat.centroid(x, torch.zeros(5, dtype=torch.float64)), torch.zeros(3, dtype=torch.float64)
     )
     assert isinstance(flat, Manifold) and flat.rescale(x) is x
+
+
+@each("manifold", [Lorentz(0.7), PoincareBall(0.7), Euclidean()])
+def test_no_rows_have_no_midpoints(manifold):
+    points = manifold.expmap0(torch.randn(0, 5, 3, dtype=torch.float64))
+    found = manifold.weighted_midpoint(points, reducedim=[1])
+    assert found.shape == (0, points.shape[-1])

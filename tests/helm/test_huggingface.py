@@ -91,6 +91,16 @@ def test_generation(published, way):
     assert model.generate(ids, do_sample=True, **OPTIONS).shape[1] <= 17
 
 
+def test_a_pad_token_inside_of_a_prompt_is_named(published):
+    """The error says what generate() makes of it, and the remedy that it names works."""
+    ids = tokens(2, 9)
+    ids[0, 4] = 0
+    with pytest.raises(HypvisionError, match="if the pad token is among the tokens"):
+        published.generate(ids, do_sample=False, **OPTIONS)
+    found = published.generate(ids, attention_mask=torch.ones_like(ids), **OPTIONS)
+    assert found.shape[1] > 9
+
+
 def test_generation_in_training_mode_sees_the_whole_prompt(published):
     model = published
     prompt = torch.randint(0, 256, (2, 9), generator=torch.Generator().manual_seed(4))

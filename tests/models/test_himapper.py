@@ -20,8 +20,13 @@ from hypvision.models.hierarchy_mapper import (
     MapLayout,
     TreeLift,
 )
-from hypvision.models.himapper import checkpoint_filter_fn
-from hypvision.models.himapper_checkpoint import BACKBONES, himapper_from_official
+from hypvision.models.himapper_checkpoint import (
+    BACKBONES,
+    checkpoint_filter_fn,
+    himapper_from_official,
+    start_filter_fn,
+)
+from hypvision.zoo.backbones import build_model
 
 VIT = dict(img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=2, num_classes=5)
 SWIN = dict(
@@ -850,7 +855,30 @@ def test_weights_from_elsewhere(tmp_path):
     model = timm.create_model("himapper", pretrained_cfg_overlay=overlay, **build)
     assert torch.equal(model.trunk.blocks[0].mlp.fc1.weight, trunk.blocks[0].mlp.fc1.weight)
     own = model.state_dict()
-    assert set(checkpoint_filter_fn(trunk.state_dict(), model)) == set(own)
+    assert set(start_filter_fn(trunk.state_dict(), model)) == set(own)
+    inside = {f"trunk.{name}" for name in trunk.state_dict()}
+    assert set(checkpoint_filter_fn(trunk.state_dict(), model)) == inside
+
+
+def test_a_backbone_alone_is_no_trained_network(tmp_path):
+    """Its mapper would be random, so that only a training may begin with it."""
+    trunk = timm.create_model("vit_tiny_patch16_224", **VIT)
+    other = timm.create_model("resnet10t", num_classes=5)
+    torch.save(trunk.state_dict(), tmp_path / "trunk.pth")
+    torch.save(other.state_dict(), tmp_path / "other.pth")
+    arguments = dict(backbone="vit_tiny_patch16_224", **VIT)
+    mapper = sum(name.startswith("mapper.") for name in vit().state_dict())
+    ways = (
+        lambda path: hypvision.load(path, model="himapper", **arguments),
+        lambda path: build_model("himapper", path, arguments),
+    )
+    for load in ways:
+        with pytest.raises(HypvisionError, match=rf" {mapper} missing in the file: mapper\.t"):
+            load(tmp_path / "trunk.pth")
+        with pytest.raises(HypvisionError, match=r" 0 of .* to the model: conv1\.0\.weight"):
+            load(tmp_path / "other.pth")
+    started = timm.create_model("himapper", checkpoint_path=tmp_path / "trunk.pth", **arguments)
+    assert torch.equal(started.trunk.pos_embed, trunk.pos_embed)
 
 
 @pytest.mark.slow

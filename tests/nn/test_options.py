@@ -9,8 +9,10 @@ import mpmath
 import pytest
 import torch
 from helpers.cases import each
+from torch import nn
 
 from hypvision import compat as pub
+from hypvision import losses
 from hypvision import nn as hnn
 from hypvision.geometry import Lorentz, PoincareBall
 from hypvision.io.errors import HypvisionError
@@ -243,6 +245,51 @@ def test_a_limit_needs_the_slope_of_its_rescaling(name):
         HypvisionError, match=f"{name}: limit=1 is the limit of the rescaling.*slope=2.0"
     ):
         kind(**arguments, slope=None, limit=1.0)
+
+
+# the classes without a manifold, and what they need
+_WITHOUT = {
+    hnn.LorentzLayerNorm: [8],
+    hnn.LorentzRMSNorm: [8],
+    hnn.ClusterMixer: [8],
+    losses.BusemannPrototypeLoss: [],
+    losses.EntailmentConeLoss: [],
+    losses.IdealPrototypes: [3, 4],
+    losses.MERUEntailmentLoss: [],
+    losses.PrototypeHead: [8, 3, 4],
+    losses.ProxyAnchorLoss: [3, 8],
+    losses.ProxyNCALoss: [3, 8],
+    losses.RadialLoss: [],
+    losses.SupConLoss: [],
+}
+
+
+def test_no_class_without_a_manifold_is_forgotten():
+    classes = [getattr(module, name) for module in (hnn, losses) for name in module.__all__]
+    modules = [kind for kind in classes if inspect.isclass(kind) and issubclass(kind, nn.Module)]
+    spaces = {"manifold", "source", "target"}
+    lacking = {kind for kind in modules if not spaces & inspect.signature(kind).parameters.keys()}
+    assert lacking == set(_WITHOUT)
+
+
+@each("kind", _WITHOUT)
+def test_a_manifold_is_no_number(kind):
+    """Most classes take it after their sizes; those that need none say so when they are built."""
+    sizes = _WITHOUT[kind]
+    kind(*sizes)
+    for name, parameter in list(inspect.signature(kind).parameters.items())[len(sizes) :]:
+        if isinstance(parameter.default, float):
+            with pytest.raises((TypeError, HypvisionError), match=name):
+                kind(*sizes, **{name: LORENTZ})
+
+
+@each("kind", [hnn.LorentzLayerNorm, hnn.LorentzRMSNorm])
+def test_a_norm_says_that_it_needs_no_manifold(kind):
+    with pytest.raises(TypeError, match=f"{kind.__name__} takes no manifold, got Lorentz"):
+        kind(8, LORENTZ)
+    with pytest.raises(HypvisionError, match="eps must be a finite number of at least 0"):
+        kind(8, -1.0)
+    assert kind(8, 1e-3).eps == 1e-3 and kind(8, elementwise_affine=False).weight is None
 
 
 def test_wrong_shapes_are_refused_and_one_extra_coordinate_is_reported_as_time():

@@ -17,6 +17,8 @@ pytest.importorskip("mmengine")
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import HOOKS
 
+from hypvision.checkpoints.match import check_compatible, engine_names, load_trained
+from hypvision.checkpoints.read import read
 from hypvision.engine.config import Run
 from hypvision.engine.extensions import TEST_OPTIONS
 from hypvision.engine.optim_wrappers import BFloat16OptimWrapper
@@ -317,6 +319,22 @@ def test_trainings_start_from_weights_of_other_classes(tmp_path):
             HypvisionError, match="1 weights are missing .* such as .*layer1.0.conv1.weight"
         ):
             model.init_weights()
+
+
+def test_a_backbone_alone_starts_a_himapper_and_is_no_trained_one(tmp_path):
+    """Also where the mapper has more weights than the backbone."""
+    file = tmp_path / "trunk.pth"
+    trunk = timm.create_model("resnet10t", num_classes=3)
+    torch.save(trunk.state_dict(), file)
+    model = ImageClassifier(dict(model_name="himapper", backbone="resnet10t", num_classes=5))
+    with pytest.raises(HypvisionError, match=r"missing in the file: backbone\.mapper\.tree"):
+        load_trained(model, read(file), file)
+    state = engine_names(model, read(file), start=True)["state_dict"]
+    check_compatible(model, state, file, exact=False)
+    assert state.keys() == model.state_dict().keys()
+    torch.save(timm.create_model("test_vit", num_classes=5).state_dict(), file)
+    with pytest.raises(HypvisionError, match=r" 0 of .* unknown to the model: cls_token, "):
+        load_trained(model, read(file), file)
 
 
 def test_weights_of_a_mapper_that_do_not_fit_are_told(tmp_path, caplog):

@@ -8,6 +8,7 @@ import pytest
 import timm
 import torch
 from helpers.bad_server import Server
+from helpers.cases import each
 from helpers.engine import ROOT
 from helpers.zoo import MICRO, NAME
 from PIL import Image
@@ -88,6 +89,42 @@ def test_names_without_weights_are_explained(zoo):
         timm.create_model("hcformer_nano.nonsense")
     with pytest.raises(HypvisionError, match=NAME):
         hypvision.load("hcformer_nano.macro")
+
+
+@each("prefix", ["", "zoo:"])
+def test_the_name_of_a_record_means_its_network(tmp_path, prefix):
+    """Also where timm has no such tag: the weights are those of the file."""
+    name = "tf_efficientnet_lite0.imagenet"
+    network = timm.create_model("tf_efficientnet_lite0", num_classes=4)
+    file = tmp_path / "own.pth"
+    torch.save(network.state_dict(), file)
+    found = hypvision.load(file, model=f"{prefix}{name}")
+    assert torch.equal(found.classifier.weight, network.classifier.weight)
+    assert found.num_classes == 4 and not found.pretrained_cfg.get("label_names")
+    record = builtin_index().get(name)
+    assert found.pretrained_cfg["input_size"] == tuple(record.input.size)
+    assert found.pretrained_cfg["mean"] == tuple(record.input.mean)
+    with pytest.raises(HypvisionError, match=r"has no weights 'nonsense'\. Did you mean"):
+        hypvision.load(file, model="tf_efficientnet_lite0.nonsense")
+
+
+def test_what_is_no_name_is_refused_at_the_border():
+    network = timm.create_model("test_vit")
+    image = Image.new("RGB", (8, 8))
+    for given in (network, network.state_dict(), 3, None):
+        kind = "None" if given is None else type(given).__name__
+        ways = {
+            "name": lambda value: hypvision.load(value),
+            "model": lambda value: hypvision.predict(image, value),
+        }
+        if given is not None:  # None is the default of these
+            ways["weights"] = lambda value: hypvision.predict(image, "test_vit", value)
+            ways["model "] = lambda value: hypvision.load("net.pth", model=value)
+        for name, call in ways.items():
+            with pytest.raises(HypvisionError, match=f"^{name.strip()} must be .*, got {kind}"):
+                call(given)
+    with pytest.raises(HypvisionError, match="image is a path, .* got NoneType"):
+        hypvision.predict(None, "test_vit")
 
 
 def test_a_checkpoint_given_by_the_caller_has_priority(zoo, micro):
