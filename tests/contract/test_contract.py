@@ -241,6 +241,8 @@ WAITS = {
     "tasks/embedding.py": "of predictions",
     "tasks/few_shot.py: FewShotCLIP.forward": "of predictions",
     "tasks/frozen_features.py": "of features, before a training, and of metrics, after it",
+    "tasks/few_shot.py: FitProbeHook.before_train": "of features that were collected, before a run",
+    "tasks/few_shot.py: FitProbeHook._vectors": "of features that were collected, before a run",
     "tasks/few_shot.py: FixedLengthSampler.__iter__": "an order, drawn on the CPU",
     "tasks/few_shot.py: accuracy": "of evaluation",
     "tasks/few_shot_figures.py": "of figures",
