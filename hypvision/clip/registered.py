@@ -168,10 +168,11 @@ def _ours(asked: dict[str, Any]) -> nn.Module:
         options.pop("pretrained_image", None)  # open_clip, too, ignores it there
     _refuse(name, options)
     scripted = options.pop("jit", False)
-    model = create_clip(name, pretrained, **options).model.to(device)
+    model: Any = create_clip(name, pretrained, **options).model.to(device)
+    made: nn.Module = model
     if not scripted:
-        return model
-    compiled: Any = torch.jit.script(model)
+        return made
+    compiled: nn.Module = torch.jit.script(model)
     set_model_preprocess_cfg = require("open_clip", "clip").model.set_model_preprocess_cfg
     set_model_preprocess_cfg(compiled, model.visual.preprocess_cfg)
     return compiled
