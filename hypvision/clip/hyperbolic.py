@@ -70,7 +70,8 @@ class HyperbolicCLIP(CLIP):
         vision_heads: number of attention heads of the ViT; MoCo v3's small ViT has 12, timm's has
             6.
         others: the other arguments, like the first three, are those of
-            :class:`open_clip.model.CLIP`.
+            :class:`open_clip.model.CLIP`. With ``output_dict`` the network returns a dict, see
+            :meth:`forward`.
     """
 
     root: Tensor | None
@@ -203,6 +204,12 @@ class HyperbolicCLIP(CLIP):
             state_dict.setdefault(prefix + name, self.get_buffer(name))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
+    def in_float32(self) -> set[str]:
+        """Return the names of the parameters and buffers that stay float32 in half precision: all
+        scalars, the root and the normalisation."""
+        scalars = {name for name, value in self.named_parameters() if value.dim() == 0}
+        return scalars | {"root", *PIXELS}
+
     @property
     def space(self) -> Space:
         """The space of the embeddings, with the current curvature and scales."""
@@ -241,6 +248,20 @@ class HyperbolicCLIP(CLIP):
         """Return features ``(B, E)`` of tokens ``(B, L)``, or with ``normalize`` their points."""
         features: Tensor = super().encode_text(text)
         return self.space.embed(features, "text") if normalize else features
+
+    def forward(self, image: Tensor | None = None, text: Tensor | None = None) -> Any:
+        """Return points of images and of texts, or None for what is not given, and the scale of
+        their logits; with ``output_dict`` as a dict of open_clip's keys ``image_features``,
+        ``text_features`` and ``logit_scale``.
+
+        The points are those of :attr:`space`, which compares them, and no vectors to multiply.
+        """
+        images = None if image is None else self.encode_image(image, normalize=True)
+        texts = None if text is None else self.encode_text(text, normalize=True)
+        scale = logit_scale_of(self).exp()
+        if self.output_dict:
+            return dict(image_features=images, text_features=texts, logit_scale=scale)
+        return images, texts, scale
 
     def get_logits(self, image: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits of the contrastive loss for images among texts ``(B, T)``, and for

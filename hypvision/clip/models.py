@@ -72,7 +72,10 @@ MEAN = (122.7709383, 116.7460125, 104.09373615)
 """Mean of RGB from 0 to 255 with which OpenAI's CLIP was trained; ``STD`` is the deviation."""
 STD = (68.5005327, 66.6321579, 70.3231630)
 
-_PRECISIONS = ("fp32", "fp16", "bf16", "pure_fp16", "pure_bf16")
+_PRECISIONS = (
+    "fp32", "fp16", "bf16", "pure_fp16", "pure_bf16",
+    "amp", "amp_bf16", "amp_bfloat16",  # of autocast in the caller's code: the weights stay float32
+)  # fmt: skip
 # Options of open_clip.create_model that change only the architecture; models of hypvision accept
 # them too.
 _OF_ARCHITECTURE = (
@@ -85,6 +88,8 @@ _NOT_OURS = (
     "model_name", "pretrained", "load_weights", "require_pretrained", "weights_only", "cache_dir",
     "cast_dtype", "jit",
 )  # fmt: skip
+# Arguments of open_clip's CLIP that HyperbolicCLIP passes on to it.
+_OF_HYPERBOLIC = ("quick_gelu", "init_logit_scale", "output_dict")
 _OF_TOWERS = (
     "pretrained_image",
     "pretrained_text",
@@ -219,10 +224,10 @@ def create_clip(
             open_clip's model or on transformers' ``CLIPModel``.
         options: arguments of :func:`open_clip.create_model`; the models of this project take those
             that change the architecture (``force_quick_gelu``, ``force_image_size``,
-            ``force_context_length``, ...). For the weights of a tag, QuickGELU, mean, std,
-            interpolation and resizing are set automatically; so is QuickGELU for OpenAI's own
-            files. Other files do not contain their activation: give ``force_quick_gelu=True`` or a
-            name such as ``ViT-B-16-quickgelu`` if they need it.
+            ``force_context_length``, ...), ``precision`` and ``output_dict``. For the weights of a
+            tag, QuickGELU, mean, std, interpolation and resizing are set automatically; so is
+            QuickGELU for OpenAI's own files. Other files do not contain their activation: give
+            ``force_quick_gelu=True`` or a name such as ``ViT-B-16-quickgelu`` if they need it.
     """
     require("open_clip", "clip")
     source = _source_of(name, pretrained, load_weights)
@@ -250,6 +255,8 @@ def create_clip(
     if size is not None:
         model.visual.set_input_size(size)
         pixels["size"] = model.visual.image_size
+    if name in ARCHITECTURES:
+        _cast(model, options.get("precision", "fp32"))
     language = _language(pretrained, load_weights, content)
     mean, std = (tuple(map((255.0).__mul__, pixels[key])) for key in ("mean", "std"))
     return CLIPBundle(model.eval(), tokenizer, mean, std, *language)
@@ -306,13 +313,14 @@ def _random_model(
     resized later, it is built for the image size of its weights, whatever the config says."""
     if name not in ARCHITECTURES:
         return _model_of_open_clip(name, folder, config, options)
-    from open_clip.model import set_model_preprocess_cfg
+    from open_clip.model import get_cast_dtype, set_model_preprocess_cfg
     from open_clip.transform import PreprocessCfg, merge_preprocess_dict
 
     vision = config["vision_cfg"]
     if size is not None:
         vision["image_size"] = ARCHITECTURES[name]["vision_cfg"]["image_size"]
-    model: Any = _model_class(config)(**config)
+    cast_dtype = get_cast_dtype(options.get("precision", "fp32"))
+    model: Any = _model_class(config)(**config, cast_dtype=cast_dtype)
     mean, std = pixels_of(vision)
     about = dict(asdict(PreprocessCfg()), size=vision["image_size"], mean=mean, std=std)
     about = merge_preprocess_dict(about, options.get("force_preprocess_cfg") or {})
@@ -329,6 +337,28 @@ def _normalise_as_loaded(model: Any, options: Mapping[str, Any]) -> None:
         about = {**model.normalisation(), **(options.get("force_preprocess_cfg") or {})}
         model.normalise_by(about["mean"], about["std"])
         model.visual.preprocess_cfg |= model.normalisation()
+
+
+def _cast(model: Any, precision: str) -> None:
+    """Cast a model of this project to a precision as open_clip casts its own: with ``"fp16"`` and
+    ``"bf16"`` norms stay float32, with ``"pure_fp16"`` and ``"pure_bf16"`` only the scalars of a
+    hyperbolic CLIP."""
+    from open_clip.model import convert_weights_to_lp, get_input_dtype
+    from open_clip.transformer import LayerNormFp32
+
+    dtype = get_input_dtype(precision)
+    if dtype is None:
+        return
+    if not precision.startswith("pure") and not hasattr(model.visual, "trunk"):
+        convert_weights_to_lp(model, dtype)
+        return
+    kept = model.in_float32() if hasattr(model, "in_float32") else set()
+    for name, value in (*model.named_parameters(), *model.named_buffers()):
+        if value.is_floating_point() and name not in kept:
+            value.data = value.data.to(dtype)
+    for module in model.modules():
+        if isinstance(module, LayerNormFp32):
+            module.float()
 
 
 def _model_of_open_clip(
@@ -389,7 +419,7 @@ def architecture(
         config["vision_cfg"]["patch_dropout"] = options["force_patch_dropout"]
     return {
         **config,
-        **{key: value for key, value in options.items() if key in _arguments(_model_class(config))},
+        **{key: value for key, value in options.items() if key in _model_arguments(config)},
     }
 
 
@@ -431,11 +461,17 @@ def _arguments(function: Callable[..., Any]) -> list[str]:
     ]
 
 
+def _model_arguments(config: Mapping[str, Any]) -> list[str]:
+    """Return the names of the arguments that the model's class takes from options."""
+    names = _arguments(_model_class(config))
+    return [*names, *_OF_HYPERBOLIC] if config.get("geometry") else names
+
+
 def _check_options(
     name: str, config: Mapping[str, Any], options: Mapping[str, Any], towers: bool
 ) -> None:
     """Raise an error for options without effect; ``towers``: single towers may have own weights."""
-    known = {*_OF_ARCHITECTURE, *_arguments(_model_class(config))}
+    known = {*_OF_ARCHITECTURE, "precision", *_model_arguments(config)}
     if name not in ARCHITECTURES:
         known |= {*_arguments(require("open_clip", "clip").create_model), "pretrained_hf"}
     known -= set() if towers else {*_OF_TOWERS}
@@ -540,12 +576,15 @@ def _text_length(config: Mapping[str, Any]) -> int:
     return config["text_cfg"].get("context_length", 77)
 
 
-def tokenizer_of(config: Mapping[str, Any], context_length: int | None = None) -> Tokenizer:
-    """Return the tokenizer of a model of :data:`ARCHITECTURES`, from its config."""
+def tokenizer_of(
+    config: Mapping[str, Any], context_length: int | None = None, **options: Any
+) -> Tokenizer:
+    """Return the tokenizer of a model of :data:`ARCHITECTURES`, from its config; ``options`` are
+    arguments of open_clip's ``SimpleTokenizer``."""
     from hypvision.clip.tokenizer import Tokenizer
 
     length = context_length or _text_length(config)
-    return Tokenizer(length, ends=not config.get("box_scales"))
+    return Tokenizer(length, ends=not config.get("box_scales"), **options)
 
 
 def _tokenizer(

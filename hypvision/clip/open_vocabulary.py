@@ -300,8 +300,10 @@ class OpenVocabularyCLIP(nn.Module):
         until names or weights change."""
         names = self.classes if classes is None else load_classes(classes)
         if not names:
+            # Models of mmseg and mmdet have a list for training, too.
+            setter = "set_test_classes" if hasattr(self, "set_test_classes") else "set_classes"
             raise HypvisionError(
-                "The class list is empty. Call set_classes(['cat', 'dog', ...]) first."
+                f"The class list is empty. Call {setter}(['cat', 'dog', ...]) first."
             )
         text = getattr(self.clip, "text", None)
         named = self.clip.named_parameters()

@@ -7,8 +7,10 @@
 open_clip's registry holds sizes for its own classes, whose embeddings lie on a sphere. So its
 ``list_models`` adds the names of :data:`~hypvision.clip.models.ARCHITECTURES`; its ``create_model``
 passes them on to :func:`~hypvision.clip.models.create_clip`, and returns, for example, a
-:class:`~hypvision.clip.hyperbolic.HyperbolicCLIP` with its curvature; and ``get_tokenizer`` returns
-the tokenizer of these models.
+:class:`~hypvision.clip.hyperbolic.HyperbolicCLIP` with its curvature; ``get_tokenizer`` returns
+the tokenizer of these models; and ``list_pretrained_tags_by_model`` names their weights (not
+``list_pretrained``, whose rows are keys of open_clip's table of addresses). Arguments of open_clip
+that cannot apply to these models are an error, unless they change nothing.
 """
 
 from __future__ import annotations
@@ -22,12 +24,34 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from typing import Any
 
+import torch
 from torch import nn
 
+from hypvision.checkpoints.index import builtin_index
+from hypvision.clip.hyperbolic_checkpoint import PUBLISHED
 from hypvision.clip.models import ARCHITECTURES, create_clip, tokenizer_of
+from hypvision.io.errors import HypvisionError, require
 
-# Arguments of open_clip's own loading, which create_clip does not take.
-_OF_LOADING = ("device", "cache_dir", "weights_only", "require_pretrained")
+# Arguments of open_clip that change nothing here: hypvision's reader runs no code of a file, files
+# lie in its own cache, and no text tower here is one of Hugging Face with weights of its own.
+_HARMLESS = ("cache_dir", "weights_only", "load_weights_only", "pretrained_text", "pretrained_hf")
+
+# argument of open_clip that would change the model -> why ours refuses it
+_REFUSED = {
+    "force_custom_text": "its weights have the names of open_clip's CLIP, whose text tower is no "
+    "module of its own",
+    "pretrained_image_path": "a file has the weights of both towers. Load those of one tower with "
+    "model.visual.load_state_dict(...)",
+    "pretrained_text_path": "a file has the weights of both towers. Load those of one tower with "
+    "model.load_state_dict(..., strict=False)",
+    "pretrained_image": "its ViT has the positions and heads of MoCo v3, which timm's weights do "
+    "not fit",
+}
+_OF_HYPERBOLIC = {
+    "jit": "TorchScript cannot compile a hyperbolic CLIP. Use torch.compile",
+    "init_logit_bias": "its logits have no bias: SigLIP's loss takes products of unit vectors",
+    "nonscalar_logit_scale": "its logit scale is a scalar, as in the official files",
+}
 
 
 def register() -> None:
@@ -80,12 +104,24 @@ def _install(module: Any) -> None:
         return known is not None and (value is None or value == known.default or value == {})
 
     plain_tokenizer = factory.get_tokenizer
+    of_tokenizer = inspect.signature(module.SimpleTokenizer).parameters
 
     @wraps(plain_tokenizer)
-    def get_tokenizer(model_name: str = "", *given: Any, **options: Any) -> Any:
+    def get_tokenizer(
+        model_name: str = "",
+        context_length: int | None = None,
+        cache_dir: str | None = None,
+        **options: Any,
+    ) -> Any:
         if model_name not in ARCHITECTURES:
-            return plain_tokenizer(model_name, *given, **options)
-        return tokenizer_of(ARCHITECTURES[model_name], *given, **options)
+            return plain_tokenizer(model_name, context_length, cache_dir, **options)
+        wrong = [option for option in options if option not in of_tokenizer]
+        if wrong:
+            raise HypvisionError(
+                f"The tokenizer of the CLIP model '{model_name}' takes no option '{wrong[0]}'. It "
+                f"takes: {', '.join(of_tokenizer)}."
+            )
+        return tokenizer_of(ARCHITECTURES[model_name], context_length, **options)
 
     plain_list = factory.list_models
 
@@ -93,17 +129,67 @@ def _install(module: Any) -> None:
     def list_models() -> list[str]:
         return [*plain_list(), *ARCHITECTURES]
 
+    plain_tags = factory.list_pretrained_tags_by_model
+
+    @wraps(plain_tags)
+    def list_pretrained_tags_by_model(model: str) -> list[str]:
+        return published(model) if model in ARCHITECTURES else plain_tags(model)
+
     factory.create_model = create_model
     module.create_model = create_model
     factory.get_tokenizer = get_tokenizer
     module.get_tokenizer = get_tokenizer
     factory.list_models = list_models
     module.list_models = list_models
+    module.list_pretrained_tags_by_model = list_pretrained_tags_by_model
+
+
+def published(name: str) -> list[str]:
+    """Return what ``pretrained`` can be for a model of :data:`ARCHITECTURES`: tags of published
+    weights, and the zoo's records."""
+    records = [record for record in builtin_index() if record.task == "zero-shot"]
+    shipped = [f"zoo:{record.name}" for record in records if record.model == name]
+    return [*PUBLISHED.get(name, {}), *shipped]
 
 
 def _ours(asked: dict[str, Any]) -> nn.Module:
     """Return the model for those arguments of ``create_model`` that differ from its defaults."""
     name = asked.pop("model_name")
-    device = asked.get("device", "cpu")
-    options = {key: value for key, value in asked.items() if key not in _OF_LOADING}
-    return create_clip(name, options.pop("pretrained", None), **options).model.to(device)
+    pretrained = asked.pop("pretrained", None)
+    device = asked.pop("device", "cpu")
+    loads = pretrained is not None and asked.get("load_weights", True)
+    if asked.pop("require_pretrained", False) and not loads:
+        raise HypvisionError(
+            f"No weights are named for the CLIP model '{name}'. Give one of {published(name)} or a "
+            "file as pretrained."
+        )
+    options = {key: value for key, value in asked.items() if key not in _HARMLESS}
+    if loads or "timm_model_name" not in ARCHITECTURES[name]["vision_cfg"]:
+        options.pop("pretrained_image", None)  # open_clip, too, ignores it there
+    _refuse(name, options)
+    scripted = options.pop("jit", False)
+    model: Any = create_clip(name, pretrained, **options).model.to(device)
+    made: nn.Module = model
+    if not scripted:
+        return made
+    compiled: nn.Module = torch.jit.script(model)
+    set_model_preprocess_cfg = require("open_clip", "clip").model.set_model_preprocess_cfg
+    set_model_preprocess_cfg(compiled, model.visual.preprocess_cfg)
+    return compiled
+
+
+def _refuse(name: str, options: dict[str, Any]) -> None:
+    """Raise an error for an argument of open_clip that a model of this project cannot take."""
+    reasons = dict(_REFUSED)
+    config = ARCHITECTURES[name] | options
+    if config.get("geometry"):
+        reasons |= _OF_HYPERBOLIC
+    if config.get("box_scales"):
+        reasons["init_logit_scale"] = "UNCHA's logits have three scales of their own"
+    for option, value in options.items():
+        if value and option in reasons:
+            raise HypvisionError(
+                f"The CLIP model '{name}' takes no {option}={value!r}: {reasons[option]}."
+            )
+    for option in reasons:
+        options.pop(option, None)

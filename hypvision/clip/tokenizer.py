@@ -12,12 +12,13 @@ from torch import Tensor
 class Tokenizer(SimpleTokenizer):
     """A tokenizer that returns tokens ``(T, L)`` int64 of texts. A text that is too long keeps its
     first L - 1 tokens and the end token, as in CLIP's code; with ``ends=False`` its first L tokens
-    without the end token, as in UNCHA's code."""
+    without the end token, as in UNCHA's code. ``options`` are the other arguments of open_clip's
+    ``SimpleTokenizer``, such as ``clean``."""
 
     warned = False
 
-    def __init__(self, context_length: int = 77, ends: bool = True):
-        super().__init__(context_length=context_length)
+    def __init__(self, context_length: int = 77, ends: bool = True, **options: Any):
+        super().__init__(context_length=context_length, **options)
         self.ends = ends
 
     def __call__(self, texts: str | list[str], context_length: int | None = None) -> Tensor:

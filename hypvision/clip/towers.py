@@ -501,10 +501,8 @@ def encode_image(
     :func:`hypvision.clip.spaces.space_of` the model. Learned tokens are removed before the pooling.
     """
     if prompts is None:
-        dtype = next(
-            (p.dtype for p in model.visual.parameters() if p.is_floating_point()), images.dtype
-        )
-        return model.encode_image(images.to(dtype), normalize=normalize)
+        images = images.to(_dtype_of_images(model.visual, images.dtype))
+        return model.encode_image(images, normalize=normalize)
     tower = vision_tower(model)
     visual = model.visual
     trunk = tower.trunk
@@ -533,6 +531,14 @@ def encode_image(
             x = visual._pool(sequence.leave(x))[0]
         x = x if visual.proj is None else x @ visual.proj
     return space_of(model).embed(x, "image") if normalize else x
+
+
+def _dtype_of_images(visual: nn.Module, default: torch.dtype) -> torch.dtype:
+    """Return the dtype of the images that a tower takes: that of its first convolution, because
+    open_clip's half precision leaves other parameters in float32."""
+    floats = [value for value in visual.parameters() if value.is_floating_point()]
+    kernels = [value for value in floats if value.dim() == 4]
+    return next((value.dtype for value in (*kernels, *floats)), default)
 
 
 def class_token_features(visual: Any, images: Tensor) -> Tensor:

@@ -79,7 +79,9 @@ class _Entries:
             raise HypvisionError(
                 f"The layer has no '{name}', but {', '.join(self.names) or 'nothing'}."
             )
-        return self.rest.pop(name).detach().clone()
+        value = self.rest.pop(name)
+        plain: Tensor = getattr(value, "tensor", value)  # HypLL's points hold a tensor
+        return plain.detach().clone()
 
     def maybe(self, name: str) -> Tensor | None:
         return self.take(name) if name in self.rest else None

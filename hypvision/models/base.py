@@ -179,11 +179,6 @@ class StagedModel(AnyCheckpoint):
         """Return the map of a stage in the form that users get, with the final norm if ``norm``."""
         raise NotImplementedError
 
-    def _without_token(self, x: Tensor, size: Sequence[int]) -> Tensor:
-        """Return the map of a stage as it is, or without the class token that stands before its
-        pixels ``(B, C, 1 + h w)``; ``size`` is that of the images."""
-        return x
-
     def _prune(self, taken: list[int], last: int, prune_norm: bool) -> None:
         """Drop the modules of stages after the stage ``last``, or of stages that are not
         ``taken``."""
@@ -252,14 +247,12 @@ class StagedModel(AnyCheckpoint):
         max_index = taken[-1]
         last = len(self.stages) - 1
         maps: list[Tensor] = []
-        size = x.shape[2:]
         x = self._enter(x)
         for i, stage in enumerate(self.stages):
             if not stop_early or i <= max_index:
                 x = stage(x)
                 if i in taken:
-                    found = self._stage_map(i, x, norm and i == last)
-                    maps.append(self._without_token(found, size))
+                    maps.append(self._stage_map(i, x, norm and i == last))
         if intermediates_only:
             return maps
         return self._normed(x) if not stop_early or max_index == last else x, maps

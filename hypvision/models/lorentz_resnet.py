@@ -19,7 +19,7 @@ with the Lorentz head alone, is the published hybrid (EL-ResNet).
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from timm.layers import DropPath, SelectAdaptivePool2d, calculate_drop_path_rates
@@ -127,9 +127,12 @@ class Layers:
     options: dict[str, Any]
     factory: dict[str, Any]
 
-    def conv(self, inside: int, outside: int, kernel: int, stride: int = 1) -> nn.Module:
+    def conv(
+        self, inside: int, outside: int, kernel: int, stride: int = 1, dilation: int = 1
+    ) -> nn.Module:
         """Return a convolution with the padding that keeps the size at stride 1."""
-        sizes: dict[str, Any] = dict(stride=stride, padding=kernel // 2)
+        padding = dilation * (kernel // 2)
+        sizes: dict[str, Any] = dict(stride=stride, padding=padding, dilation=dilation)
         if self.manifold is None:
             return nn.Conv2d(inside, outside, kernel, bias=False, **sizes, **self.factory)
         if self.exact:
@@ -182,16 +185,23 @@ class ConvNorm(nn.Module):
 
 class BasicBlock(nn.Module):
     """Residual block of two 3x3 convolutions, on maps ``(B, C, H, W)``, which are space parts if
-    ``layers`` are hyperbolic."""
+    ``layers`` are hyperbolic. ``dilations`` are those of the two convolutions."""
 
     def __init__(
-        self, inside: int, width: int, stride: int, layers: Layers, _: Layers, drop_path: float
+        self,
+        inside: int,
+        width: int,
+        stride: int,
+        layers: Layers,
+        _: Layers,
+        drop_path: float,
+        dilations: tuple[int, int] = (1, 1),
     ):
         super().__init__()
-        self.conv1 = layers.conv(inside, width, 3, stride)
+        self.conv1 = layers.conv(inside, width, 3, stride, dilations[0])
         self.norm1 = layers.norm(width)
         self.act1 = nn.ReLU(inplace=True)
-        self.conv2 = layers.conv(width, width, 3)
+        self.conv2 = layers.conv(width, width, 3, dilation=dilations[1])
         self.norm2 = layers.norm(width)
         reshape = stride != 1 or inside != width
         self.downsample = ConvNorm(inside, width, 1, stride, layers) if reshape else nn.Identity()
@@ -211,11 +221,18 @@ class Bottleneck(nn.Module):
     ``core``, than the others.
 
     Euclidean ``layers`` around a hyperbolic ``core`` make the Lorentz-Core bottleneck (NeurIPS
-    2025).
+    2025). The 3x3 convolution has the first of the ``dilations``, as in timm's ResNets.
     """
 
     def __init__(
-        self, inside: int, width: int, stride: int, layers: Layers, core: Layers, drop_path: float
+        self,
+        inside: int,
+        width: int,
+        stride: int,
+        layers: Layers,
+        core: Layers,
+        drop_path: float,
+        dilations: tuple[int, int] = (1, 1),
     ):
         super().__init__()
         outside = EXPANSION * width
@@ -223,7 +240,7 @@ class Bottleneck(nn.Module):
         self.norm1 = layers.norm(width)
         self.act1 = nn.ReLU(inplace=True)
         self.enter = layers.change(core.manifold)
-        self.conv2 = core.conv(width, width, 3, stride)
+        self.conv2 = core.conv(width, width, 3, stride, dilations[0])
         self.norm2 = core.norm(width)
         self.act2 = nn.ReLU(inplace=True)
         self.leave = core.change(layers.manifold)
@@ -257,6 +274,30 @@ class Stage(nn.Module):
         for block in self.blocks:
             x = checkpoint(block, x) if self.grad_checkpointing else block(x)
         return x
+
+
+class Step(NamedTuple):
+    """The stride and the dilation of a stage, and the pixels of the image for one of its map."""
+
+    stride: int
+    dilation: int
+    reduction: int
+
+
+def _steps(reduction: int, output_stride: int) -> list[Step]:
+    """Return the steps of the four stages after a stem of this ``reduction``."""
+    known = [size for size in (1, 2, 4, 8, 16, 32) if size >= reduction]
+    one_of(known, output_stride=output_stride)
+    found = []
+    dilation = 1
+    for stride in (1, 2, 2, 2):
+        if reduction >= output_stride:
+            dilation *= stride
+            found.append(Step(1, dilation, reduction))
+        else:
+            reduction *= stride
+            found.append(Step(stride, dilation, reduction))
+    return found
 
 
 # torch.fx cannot trace Python control flow that depends on sizes, curvatures and autocast, so each
@@ -313,6 +354,9 @@ class LorentzResNet(StagedModel):
         norm_match, boost: see :class:`~hypvision.nn.EfficientLorentzConv2d`.
         head_type: ``"lorentz"``, multinomial logistic regression, or ``"linear"``.
         drop_rate, drop_path_rate: rates of dropout before the head and of stochastic depth.
+        output_stride: pixels of the image for a pixel of the last map, at most: stages that would
+            exceed it dilate their convolutions in place of a stride, as timm's ResNets do for
+            segmentation. Without it the last map has 32, or 8 with the stem ``"cifar"``.
 
     Raises:
         ValueError: an argument has an unknown value, whether the network uses it or not; a
@@ -347,6 +391,7 @@ class LorentzResNet(StagedModel):
         head_type: str = "lorentz",
         drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
+        output_stride: int = 32,
         device: Device = None,
         dtype: torch.dtype | None = None,
     ):
@@ -374,9 +419,8 @@ class LorentzResNet(StagedModel):
             factory=dict(device=device, dtype=dtype),
         )  # fmt: skip
         self._build_stem(in_chans, widths[0], stem == "imagenet", inner[0])
-        self._build_stages(
-            layers, widths, block, inner, 4 if stem == "imagenet" else 1, drop_path_rate
-        )
+        steps = _steps(4 if stem == "imagenet" else 1, output_stride)
+        self._build_stages(layers, widths, block, inner, steps, drop_path_rate)
         self.norm = nn.Identity()
         self._set_pool(global_pool, num_classes)
         self._set_head(num_classes)
@@ -411,7 +455,7 @@ class LorentzResNet(StagedModel):
 
     def _build_stages(
         self, layers: Sequence[int], widths: Sequence[int], block: str, inner: list[Lorentz | None],
-        reduction: int, drop_path_rate: float,
+        steps: list[Step], drop_path_rate: float,
     ) -> None:  # fmt: skip
         """Build the stages, and the layers from their geometry to Euclidean maps."""
         rates: Iterator[Any] = iter(calculate_drop_path_rates(drop_path_rate, sum(layers)))
@@ -421,20 +465,21 @@ class LorentzResNet(StagedModel):
         channels = widths[0]
         # the manifolds (None: Euclidean) of the maps after the stem and after each stage
         self._outside = [inner[0]]
-        for i, (depth, width) in enumerate(zip(layers, widths)):
+        before = 1  # the dilation of the convolution before
+        for i, (depth, width, step) in enumerate(zip(layers, widths, steps)):
             core = replace(self._flat, manifold=inner[i + 1])
             outer = self._flat if block == "core" else core
             blocks: list[nn.Module] = []
             for j in range(depth):
-                blocks.append(
-                    kind(channels, width, 2 if i > 0 and j == 0 else 1, outer, core, next(rates))
-                )
+                stride = 1 if j else step.stride
+                dilations = (before, step.dilation)
+                blocks.append(kind(channels, width, stride, outer, core, next(rates), dilations))
+                before = step.dilation
                 channels = width if block == "basic" else EXPANSION * width
             stages.append(Stage(self._change(self._outside[-1], outer.manifold), blocks))
             self._outside.append(outer.manifold)
-            reduction *= 2 if i > 0 else 1
             self.feature_info.append(
-                dict(num_chs=channels, reduction=reduction, module=f"stages.{i}")
+                dict(num_chs=channels, reduction=step.reduction, module=f"stages.{i}")
             )
         self.stages = nn.ModuleList(stages)
         self.feature_maps = nn.ModuleList(

@@ -8,7 +8,7 @@ token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -16,11 +16,19 @@ from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz
-from hypvision.io.checks import at_least, between
+from hypvision.io.checks import at_least, between, one_of
 from hypvision.io.errors import ArgumentError
 from hypvision.nn import LorentzConv2d, LorentzGlobalAvgPool2d, ToTangent
 
-from .base import COMMON_CFG, FeatureMaps, StagedModel, build_model, check_pool, with_zoo
+from .base import (
+    COMMON_CFG,
+    FeatureMaps,
+    StagedModel,
+    build_model,
+    check_pool,
+    level_indices,
+    with_zoo,
+)
 from .lorentz_resnet import LorentzClassifier
 
 
@@ -203,11 +211,76 @@ class LorentzTransformer(StagedModel):
         out: Tensor = self.to_tangent(self._normed(x) if norm else x)
         return out
 
-    def _without_token(self, x: Tensor, size: Sequence[int]) -> Tensor:
-        if self.stem.class_token is None:
-            return x
-        out: Tensor = x[..., 1:].unflatten(2, [side // self.patch_size for side in size])
-        return out
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | list[int] | None = None,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+        return_prefix_tokens: bool = False,
+    ) -> Any:
+        """Return the tokens of blocks in Euclidean form (tangent vectors at the origin), and the
+        final features, as timm's ``VisionTransformer`` does.
+
+        Args:
+            x: images ``(B, in_chans, H, W)``.
+            indices: which blocks: the last n for an integer n, all for None, else their numbers.
+            norm: whether the final norm is applied to the tokens of each block.
+            stop_early: whether blocks after the last one asked for are left out.
+            output_fmt: ``"NCHW"`` for maps, ``"NLC"`` for sequences of the patches.
+            intermediates_only: whether the list is returned alone.
+            return_prefix_tokens: whether each entry of the list is a pair of the patches and the
+                class token ``(B, 1, C)``, if the network has one.
+
+        Returns:
+            The list of maps ``(B, C, h, w)`` or sequences ``(B, h w, C)``; before it, unless
+            ``intermediates_only``, what :meth:`forward_features` returns, or the last map computed.
+        """
+        one_of(("NCHW", "NLC"), output_fmt=output_fmt)
+        taken = level_indices(len(self.stages), indices)
+        count = taken[-1] + 1 if stop_early else len(self.stages)
+        size = [side // self.patch_size for side in x.shape[2:]]
+        found: list[Any] = []
+        x = self._enter(x)
+        for i, stage in enumerate(self.stages[:count]):
+            x = stage(x)
+            if i in taken:
+                prefix, patches = self._split(self._stage_map(i, x, norm))
+                given = (
+                    patches.transpose(1, 2) if output_fmt == "NLC" else patches.unflatten(2, size)
+                )
+                has_pair = return_prefix_tokens and self.stem.class_token is not None
+                found.append((given, prefix.transpose(1, 2)) if has_pair else given)
+        if intermediates_only:
+            return found
+        return self._normed(x) if count == len(self.stages) else x, found
+
+    def get_intermediate_layers(
+        self,
+        x: Tensor,
+        n: int | list[int] = 1,
+        reshape: bool = False,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+    ) -> Any:
+        """Return what :meth:`forward_intermediates` lists, by the names that DINO's code has: ``n``
+        are the indices, and only with ``reshape`` maps are returned."""
+        return self.forward_intermediates(
+            x,
+            indices=n,
+            norm=norm,
+            output_fmt="NCHW" if reshape else "NLC",
+            intermediates_only=True,
+            return_prefix_tokens=return_prefix_tokens,
+        )
+
+    def _split(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the class token ``(B, C, 0 or 1)`` and the patches ``(B, C, h w)`` of a stage."""
+        tokens = x.flatten(2)
+        count = 0 if self.stem.class_token is None else 1
+        return tokens[..., :count], tokens[..., count:]
 
     def _prune(self, taken: list[int], last: int, prune_norm: bool) -> None:
         if prune_norm:

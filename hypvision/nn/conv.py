@@ -438,6 +438,7 @@ class _EfficientConv(_Efficient):
         device: Device = None,
         dtype: torch.dtype | None = None,
         limit: float | None = None,
+        dilation: int | tuple[int, ...] = 1,
     ):
         check_sizes(self, in_channels=in_channels, out_channels=out_channels)
         kernel = integers(kernel_size, self.rank, "kernel_size", 1)
@@ -447,6 +448,7 @@ class _EfficientConv(_Efficient):
         self.kernel_size = kernel
         self.stride = integers(stride, self.rank, "stride", 1)
         self.padding = integers(padding, self.rank, "padding", 0)
+        self.dilation = integers(dilation, self.rank, "dilation", 1)
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels, *kernel, **factory))
         nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
 
@@ -455,16 +457,14 @@ class _EfficientConv(_Efficient):
         weight = (
             self.matrix().reshape(self.weight.shape).to(x.dtype) if self.expanding else self.weight
         )
-        out = _CONVOLUTIONS[self.rank](x, weight, None, self.stride, self.padding)
+        geometry = (self.stride, self.padding, self.dilation)
+        out = _CONVOLUTIONS[self.rank](x, weight, None, *geometry)
 
         def wanted() -> Tensor:
             square = space_square(x, 1)
-            none = (1,) * self.rank
             if self.norm_match == "sum":
-                return box_sum(
-                    safe_sqrt(square), self.kernel_size, self.stride, self.padding, none
-                ).square()
-            return box_sum(square, self.kernel_size, self.stride, self.padding, none)
+                return box_sum(safe_sqrt(square), self.kernel_size, *geometry).square()
+            return box_sum(square, self.kernel_size, *geometry)
 
         return self.finish(out, wanted, 1)
 
@@ -472,8 +472,8 @@ class _EfficientConv(_Efficient):
         out, inside = self.weight.shape[:2]
         return (
             f"{inside}, {out}, kernel_size={self.kernel_size}, stride={self.stride}, "
-            f"padding={self.padding}, norm_match={self.norm_match}, boost={self.boost}, "
-            f"slope={self.slope}"
+            f"padding={self.padding}, dilation={self.dilation}, norm_match={self.norm_match}, "
+            f"boost={self.boost}, slope={self.slope}"
         )
 
 
@@ -487,7 +487,7 @@ class EfficientLorentzConv2d(_EfficientConv):
 
     Args:
         in_channels, out_channels: space dimensions of input and result.
-        kernel_size, stride, padding: as in ``nn.Conv2d``; padding is by origins.
+        kernel_size, stride, padding, dilation: as in ``nn.Conv2d``; padding is by origins.
         manifold: the hyperboloid of the points.
         norm_match: the norm that a result gets: ``"patch"``, that of its patch; ``"sum"``, the sum
             of the norms of its pixels; or ``"none"``, its own.

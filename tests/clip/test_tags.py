@@ -242,7 +242,7 @@ def test_weights_of_one_tower_are_for_models_without_weights(recorded):
 
 
 def test_options_of_this_project_s_models():
-    for wrong in (dict(precision="fp16"), dict(device="cpu"), dict(jit=True), dict(cache_dir="x")):
+    for wrong in (dict(device="cpu"), dict(jit=True), dict(cache_dir="x")):
         with pytest.raises(
             HypvisionError, match=f"'emoji-t8' takes no option '{next(iter(wrong))}'"
         ):

@@ -3,6 +3,7 @@ beyond its tests."""
 
 import copy
 import math
+import re
 from functools import cache
 
 import pytest
@@ -398,6 +399,56 @@ def test_features_are_tangent_vectors_at_the_origin():
         (1, width, 64 // r, 96 // r) for width, r in zip(WIDTHS, getter.feature_info.reduction())
     ]
     assert getter.feature_info.reduction() == [4, 8, 16, 32]
+
+
+# Part of a name of a weight of ours -> that in timm's ResNets.
+NAMES = {
+    "stem.conv": "conv1",
+    "stem.norm": "bn1",
+    "head.": "fc.",
+    "downsample.conv": "downsample.0",
+    "downsample.norm": "downsample.1",
+    ".norm": ".bn",
+}
+
+
+def names_of_timm(name):
+    for ours, theirs in NAMES.items():
+        name = name.replace(ours, theirs)
+    return re.sub(r"stages\.(\d)\.blocks", lambda match: f"layer{int(match[1]) + 1}", name)
+
+
+@torch.no_grad()
+@each("size, stride", [(18, 32), (18, 16), (18, 8), (50, 16), (50, 8)])
+def test_euclidean_networks_of_any_output_stride_are_timm_s(size, stride):
+    options = dict(hyperbolic_stages=(), head_type="linear", stem="imagenet", num_classes=5)
+    ours = timm.create_model(f"hecnn_resnet{size}", **options, output_stride=stride).eval()
+    theirs = timm.create_model(f"resnet{size}", num_classes=5, output_stride=stride).eval()
+    theirs.load_state_dict({names_of_timm(k): v for k, v in ours.state_dict().items()})
+    images = torch.randn(1, 3, 64, 96)
+    expected = theirs.forward_features(images)
+    torch.testing.assert_close(ours.forward_features(images), expected, rtol=1e-4, atol=1e-4)
+    infos = [row["reduction"] for row in ours.feature_info]
+    assert infos == [row["reduction"] for row in theirs.feature_info][1:]
+
+
+@torch.no_grad()
+def test_hyperbolic_networks_of_any_output_stride():
+    images = torch.randn(1, 3, 64, 96)
+    for name in ("hcnn_resnet18", "hecnn_resnet18", "hecnn_resnet50"):
+        coarse = timm.create_model(name, **MICRO, stem="imagenet").eval()
+        fine = timm.create_model(name, **MICRO, stem="imagenet", output_stride=8).eval()
+        fine.load_state_dict(coarse.state_dict())
+        assert fine.forward_features(images).shape[2:] == (8, 12)
+        # up to the stage that dilates both are the same
+        expected = coarse.forward_intermediates(images, [0, 1], intermediates_only=True)
+        for found, other in zip(fine.forward_intermediates(images, [0, 1])[1], expected):
+            torch.testing.assert_close(found, other)
+    small = timm.create_model("hecnn_resnet18", **MICRO, output_stride=4)
+    assert [row["reduction"] for row in small.feature_info] == [1, 2, 4, 4]
+    for wrong in (dict(output_stride=12), dict(output_stride=2, stem="imagenet")):
+        with pytest.raises(HypvisionError, match="output_stride"):
+            timm.create_model("hecnn_resnet18", **MICRO, **wrong)
 
 
 # the first, a middle and the last stage; the last block of each kind, and curvatures that differ

@@ -1070,6 +1070,21 @@ def test_a_point_alone_is_a_batch_of_one(make, space):
     torch.testing.assert_close(layer(x), layer(x.unsqueeze(0)).squeeze(0))
 
 
+@each("kind", [hnn.LorentzConv2d, hnn.EfficientLorentzConv2d])
+def test_dilation_convolves_every_second_pixel(kind):
+    """A convolution of dilation 2 is the plain one on each of the four maps of every second row and
+    column."""
+    near = kind(3, 3, 3, Lorentz(C), padding=1)
+    far = kind(3, 3, 3, Lorentz(C), padding=2, dilation=2)
+    far.load_state_dict(near.state_dict())
+    x = torch.randn(2, 3, 6, 8)
+    found = far(x)
+    for row in (0, 1):
+        for column in (0, 1):
+            part = near(x[..., row::2, column::2])
+            torch.testing.assert_close(found[..., row::2, column::2], part, rtol=1e-5, atol=1e-6)
+
+
 def test_sum_norm_matching():
     layer = hnn.EfficientLorentzConv2d(
         2, 3, 3, Lorentz(), norm_match="sum", boost="none", slope=None

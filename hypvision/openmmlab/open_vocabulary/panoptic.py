@@ -431,6 +431,8 @@ class LoadPanopticSegments:
         return ids
 
     def __call__(self, results: Plain) -> Plain:
+        if "segments_info" not in results:  # an image of mmdet.apis.inference_detector
+            return results
         ids = self._ids(results)
         segments = [
             s for s in results["segments_info"] if not s["iscrowd"] and (ids == s["id"]).any()

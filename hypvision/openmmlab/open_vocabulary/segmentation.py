@@ -24,7 +24,7 @@ from torch import Tensor
 
 from hypvision.clip.segmentation.segmenter import SegmenterBase
 from hypvision.data.classes import load_classes, numbered
-from hypvision.io.checks import one_of
+from hypvision.io.checks import one_of, refuse
 from hypvision.io.errors import HypvisionError
 from hypvision.io.types import Metrics, NameList, Plain
 from hypvision.openmmlab.datasets.segmentation import LoadLabelMap
@@ -74,6 +74,7 @@ class HyperCLIPSegmentor(SegmenterBase, Vocabulary, BaseSegmentor):
         train_classes, test_classes: see :meth:`.Vocabulary.set_vocabularies`.
         background_from: in a test, classes from this number on become this number (PAS-20b: 20).
         ignore_index: label of ignored pixels in training.
+        pretrained, train_cfg: None, which ``mmseg.apis.init_model`` gives every model.
         options: arguments of :class:`~hypvision.clip.segmentation.segmenter.OpenVocabSegmenter`.
     """
 
@@ -86,8 +87,22 @@ class HyperCLIPSegmentor(SegmenterBase, Vocabulary, BaseSegmentor):
         ignore_index: int = 255,
         data_preprocessor: dict | None = None,
         init_cfg: dict | None = None,
+        pretrained: None = None,
+        train_cfg: None = None,
         **options: Any,
     ):
+        refuse(
+            (
+                pretrained is not None,
+                f"model.pretrained={pretrained!r} cannot be loaded: a {type(self).__name__} takes "
+                "the weights of CLIP by clip=dict(pretrained=...), and its own by load_from.",
+            ),
+            (
+                train_cfg is not None,
+                f"model.train_cfg={train_cfg!r} has no effect: a {type(self).__name__} takes its "
+                "settings as arguments of its own. Leave train_cfg out.",
+            ),
+        )
         preprocessor = data_preprocessor or OpenVocabPreProcessor(seg_pad_val=ignore_index)
         BaseSegmentor.__init__(self, data_preprocessor=preprocessor, init_cfg=init_cfg)
         self.build(clip, **options)
