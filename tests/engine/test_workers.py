@@ -143,10 +143,11 @@ def language(folder):
 
 TASKS = {
     "classification": classification,
-    "segmentation": dense("segmentation", "ade", "ADE20KDataset", reduce_zero_label=True),
-    "detection": dense(
-        "detection", "coco", "CocoDataset", metainfo=dict(classes=("branched", "composite"))
+    # with its own classes: the data set refuses names that it does not have
+    "segmentation": dense(
+        "segmentation", "ade", "ADE20KDataset", reduce_zero_label=True, metainfo=None
     ),
+    "detection": dense("detection", "coco", "CocoDataset"),
     "metric learning": metric_learning,
     "few-shot": few_shot,
     "language": language,

@@ -8,6 +8,10 @@ from typing import Any
 
 import numpy as np
 from helpers.shapes.images import COLOURS, TAXONOMY, Scene, make_scene
+
+import hypvision.openmmlab  # noqa: F401 - before mmseg, which needs mmcv's operations
+
+# isort: split
 from mmseg.datasets import BaseSegDataset
 from mmseg.registry import DATASETS
 
