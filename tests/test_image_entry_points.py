@@ -31,7 +31,10 @@ def published_retrieval(path):
     pytest.importorskip("mmengine")
     from hypvision.data.retrieval import CUB200
 
-    return CUB200.read(SimpleNamespace(paths=[str(path)], white=65535), 0)
+    data = CUB200.__new__(CUB200)
+    data.paths = [str(path)]
+    data._cache = None
+    return data.read(0)
 
 
 def captions(path):

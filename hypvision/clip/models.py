@@ -778,3 +778,10 @@ def _can_be_resized(old: Tensor | None, new: Tensor | None, grid: bool) -> bool:
     ):
         return False
     return len(old) > 1 and (not grid or math.isqrt(len(old) - 1) ** 2 == len(old) - 1)
+
+
+def scripted(model: Any) -> nn.Module:
+    """Return the TorchScript of a CLIP, which keeps the preprocessing of its images."""
+    out: nn.Module = torch.jit.script(model)
+    require("open_clip", "clip").model.set_model_preprocess_cfg(out, model.visual.preprocess_cfg)
+    return out

@@ -24,13 +24,12 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from typing import Any
 
-import torch
 from torch import nn
 
 from hypvision.checkpoints.index import builtin_index
 from hypvision.clip.hyperbolic_checkpoint import PUBLISHED
-from hypvision.clip.models import ARCHITECTURES, create_clip, tokenizer_of
-from hypvision.io.errors import HypvisionError, require
+from hypvision.clip.models import ARCHITECTURES, create_clip, scripted, tokenizer_of
+from hypvision.io.errors import HypvisionError
 
 # Arguments of open_clip that change nothing here: hypvision's reader runs no code of a file, files
 # lie in its own cache, and no text tower here is one of Hugging Face with weights of its own.
@@ -155,7 +154,7 @@ def published(name: str) -> list[str]:
 def _ours(asked: dict[str, Any]) -> nn.Module:
     """Return the model for those arguments of ``create_model`` that differ from its defaults."""
     name = asked.pop("model_name")
-    pretrained = asked.pop("pretrained", None)
+    pretrained = asked.pop("pretrained", None) or None  # open_clip's scripts give "" for none
     device = asked.pop("device", "cpu")
     loads = pretrained is not None and asked.get("load_weights", True)
     if asked.pop("require_pretrained", False) and not loads:
@@ -167,22 +166,16 @@ def _ours(asked: dict[str, Any]) -> nn.Module:
     if loads or "timm_model_name" not in ARCHITECTURES[name]["vision_cfg"]:
         options.pop("pretrained_image", None)  # open_clip, too, ignores it there
     _refuse(name, options)
-    scripted = options.pop("jit", False)
-    model: Any = create_clip(name, pretrained, **options).model.to(device)
-    made: nn.Module = model
-    if not scripted:
-        return made
-    compiled: nn.Module = torch.jit.script(model)
-    set_model_preprocess_cfg = require("open_clip", "clip").model.set_model_preprocess_cfg
-    set_model_preprocess_cfg(compiled, model.visual.preprocess_cfg)
-    return compiled
+    as_script = options.pop("jit", False)
+    model: nn.Module = create_clip(name, pretrained, **options).model.to(device)
+    return scripted(model) if as_script else model
 
 
 def _refuse(name: str, options: dict[str, Any]) -> None:
     """Raise an error for an argument of open_clip that a model of this project cannot take."""
     reasons = dict(_REFUSED)
     config = ARCHITECTURES[name] | options
-    if config.get("geometry"):
+    if config.get("geometry") not in (None, "sphere"):
         reasons |= _OF_HYPERBOLIC
     if config.get("box_scales"):
         reasons["init_logit_scale"] = "UNCHA's logits have three scales of their own"

@@ -4,6 +4,7 @@ labels."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -179,7 +180,7 @@ def read_table(path: StrPath, separator: str | None = None) -> Table:
     """
     notes: list[str] = []
     names: list[str] = []
-    if Path(path).suffix == ".jsonl":
+    if Path(path).suffix == ".jsonl" and _has_keys(path):
         lines = read_json_lines(_Labelled, path, _TABLE, f"{_FORMS}.")
     else:
         lines, names = _of_csv(path, separator, notes)
@@ -197,6 +198,15 @@ def read_table(path: StrPath, separator: str | None = None) -> Table:
     return Table(rows, names, columns, notes)
 
 
+def _has_keys(path: StrPath) -> bool:
+    """Return whether a .jsonl has the key ``image``; others, such as ``file_name``, are read as
+    the columns of a table."""
+    with suppress(HypvisionError):
+        head = read_cells(path, _FORMS).head
+        return "image" in head or _column(head, IMAGE_COLUMNS) is None
+    return True
+
+
 def _of_csv(
     path: StrPath, separator: str | None, notes: list[str]
 ) -> tuple[list[tuple[int, _Labelled]], list[str]]:
@@ -204,12 +214,13 @@ def _of_csv(
     none."""
     cells = read_cells(path, _FORMS)
     begin = f"The table '{path}' begins with '{','.join(cells.head):.80}'"
-    image = next((name for name in IMAGE_COLUMNS if name in cells.head), None)
+    image = _column(cells.head, IMAGE_COLUMNS)
     ensure(image is not None and len(cells.head) > 1, f"{begin}. {_FORMS}.")
     names = [name for name in cells.head if name != image]
     rows = [(number, f"'{path}', line {number}", row) for number, row in cells.rows]
-    if len(names) == 1 and names[0] in LABEL_COLUMNS:
-        found = split_labels([(where, row[names[0]]) for _, where, row in rows], separator, notes)
+    labels = _column(names, LABEL_COLUMNS)
+    if labels is not None:  # further columns are passed over
+        found = split_labels([(where, row[labels]) for _, where, row in rows], separator, notes)
         names = []
     else:
         found = [_ones(row, names, where) for _, where, row in rows]
@@ -218,6 +229,13 @@ def _of_csv(
         for (number, _, row), labels in zip(rows, found)
     ]
     return lines, names
+
+
+def _column(head: Sequence[str], known: Sequence[str]) -> str | None:
+    """Return the column with the first of the known names, in letters of any size; None if there
+    is none."""
+    by_name = {name.lower(): name for name in reversed(head)}
+    return next((by_name[name] for name in known if name in by_name), None)
 
 
 def _ones(row: dict[str, str], names: Sequence[str], where: str) -> list[str]:

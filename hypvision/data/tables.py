@@ -351,12 +351,14 @@ def has_several_labels(path: StrPath) -> bool:
     marked, a Python list, or, in a column that is called ``labels`` or ``tags``, a text with a
     separator of names other than a space."""
     cells = read_cells(path, _ONE_LABEL)
+    if box_columns(cells.head):
+        return False
     image = next((name for name in cells.head if name.lower() in IMAGE_COLUMNS), None)
     others = [name for name in cells.head if name != image]
-    if is_marked(cells, others):
-        return any(len(marked(row, others)) > 1 for _, row in cells.rows)
-    name = next((name for name in LABEL_COLUMNS if name in cells.head), "")
-    return bool(_several((row.get(name, "") for _, row in cells.rows), name))
+    name = next((name for name in others if name.lower() in LABEL_COLUMNS), "")
+    if name or not is_marked(cells, others):
+        return bool(_several((row.get(name, "") for _, row in cells.rows), name))
+    return any(len(marked(row, others)) > 1 for _, row in cells.rows)
 
 
 def _several(texts: Iterable[str], name: str) -> list[str]:

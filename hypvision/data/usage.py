@@ -241,17 +241,21 @@ def class_images(root: Path, classes: Sequence[str], usage: Usage) -> dict[str, 
 
 
 def _tell_nested(root: Path, found: dict[str, list[str]], usage: Usage) -> None:
-    """Note classes all of whose images lie in several folders inside the class folder, which may
-    have been meant as classes."""
+    """Note that all images of some classes lie in several folders inside the class folder, which
+    may have been meant as classes."""
+    nested: dict[str, list[str]] = {}
     for name, paths in found.items():
         place = _place(root, name)
-        inner = {os.path.relpath(path, place).split(os.sep)[0] for path in paths}
-        if len(inner) > 1 and not inner.intersection(map(os.path.basename, paths)):
-            usage.notes.append(
-                f"The images of the class '{name}' lie in the folders {some(sorted(inner), 3)}, "
-                "which are not classes here: all of them are "
-                f"'{name}'. If they are classes, move them up into '{root}'."
-            )
+        if os.path.dirname(paths[0]) != place:  # an image of the class folder itself comes first
+            inner = {path[len(place) + 1 :].split(os.sep, 1)[0] for path in paths}
+            nested |= {name: sorted(inner)} if len(inner) > 1 else {}
+    for name, inner in list(nested.items())[:1]:
+        others = f" (and those of {len(nested) - 1} others alike)" if len(nested) > 1 else ""
+        usage.notes.append(
+            f"The images of the class '{name}' lie in the folders {some(inner, 3)}, which are not "
+            f"classes here: all of them are '{name}'{others}. If they are classes, move them up "
+            f"into '{root}'."
+        )
 
 
 def _images_below(root: Path, name: str, seen: set[str], usage: Usage) -> list[str]:

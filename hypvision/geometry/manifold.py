@@ -107,7 +107,7 @@ def size_of(size: Sequence[Any]) -> tuple[int, ...]:
     """
     given = size[0] if len(size) == 1 and isinstance(size[0], Sequence) else size
     if not given:
-        raise ValueError("The size must end in the dimension of the space, got none: random(8, 3).")
+        raise ValueError("The size must end in the dimension of the space, as 8, 3 does, got none.")
     return tuple(given)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from hypvision.geometry import Manifold, lorentz
 from hypvision.geometry._typing import Curvature
 from hypvision.geometry.numerics import exact, heading, sinhc_sqrt
-from hypvision.io.checks import at_least, more_than, one_of
+from hypvision.io.checks import at_least, one_of
 from hypvision.io.errors import ArgumentError
 
 _STEPS = 1000  # gradient steps of the search for separated prototypes, as published
@@ -48,7 +48,6 @@ class IdealPrototypes(nn.Module):
     ):
         super().__init__()
         at_least(2, integer=True, num_classes=num_classes, dim=dim)
-        at_least(0, integer=True, seed=seed)
         if isinstance(method, Tensor):
             found = _directions(method, num_classes, dim)
         else:
@@ -128,7 +127,6 @@ class BusemannPrototypeLoss(nn.Module):
     def __init__(self, slope: float = 0.1, c: float = 1.0):
         super().__init__()
         at_least(0, slope=slope)
-        more_than(0, c=c)
         self.slope = slope
         self.c = c
 
@@ -168,7 +166,6 @@ class PrototypeHead(nn.Module):
         self.linear = nn.Linear(in_features, dim)
         self.ideal = IdealPrototypes(num_classes, dim, method)
         at_least(0, slope=slope)
-        more_than(0, c=c)
         self.slope = slope
         self.c = c
 

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.geometry.numerics import exact, heading, precise, readable
-from hypvision.io.checks import at_least, more_than
 from hypvision.io.errors import ArgumentError
 
 # A similarity maps vectors (N, d) and (M, d) to a matrix (N, M).
@@ -45,8 +44,6 @@ class ProxyAnchorLoss(nn.Module):
 
     def __init__(self, num_classes: int, dim: int, margin: float = 0.1, alpha: float = 32.0):
         super().__init__()
-        at_least(0, margin=margin)
-        more_than(0, alpha=alpha)
         self.margin = margin
         self.alpha = alpha
         self.proxies = nn.Parameter(torch.empty(num_classes, dim))

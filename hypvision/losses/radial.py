@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from hypvision.geometry import lorentz
 from hypvision.geometry.numerics import exact, safe_sqrt, square_norm
-from hypvision.io.checks import at_least, more_than, one_of
+from hypvision.io.checks import at_least, one_of
 from hypvision.io.errors import ArgumentError
 
 # Shorter differences of unit vectors have no direction: those of equal texts differ by round-off.
@@ -109,7 +109,6 @@ class ChainLoss(nn.Module, ABC):
 
     def __init__(self, prior: float = 10.0):
         super().__init__()
-        at_least(0, prior=prior)
         self.prior = prior
 
     @abstractmethod
@@ -182,7 +181,6 @@ class RadialLoss(ChainLoss):
 
     def __init__(self, entail: float = 1.0, hard: float = 1.0, prior: float = 10.0):
         super().__init__(prior)
-        at_least(0, entail=entail, hard=hard)
         self.entail = entail
         self.hard = hard
 
@@ -204,7 +202,6 @@ class _ConeLoss(ChainLoss):
 
     def __init__(self, margin: float | None, entail: float, prior: float):
         super().__init__(prior)
-        at_least(0, entail=entail, margin=0.0 if margin is None else margin)
         self.margin = margin
         self.entail = entail
 
@@ -244,7 +241,6 @@ class EntailmentConeLoss(_ConeLoss):
         prior: float = 10.0,
     ):
         super().__init__(margin, entail, prior)
-        more_than(0, epsilon=epsilon)
         self.epsilon = epsilon
 
     def outside(self, general: Tensor, others: Tensor, root: Tensor) -> Tensor:
@@ -276,7 +272,6 @@ class MERUEntailmentLoss(_ConeLoss):
         prior: float = 10.0,
     ):
         super().__init__(margin, entail, prior)
-        more_than(0, c=c, min_radius=min_radius, aperture_scale=aperture_scale, scale=scale)
         self.c = c
         self.min_radius = min_radius
         self.aperture_scale = aperture_scale

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hypvision.geometry.numerics import exact, precise, readable, widen
-from hypvision.io.checks import more_than, one_of
+from hypvision.io.checks import one_of
 from hypvision.io.errors import ArgumentError
 
 from .proxy_anchor import Similarity, cosines
@@ -50,7 +50,6 @@ class SupConLoss(nn.Module):
     ):
         super().__init__()
         one_of(("mean", "sum"), reduction=reduction)
-        more_than(0, temperature=temperature)
         self.reduction = reduction
         self.temperature = temperature
         self.similarity = similarity

@@ -251,7 +251,8 @@ def start_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str
     number of classes, the head."""
     found = checkpoint_filter_fn(state_dict, model)
     own = model.state_dict()
-    if not _is_backbone_alone(network_weights(state_dict), own):
+    weights = network_weights(state_dict)
+    if is_official_himapper(weights) or not _is_backbone_alone(weights, own):
         return found
     heads = head_names(model)
     other = {name for name in heads & found.keys() if found[name].shape != own[name].shape}
@@ -265,10 +266,12 @@ def start_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str
 
 
 def _is_backbone_alone(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> bool:
-    """Return whether most names of a file are those of the backbone in the model's weights
-    ``own``."""
+    """Return whether the names of a file are those of the backbone in the model's weights ``own``:
+    most of them, or most of the backbone's own, whose last levels may have been taken away."""
     trunk = {name.removeprefix("trunk.") for name in own if name.startswith("trunk.")}
-    return 2 * len(trunk & weights.keys()) > len(weights)
+    if any(name.startswith(("trunk.", "mapper.")) for name in weights):
+        return False
+    return 2 * len(trunk & weights.keys()) > min(len(weights), len(trunk))
 
 
 def _check_lift(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:

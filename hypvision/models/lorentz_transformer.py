@@ -247,7 +247,7 @@ class LorentzTransformer(StagedModel):
         for i, stage in enumerate(self.stages[:count]):
             x = stage(x)
             if i in taken:
-                prefix, patches = self._split(self._stage_map(i, x, norm))
+                prefix, patches = self.split_tokens(self._stage_map(i, x, norm))
                 given = (
                     patches.transpose(1, 2) if output_fmt == "NLC" else patches.unflatten(2, size)
                 )
@@ -276,7 +276,7 @@ class LorentzTransformer(StagedModel):
             return_prefix_tokens=return_prefix_tokens,
         )
 
-    def _split(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def split_tokens(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the class token ``(B, C, 0 or 1)`` and the patches ``(B, C, h w)`` of a stage."""
         tokens = x.flatten(2)
         count = 0 if self.stem.class_token is None else 1

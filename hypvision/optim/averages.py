@@ -43,7 +43,7 @@ def averaging_points(average: nn.Module, model: nn.Module, share: float) -> Iter
     Args:
         average: the model that holds the average, which is changed.
         model: the model in training, also in a wrapper such as ``DataParallel`` or
-            ``torch.compile``; its parameters have the same order.
+            ``torch.compile``; its parameters have the same names or, in a wrapper, the same order.
         share: the share of the way that a weight moves to the new one, 1 minus the decay.
     """
     points = [
@@ -51,9 +51,11 @@ def averaging_points(average: nn.Module, model: nn.Module, share: float) -> Iter
         for name, parameter, manifold in named_manifold_parameters(average)
     ]
     yield
-    # By their order, as timm finds them, because wrappers change the names.
-    names = (name for name, _ in average.named_parameters())
-    new = dict(zip(names, model.parameters(), strict=True))
+    new = dict(model.named_parameters())
+    if not new.keys() >= {name for name, *_ in points}:
+        # By their order, as timm finds them, because a wrapper has changed the names.
+        names = (name for name, _ in average.named_parameters())
+        new = dict(zip(names, model.parameters(), strict=True))
     for name, parameter, manifold, old in points:
         parameter.data.copy_(between(manifold, old, new[name], share))
 

@@ -432,7 +432,7 @@ class FitProbeHook(_StartHook):
         folder: see :class:`FeatureCacheHook`.
     """
 
-    priority = "HIGH"
+    priority = "BELOW_NORMAL"  # after the class weights were counted
 
     def __init__(self, folder: StrPath | None = None):
         self.folder = folder

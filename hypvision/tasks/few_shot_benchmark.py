@@ -290,7 +290,7 @@ def run_cell(spec: CellSpec, settings: Settings, results: StrPath) -> Metrics:
         settings,
         train_seconds=round(trained + spent[0], 1),
         seconds=round(time.perf_counter() - begin + spent[1], 1),
-        parameters=sum(value.numel() for _, value in model.learned()),
+        parameters=sum(value.numel() for value in _fitted(model, name)),
         precision=settings.precision,
         transductive=name == "promptkd",
         selection="best_val" if settings.best_val else "last",
@@ -306,6 +306,13 @@ def run_cell(spec: CellSpec, settings: Settings, results: StrPath) -> Metrics:
         dict(asdict(report), cell=spec._asdict(), settings=settings.shared()),
     )
     return found
+
+
+def _fitted(model: FewShotCLIP, name: str) -> list[torch.Tensor]:
+    """Return what a method has learned; a linear probe does so without a gradient."""
+    if name == "linear-probe":
+        return list(model.host.learner.parameters())
+    return [value for _, value in model.learned()]
 
 
 def _known_result(folder: Path, settings: Settings) -> Result | None:

@@ -73,10 +73,10 @@ def _last_block(model: nn.Module) -> nn.Module | None:
 
 def _as_map(model: nn.Module, features: Tensor, x: Tensor) -> Tensor:
     """Return the features of one image as a map ``(C, h, w)``."""
-    if features.dim() == 3 and hasattr(model, "_without_token"):  # channels first
+    if features.dim() == 3 and hasattr(model, "split_tokens"):  # channels first
         network: Any = model
-        found: Tensor = network._without_token(features, x.shape[-2:])[0]
-        return found
+        patches: Tensor = network.split_tokens(features)[1][0]
+        return patches.unflatten(1, [side // network.patch_size for side in x.shape[-2:]])
     if features.dim() == 3:
         patches = features[0, int(getattr(model, "num_prefix_tokens", 0)) :]
         height, width = x.shape[-2:]

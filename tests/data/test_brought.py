@@ -294,6 +294,8 @@ def test_wrong_tables(text, message, folder):
         ("id,label\na,cat;fur\nb,dog\n", False),  # the name of one class
         ("id,label\na,\"['cat', 'fur']\"\nb,dog\n", True),
         ("id,labels\na,cat fur\nb,cat\n", False),  # an error says that it is unclear
+        ("id,label,is_valid\na,0,1\nb,1,1\n", False),  # another column is no class
+        ("id,labels,xmin,ymin,xmax,ymax\na,cat;fur,1,1,3,3\n", False),  # boxes
     ],
 )
 def test_tables_with_several_labels(text, several, folder):
@@ -301,9 +303,23 @@ def test_tables_with_several_labels(text, several, folder):
     assert has_several_labels(folder / "t.csv") == several
 
 
-def test_several_labels_of_images_without_an_ending(folder):
-    (folder / "t.csv").write_text("id,labels\na,cat;fur\nb,dog\nc,fur\n")
-    data = MultiLabelDataset(str(folder), str(folder / "t.csv"), VIEW, indices=[0, 2])
+@each(
+    "name, text",
+    [
+        ("t.csv", "id,labels\na,cat;fur\nb,dog\nc,fur\n"),
+        ("t.csv", "Image,Labels,width\na,cat;fur,8\nb,dog,8\nc,fur,8\n"),
+        (
+            "t.jsonl",
+            '{"file_name": "a.png", "labels": ["cat", "fur"]}\n'
+            '{"file_name": "b.png", "labels": ["dog"]}\n'
+            '{"file_name": "c.png", "labels": ["fur"]}\n',
+        ),
+    ],
+)
+def test_several_labels_in_tables_of_other_tools(name, text, folder):
+    (folder / name).write_text(text)
+    assert has_several_labels(folder / name)
+    data = MultiLabelDataset(str(folder), str(folder / name), VIEW, indices=[0, 2])
     assert data.metainfo["classes"] == ("cat", "dog", "fur")
     assert data.labels.tolist() == [[1, 0, 1], [0, 0, 1]]
     assert [Path(path).name for path in data.paths] == ["a.png", "c.png"]

@@ -227,6 +227,11 @@ def test_folders_below_a_class_that_may_be_classes_are_told(tmp_path):
     [note] = data.usage.notes
     assert "'citrus' lie in the folders 'lemon', 'orange'" in note
     assert data.metainfo["classes"] == ("citrus", "other") and len(data) == 4
+    (tmp_path / "other/0.png").rename(tmp_path / "other/other.png")
+    (tmp_path / "other/apple").mkdir()
+    (tmp_path / "other/other.png").rename(tmp_path / "other/apple/0.png")
+    [note] = ImageFolderDataset(tmp_path, EVAL).usage.notes
+    assert "(and those of 1 others alike)" in note
 
 
 def test_an_empty_class_is_told_without_counts(folder):

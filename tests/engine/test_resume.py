@@ -18,6 +18,7 @@ from mmengine.registry import HOOKS
 from hypvision.cli import main
 from hypvision.engine.checkpoint import load_checkpoint_file
 from hypvision.engine.hooks import CoreTimeHook
+from hypvision.engine.hooks.stop import InterruptHook
 from hypvision.engine.run import train
 from hypvision.io.errors import HypvisionError
 
@@ -234,6 +235,20 @@ def test_a_signal_that_workers_get_too_is_an_interruption(tmp_path, capfd):
     assert main(["train", str(config), "--work-dir", str(tmp_path / "run")]) == 130
     said = capfd.readouterr().err
     assert said.index("Stopping after this step") < said.index("Interrupted")
+
+
+def test_a_signal_is_noted_where_nothing_can_be_told(tmp_path):
+    """Ctrl-C ends tee, too, so that standard error is a closed pipe."""
+    hook = InterruptHook()
+    reader, writer = os.pipe()
+    os.close(reader)
+    before = os.dup(2)
+    os.dup2(writer, 2)
+    try:
+        hook._note(signal.SIGINT, None)
+    finally:
+        os.dup2(before, 2)
+    assert hook._received is signal.SIGINT
 
 
 def test_resume_after_a_break(tmp_path):

@@ -24,6 +24,7 @@ from hypvision.models.himapper_checkpoint import (
     BACKBONES,
     checkpoint_filter_fn,
     himapper_from_official,
+    himapper_to_official,
     start_filter_fn,
 )
 from hypvision.zoo.backbones import build_model
@@ -897,3 +898,21 @@ def test_compiled_training():
     compiled = torch.compile(step, backend="aot_eager")
     found = torch.autograd.grad(compiled(model), model.mapper.tree.mean)[0]
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-6)
+
+
+def test_files_of_the_backbone_fill_levels_that_were_taken_away():
+    trunk = timm.create_model("resnet18").state_dict()
+    model = timm.create_model("himapper", backbone="resnet18", features_only=True, out_indices=[0])
+    model.load_state_dict(trunk)
+    loaded = [value for name, value in model.state_dict().items() if name.endswith("conv1.weight")]
+    assert torch.equal(loaded[0], trunk["conv1.weight"])
+
+
+def test_a_damaged_official_file_is_refused():
+    """Its backbone has the most names, but it is no file of the backbone alone."""
+    model = timm.create_model("himapper", backbone="resnet18", num_classes=3, preset="official")
+    official = himapper_to_official(model.state_dict())
+    lost = next(name for name in official if "mix_l" in name)
+    official.pop(lost)
+    with pytest.raises(RuntimeError, match="Missing key"):
+        model.load_state_dict(official)

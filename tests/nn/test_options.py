@@ -9,10 +9,8 @@ import mpmath
 import pytest
 import torch
 from helpers.cases import each
-from torch import nn
 
 from hypvision import compat as pub
-from hypvision import losses
 from hypvision import nn as hnn
 from hypvision.geometry import Lorentz, PoincareBall
 from hypvision.io.errors import HypvisionError
@@ -245,42 +243,6 @@ def test_a_limit_needs_the_slope_of_its_rescaling(name):
         HypvisionError, match=f"{name}: limit=1 is the limit of the rescaling.*slope=2.0"
     ):
         kind(**arguments, slope=None, limit=1.0)
-
-
-# the classes without a manifold, and what they need
-_WITHOUT = {
-    hnn.LorentzLayerNorm: [8],
-    hnn.LorentzRMSNorm: [8],
-    hnn.ClusterMixer: [8],
-    losses.BusemannPrototypeLoss: [],
-    losses.EntailmentConeLoss: [],
-    losses.IdealPrototypes: [3, 4],
-    losses.MERUEntailmentLoss: [],
-    losses.PrototypeHead: [8, 3, 4],
-    losses.ProxyAnchorLoss: [3, 8],
-    losses.ProxyNCALoss: [3, 8],
-    losses.RadialLoss: [],
-    losses.SupConLoss: [],
-}
-
-
-def test_no_class_without_a_manifold_is_forgotten():
-    classes = [getattr(module, name) for module in (hnn, losses) for name in module.__all__]
-    modules = [kind for kind in classes if inspect.isclass(kind) and issubclass(kind, nn.Module)]
-    spaces = {"manifold", "source", "target"}
-    lacking = {kind for kind in modules if not spaces & inspect.signature(kind).parameters.keys()}
-    assert lacking == set(_WITHOUT)
-
-
-@each("kind", _WITHOUT)
-def test_a_manifold_is_no_number(kind):
-    """Most classes take it after their sizes; those that need none say so when they are built."""
-    sizes = _WITHOUT[kind]
-    kind(*sizes)
-    for name, parameter in list(inspect.signature(kind).parameters.items())[len(sizes) :]:
-        if isinstance(parameter.default, float):
-            with pytest.raises((TypeError, HypvisionError), match=name):
-                kind(*sizes, **{name: LORENTZ})
 
 
 @each("kind", [hnn.LorentzLayerNorm, hnn.LorentzRMSNorm])

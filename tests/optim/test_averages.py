@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from hypvision.geometry import Lorentz, ManifoldParameter, PoincareBall
 from hypvision.io.errors import ArgumentError
-from hypvision.optim import RiemannianSGD, points_avg_fn, with_points
+from hypvision.optim import RiemannianSGD, averaging_points, points_avg_fn, with_points
 
 MANIFOLDS = {
     "hyperboloid": lambda: Lorentz(0.7),
@@ -169,6 +169,21 @@ def test_a_wrapper_around_the_training_model_changes_nothing(wrap):
     ema.update(wrap(model))
     plain.update(model)
     torch.testing.assert_close(ema.module.points, plain.module.points)
+
+
+def test_points_are_found_by_their_names():
+    """Whatever the order in which the training model registers them, and what it has beside."""
+    manifold = PoincareBall(1.0)
+    near, far = torch.full((1, 2), 0.1), torch.full((1, 2), 0.4)
+    model = nn.ParameterDict(dict(q=ManifoldParameter(far, manifold)))
+    model["p"] = ManifoldParameter(near, manifold)
+    average = nn.ParameterDict(dict(p=ManifoldParameter(far * 0, manifold)))
+    average["q"] = ManifoldParameter(far * 0, manifold)
+    model["weight"] = nn.Parameter(torch.zeros(3))
+    with averaging_points(average, model, 1.0):
+        pass
+    torch.testing.assert_close(average["p"].data, near)
+    torch.testing.assert_close(average["q"].data, far)
 
 
 def test_an_average_that_nothing_else_holds_is_updated():

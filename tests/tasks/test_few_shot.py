@@ -514,6 +514,16 @@ def test_a_linear_probe_is_a_logistic_regression(name, tmp_path):
     assert torch.equal(again.host.learner.weight, model.host.learner.weight)
 
 
+def test_a_linear_probe_weighs_rare_classes(tmp_path):
+    """By counts, which are taken before it is fitted."""
+    coop(tmp_path)
+    options = dict(protocol="shots", shots=3, classes=5, class_weights="balanced")
+    config = config_of(tmp_path, "linear-probe", epochs=None, **options)
+    model = train(config, tmp_path / "run").model
+    assert model.host.learner.weight.any()
+    torch.testing.assert_close(model.class_weights(), torch.ones(5))  # of equal classes
+
+
 def test_stored_features_are_those_of_the_images(tmp_path):
     coop(tmp_path)
     found = []

@@ -12,6 +12,7 @@ import math
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,6 +51,9 @@ _LOSSES = ("loss_cls", "decode.loss_ce", "loss_ce", "loss_ecls", "loss")
 _WINDOW = 20  # number of steps that the loss is averaged over
 _LABELS = 500  # number of steps over which the shares of the labels are averaged
 _FEWEST = 10  # number of steps after which a training is checked at the earliest
+
+
+_STOPPING = b"\nStopping after this step. A second signal ends at once, and saves nothing.\n"
 
 
 class TrainingInterrupted(KeyboardInterrupt):
@@ -198,10 +202,10 @@ class InterruptHook(Hook):
         self._received = signal.Signals(number)
         self.restore()
         if is_main_process():
-            # A handler must not print, since it may interrupt a print.
-            os.write(
-                2, b"\nStopping after this step. A second signal ends at once, and saves nothing.\n"
-            )
+            # A handler must not print, since it may interrupt a print. The pipe may be closed, as
+            # the same signal ends tee, too.
+            with suppress(OSError):
+                os.write(2, _STOPPING)
 
     def restore(self) -> None:
         """Restore the previous handlers of SIGINT and SIGTERM."""

@@ -177,7 +177,7 @@ class LoadLabelMap(LoadAnnotations):
     last_is_ignored = True
 
     def _load_seg_map(self, results: Plain) -> None:
-        if "seg_fields" not in results:  # an image of mmseg.apis.inference_model, of no data set
+        if "seg_map_path" not in results:  # an image of mmseg.apis.inference_model
             return
         if self.backend_args or self.imdecode_backend == "tifffile":
             super()._load_seg_map(results)

@@ -431,7 +431,7 @@ class LoadPanopticSegments:
         return ids
 
     def __call__(self, results: Plain) -> Plain:
-        if "segments_info" not in results:  # an image of mmdet.apis.inference_detector
+        if "seg_map_path" not in results:  # an image of mmdet.apis.inference_detector
             return results
         ids = self._ids(results)
         segments = [
