@@ -249,10 +249,10 @@ def _tell_nested(root: Path, found: dict[str, list[str]], usage: Usage) -> None:
         if os.path.dirname(paths[0]) != place:  # an image of the class folder itself comes first
             inner = {path[len(place) + 1 :].split(os.sep, 1)[0] for path in paths}
             nested |= {name: sorted(inner)} if len(inner) > 1 else {}
-    for name, inner in list(nested.items())[:1]:
+    for name, below in list(nested.items())[:1]:
         others = f" (and those of {len(nested) - 1} others alike)" if len(nested) > 1 else ""
         usage.notes.append(
-            f"The images of the class '{name}' lie in the folders {some(inner, 3)}, which are not "
+            f"The images of the class '{name}' lie in the folders {some(below, 3)}, which are not "
             f"classes here: all of them are '{name}'{others}. If they are classes, move them up "
             f"into '{root}'."
         )
