@@ -129,10 +129,12 @@ class EngineNamesHook(Hook):
     """Rename the weights that mmengine's Runner loads to the names of the model
     (:func:`engine_names`)."""
 
+    start = False  # whether a training starts from the weights, which is not resumed
+
     def after_load_checkpoint(self, runner: Any, checkpoint: Plain) -> None:
         """Rename the weights in ``checkpoint`` in place."""
         model = getattr(runner.model, "module", runner.model)
-        renamed = engine_names(model, checkpoint)
+        renamed = engine_names(model, checkpoint, self.start)
         if renamed is not checkpoint:
             checkpoint["state_dict"] = renamed["state_dict"]
 

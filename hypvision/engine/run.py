@@ -31,6 +31,7 @@ from torch.utils.data import BatchSampler
 from hypvision.checkpoints.match import check_compatible, engine_names
 from hypvision.checkpoints.sources import is_address
 from hypvision.engine.checkpoint import (
+    EngineNamesHook,
     hand_over,
     load,
     newest_checkpoint,
@@ -354,6 +355,9 @@ def _train(config: Run, console: ConsoleHook | None) -> Runner:
     resume = bool(config.get("resume"))
     if config.get("load_from"):
         _check_weights(runner, config.load_from, resume, exact=resume)
+    for hook in runner.hooks:
+        if isinstance(hook, EngineNamesHook):
+            hook.start = not resume
     drop_single_image(runner.train_loop, network_of(runner))
     interrupts = [hook for hook in runner.hooks if isinstance(hook, InterruptHook)]
     try:

@@ -14,14 +14,16 @@ from torch import nn
 from torch.nn import functional as F
 
 pytest.importorskip("mmengine")
+from helpers.engine import make_images, write_config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import HOOKS
 
 from hypvision.checkpoints.match import check_compatible, engine_names, load_trained
 from hypvision.checkpoints.read import read
-from hypvision.engine.config import Run
+from hypvision.engine.config import Run, load_config
 from hypvision.engine.extensions import TEST_OPTIONS
 from hypvision.engine.optim_wrappers import BFloat16OptimWrapper
+from hypvision.engine.run import train
 from hypvision.geometry import lorentz
 from hypvision.io.errors import HypvisionError
 from hypvision.losses import BusemannPrototypeLoss
@@ -543,3 +545,20 @@ def test_any_classifier_learns_from_a_teacher_that_sees_the_images_in_its_own_si
         ImageClassifier(
             dict(model_name="test_resnet", num_classes=5), distillation=about, multi_label=True
         )
+
+
+def test_a_file_of_the_backbone_starts_a_hi_mapper_without_complaints(tmp_path):
+    """The Runner loads what was checked: the backbone, and the model's own values beside it."""
+    trunk = timm.create_model("test_vit", img_size=32)
+    torch.save(trunk.state_dict(), tmp_path / "trunk.pth")
+    config = load_config(write_config(tmp_path / "config.py", make_images(tmp_path / "data")))
+    config.model.type = "HierarchyClassifier"
+    config.model.backbone = dict(
+        model_name="himapper", backbone="test_vit", img_size=32, num_classes=3, leaves=8, width=16
+    )
+    config.load_from = str(tmp_path / "trunk.pth")
+    config.optim_wrapper.optimizer.lr = 1e-12
+    runner = train(config, tmp_path / "work")
+    log = "".join(path.read_text() for path in tmp_path.glob("work/*/*.log"))
+    assert "do not match exactly" not in log and "missing keys" not in log
+    torch.testing.assert_close(runner.model.backbone.trunk.pos_embed, trunk.pos_embed)
