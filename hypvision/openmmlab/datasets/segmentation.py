@@ -177,7 +177,8 @@ class LoadLabelMap(LoadAnnotations):
     last_is_ignored = True
 
     def _load_seg_map(self, results: Plain) -> None:
-        if "seg_map_path" not in results:  # an image of mmseg.apis.inference_model
+        # An image of mmseg.apis.inference_model has neither a label map nor fields of a data set.
+        if not {"seg_map_path", "seg_fields"} & results.keys():
             return
         if self.backend_args or self.imdecode_backend == "tifffile":
             super()._load_seg_map(results)

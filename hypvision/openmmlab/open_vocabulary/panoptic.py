@@ -431,7 +431,8 @@ class LoadPanopticSegments:
         return ids
 
     def __call__(self, results: Plain) -> Plain:
-        if "seg_map_path" not in results:  # an image of mmdet.apis.inference_detector
+        # An image of mmdet.apis.inference_detector has neither segments nor their map.
+        if not {"seg_map_path", "segments_info"} & results.keys():
             return results
         ids = self._ids(results)
         segments = [
