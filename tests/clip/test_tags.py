@@ -260,3 +260,10 @@ def test_options_of_this_project_s_models():
     assert type(clip.model.visual.transformer.resblocks[0].mlp.gelu).__name__ == "QuickGELU"
     assert preprocessing_of(clip.model) == Preprocessing(96, resize_mode="squash")
     assert clip.model.encode_text(clip.tokenizer(["a cat"])).shape == (1, 64)
+
+
+def test_no_weights_are_named_by_an_empty_text():
+    """As open_clip's training script does."""
+    assert isinstance(open_clip.create_model("emoji-t8", ""), torch.nn.Module)
+    with pytest.raises(HypvisionError, match="No weights are named"):
+        open_clip.create_model("emoji-t8", "", require_pretrained=True)

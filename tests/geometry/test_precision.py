@@ -84,7 +84,7 @@ def check(
                 )
                 # The error of float64 shows in points along an axis, which rounding hardly turns,
                 # and in long steps inwards, where it is that of both radii.
-                inwards = model == "lorentz" and kind == "inward"
+                inwards = model == "lorentz" and kind == "inward" and radius <= 8
                 growth = STEEPER[model, name] if inwards else 20
                 most += growth * SMALL * math.cosh(radius) ** 2 if every else 0.0
             steepest = allowed_gradient(model, name, radius, dtype) * (50 if every else 1)
