@@ -64,7 +64,7 @@ class ScoreMetric(Metric):
         if wrong:
             raise HypvisionError(
                 f"{type(self).__name__} needs images of one class each (or no label); got the "
-                f"label {wrong[0]}. Correct the data; for ShapeCaptions set scenes=False."
+                f"label {wrong[0]}. Correct the labels of the data set."
             )
         scores = torch.stack([sample["scores"] for sample in data_samples])
         if self.check(scores, "A score", data_samples):

@@ -106,7 +106,8 @@ class CanLearnHook(Hook):
         # Methods without a training have such models, so this is no error.
         if not any(parameter.requires_grad for parameter in model.parameters()):
             runner.logger.warning(
-                "All weights of the model are frozen: the training changes none of them."
+                "All weights of the model are frozen, so steps change none of them. The result is "
+                "what the method computes without steps."
             )
         elif any(_is_constant(part) for part in class_heads(model)):
             reason = (
