@@ -148,7 +148,8 @@ def _draw_name(
 def _write_labels(
     draw: ImageDraw.ImageDraw, page: DiskPage, places: np.ndarray, near: np.ndarray, side: int
 ) -> None:
-    """Write the names that are near the centre, none over another."""
+    """Write the names that are near the centre, none over another: above its point, or below it
+    where another stands."""
     letters = font(round(0.03 * side))
     taken: list[tuple[float, float, float, float]] = []
     for row in page.order:
@@ -158,15 +159,25 @@ def _write_labels(
         x, y = places[row]
         half = letters.getlength(text) / 2 + 2 * _FINER
         x = min(max(x, half), side - half)
-        y -= 0.016 * side
-        box = draw.textbbox((x, y), text, letters, "mb")
-        clear = all(
-            box[2] < left or box[0] > right or box[3] < top or box[1] > bottom
-            for left, top, right, bottom in taken
-        )
-        if clear:
-            taken.append(box)
-            draw.text((x, y), text, "#222", letters, "mb", stroke_width=_FINER, stroke_fill="white")
+        gap = 0.016 * side
+        for line, anchor in ((y - gap, "mb"), (y + gap, "mt")):
+            box = draw.textbbox((x, line), text, letters, anchor)
+            clear = all(
+                box[2] < left or box[0] > right or box[3] < top or box[1] > bottom
+                for left, top, right, bottom in taken
+            )
+            if clear:
+                taken.append(box)
+                draw.text(
+                    (x, line),
+                    text,
+                    "#222",
+                    letters,
+                    anchor,
+                    stroke_width=_FINER,
+                    stroke_fill="white",
+                )
+                break
 
 
 def walk_frames(page: DiskPage, size: int = 320) -> list[Image.Image]:

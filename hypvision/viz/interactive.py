@@ -29,7 +29,7 @@ def interactive_hierarchy(
     manifold: Manifold,
     names: Sequence[str],
     edges: np.ndarray,
-    labels: int = 30,
+    labels: int = 60,
     title: str = "",
 ) -> Figure:
     """Return the drawing of :func:`~hypvision.viz.disk.draw_hierarchy` as a plotly figure, in which
@@ -60,30 +60,51 @@ def interactive_hierarchy(
     )
     texts = [f"<b>{name}</b>" if row in written else "" for row, name in enumerate(shown)]
     figure.add_scatter(
-        x=xy[:, 0], y=xy[:, 1], mode="markers+text", marker=dots, text=texts,
-        textposition="top center",
-        textfont=dict(size=11, color=[css(0.6 * shade) for shade in shades]), hovertext=about,
+        x=xy[:, 0],
+        y=xy[:, 1],
+        mode="markers+text",
+        marker=dots,
+        text=texts,
+        textposition=[written.get(row, "top center") for row in range(len(names))],
+        textfont=dict(size=11, color=[css(0.6 * shade) for shade in shades]),
+        hovertext=about,
         hoverinfo="text",
-    )  # fmt: skip
+    )
     figure.add_shape(type="circle", x0=-1, y0=-1, x1=1, y1=1, line=dict(color="#555", width=1.5))
     axis = dict(visible=False, range=[-1.05, 1.05])
     figure.update_layout(
-        xaxis=axis, yaxis=dict(axis, scaleanchor="x"), showlegend=False, plot_bgcolor="white",
-        paper_bgcolor="white", height=720, margin=dict(l=10, r=10, t=40, b=10),
-        dragmode="pan", hovermode="closest",
+        xaxis=axis,
+        yaxis=dict(axis, scaleanchor="x"),
+        showlegend=False,
+        plot_bgcolor="white",
+        paper_bgcolor="white",
+        height=720,
+        margin=dict(l=10, r=10, t=40, b=10),
+        dragmode="pan",
+        hovermode="closest",
         title=dict(text=html.escape(title), font=dict(size=14, color="#333"), x=0.5),
-    )  # fmt: skip
+    )
     return figure
 
 
-def _written(xy: np.ndarray, names: Sequence[str], order: Sequence[int], count: int) -> set[int]:
-    """Return the first ``count`` rows in ``order`` whose names, written above their points, do not
-    cover an earlier one."""
-    half = np.array([[_LETTER * len(name) / 2, _LINE / 2] for name in names])
-    found: list[int] = []
+def _written(
+    xy: np.ndarray, names: Sequence[str], order: Sequence[int], count: int
+) -> dict[int, str]:
+    """Return where the first ``count`` names in ``order`` are written, by their rows: above their
+    points, or below them where an earlier name is in the way; a name without room has no entry."""
+    found: dict[int, str] = {}
+    boxes: list[np.ndarray] = []  # left, bottom, right, top
     for row in order:
         if len(found) == count:
             break
-        if not (np.abs(xy[found] - xy[row]) < half[found] + half[row]).all(1).any():
-            found.append(row)
-    return set(found)
+        half = _LETTER * len(names[row]) / 2
+        x, y = xy[row]
+        for position, bottom in (("top center", y), ("bottom center", y - _LINE)):
+            box = np.array([x - half, bottom, x + half, bottom + _LINE])
+            if not any(
+                (box[:2] < other[2:]).all() and (other[:2] < box[2:]).all() for other in boxes
+            ):
+                boxes.append(box)
+                found[row] = position
+                break
+    return found

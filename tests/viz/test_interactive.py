@@ -42,7 +42,11 @@ def test_points_names_and_geodesics(points):
 def test_names_are_not_written_on_each_other(points):
     close = SPACE.expmap0(1e-3 * torch.randn(5, 2, dtype=torch.float64))
     figure = interactive_hierarchy(close, SPACE, NAMES, EDGES)
-    # the picture is not enlarged, and so there is room for the top alone
-    assert [text for text in figure.data[-1].text if text] == ["<b>root</b>"]
+    # the picture is not enlarged, and so there is room above and below the point alone
+    dots = figure.data[-1]
+    written = {
+        text: place for text, place in zip(dots.text, dots.textposition, strict=True) if text
+    }
+    assert written == {"<b>root</b>": "top center", "<b>right</b>": "bottom center"}
     few = interactive_hierarchy(points, SPACE, NAMES, EDGES, labels=2)
     assert sum(bool(text) for text in few.data[-1].text) == 2
