@@ -269,7 +269,7 @@ def test_boxes_alone(tmp_path, number, other):
 
 @pytest.mark.slow
 def test_boxes_of_voc(tmp_path):
-    runner = run(*blocks("Boxes: VOC's XML"), voc(tmp_path / "data"), tmp_path, **small("two"))
+    runner = run(*blocks("Boxes: VOC's XML"), voc(tmp_path / "data"), tmp_path)
     assert runner.message_hub.get_scalar("val/coco/bbox_mAP").current() >= 0
     assert len(runner.train_dataloader.dataset) == 4
     assert len(runner.train_dataloader.dataset[0]["data_samples"].gt_instances)
@@ -330,7 +330,7 @@ def test_objects_of_no_class_are_named(tmp_path):
         HypvisionError,
         match=r"\.xml' has an object 'cats', which is not a class.*mean cat.*ignored",
     ):
-        run(block, voc(tmp_path / "data", other="cats"), tmp_path, **small("two"))
+        run(block, voc(tmp_path / "data", other="cats"), tmp_path)
 
 
 def test_evaluators_are_looked_at_before_the_training(tmp_path):
