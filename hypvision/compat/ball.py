@@ -15,12 +15,12 @@ from hypvision.compat.linear import init_planes_
 from hypvision.geometry import PoincareBall
 from hypvision.geometry.numerics import exact, log_beta, safe_sqrt, sinhc_sqrt, square_norm
 from hypvision.io.checks import at_least, between, one_of
+from hypvision.nn.batch_statistics import HyperbolicBatchNorm
 from hypvision.nn.checks import (
     check_features,
     check_manifold,
     check_sizes,
     integers,
-    takes_statistics,
 )
 from hypvision.nn.conv import box_sum
 from hypvision.nn.functional import precise, space_square
@@ -125,11 +125,8 @@ class PoincareConv2d(nn.Module):
         )
 
 
-class _PoincareBatchNorm(nn.Module):
+class _PoincareBatchNorm(HyperbolicBatchNorm):
     """Base class of batch normalisation of points of the ball, given as rows of a matrix."""
-
-    running_mean: Tensor
-    running_var: Tensor
 
     def __init__(
         self,
@@ -167,11 +164,7 @@ class _PoincareBatchNorm(nn.Module):
         dtype = x.dtype
         x = precise(x)
         with exact(x.device):
-            if (
-                takes_statistics(self, x.shape[0])
-                if self.training
-                else not self.track_running_stats
-            ):
+            if self.takes_statistics(x.shape[0]) if self.training else not self.track_running_stats:
                 mean = ball.midpoint(x) if self.mean == "midpoint" else ball.frechet_mean(x)
                 var = ball.dist(mean.expand_as(x), x).square().mean()
                 if self.training and self.track_running_stats:

@@ -25,7 +25,6 @@ from mmengine.model import BaseDataPreprocessor
 from mmengine.registry import RUNNERS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import BatchSampler
 
 from hypvision.checkpoints.match import check_compatible, engine_names
@@ -65,6 +64,7 @@ from hypvision.io.files import (
 )
 from hypvision.io.plugins import PLUGINS
 from hypvision.io.types import Plain, StrPath
+from hypvision.nn.batch_statistics import is_batch_norm
 
 _logger = logging.getLogger(__name__)
 _RUNS = count()
@@ -325,7 +325,7 @@ def drop_single_image(loop: Any, network: nn.Module) -> None:
         network: the model, in training mode.
     """
     loader = loop.dataloader
-    norms = [part for part in network.modules() if isinstance(part, _BatchNorm) and part.training]
+    norms = [part for part in network.modules() if is_batch_norm(part) and part.training]
     if not norms or type(loader.batch_sampler) is not BatchSampler:
         return
     if loader.batch_size == 1:

@@ -28,6 +28,7 @@ One exception: a double backward of :class:`LorentzAttention` needs
 """
 
 from .attention import LorentzAttention
+from .batch_statistics import is_batch_norm, update_bn
 from .busemann import BusemannLinear, BusemannMLR
 from .cluster_mixer import ClusterAssignment, ClusterMixer
 from .conv import (
@@ -53,5 +54,6 @@ __all__ = [
     "HyperbolicEmbedding", "LorentzAttention", "LorentzAvgPool2d", "LorentzBatchNorm1d",
     "LorentzBatchNorm2d", "LorentzConv1d", "LorentzConv2d", "LorentzConvTranspose2d",
     "LorentzGlobalAvgPool2d", "LorentzLayerNorm", "LorentzLinear", "LorentzMLR", "LorentzRMSNorm",
-    "LorentzResidual", "OnSpace", "OnTangent", "ToLorentz", "ToTangent",
+    "LorentzResidual", "OnSpace", "OnTangent", "ToLorentz", "ToTangent", "is_batch_norm",
+    "update_bn",
 ]  # fmt: skip

@@ -107,18 +107,6 @@ def check_features(
         )
 
 
-def takes_statistics(layer: nn.Module, points: int) -> bool:
-    """Return whether a batch norm in training has points to normalise by. A single point, whose
-    variance is only rounding noise, is an error, as in PyTorch."""
-    if points == 1:
-        raise ArgumentError(
-            f"{type(layer).__name__}: expected more than 1 point (value per channel) when "
-            "training, got a single one. Take larger batches (DataLoader: drop_last=True leaves "
-            "out a last batch of one image), or call .eval()."
-        )
-    return points > 0
-
-
 def integers(value: int | tuple[int, ...], rank: int, name: str, least: int) -> tuple[int, ...]:
     """Return one integer of at least ``least`` for each of the ``rank`` dimensions of a kernel,
     from a number or a sequence of them."""

@@ -25,13 +25,13 @@ from hypvision.geometry.numerics import (
 )
 from hypvision.io.checks import at_least, between
 
+from .batch_statistics import HyperbolicBatchNorm
 from .checks import (
     check_eps,
     check_features,
     check_manifold,
     check_rescaling,
     check_sizes,
-    takes_statistics,
 )
 from .functional import NEAR, of_kernels, on_gpu, rescaled
 
@@ -325,7 +325,7 @@ class _Fused(Function):
         return *found, None, None, None
 
 
-class _LorentzBatchNorm(nn.Module):
+class _LorentzBatchNorm(HyperbolicBatchNorm):
     """The base of batch norms: move the mean to the origin, scale the radii, move the origin to
     ``beta``."""
 
@@ -333,8 +333,6 @@ class _LorentzBatchNorm(nn.Module):
     gyro = False
     joint = False
     exp_limit: float | None = 10.0
-    running_mean: Tensor
-    running_var: Tensor
 
     def __init__(
         self,
@@ -375,7 +373,7 @@ class _LorentzBatchNorm(nn.Module):
         dtype = torch.promote_types(x.dtype, torch.float32)
         wide = torch.float64 if has_float64(x) else torch.float32
         # An empty batch has no statistics, so it is normalised by the running ones.
-        batch = self.training and takes_statistics(self, x.shape[0] * x.shape[2])
+        batch = self.training and self.takes_statistics(x.shape[0] * x.shape[2])
         options = self._options(dtype)
         with exact(x.device):
             c = torch.as_tensor(self.manifold.c, dtype=wide, device=x.device)

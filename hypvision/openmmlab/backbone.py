@@ -25,7 +25,6 @@ from mmengine.runner import CheckpointLoader
 from timm.layers import PatchEmbed
 from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from hypvision.checkpoints.match import check_tuning, check_unknown, compare, filtered
 from hypvision.checkpoints.read import network_weights
@@ -33,6 +32,7 @@ from hypvision.checkpoints.wrappers import common_prefix, flat
 from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.types import Plain
+from hypvision.nn.batch_statistics import is_batch_norm
 from hypvision.tasks.classification import create_backbone
 
 
@@ -197,7 +197,7 @@ class TimmBackbone(BaseModule):
                 module.eval()
         if self.norm_eval:
             for module in self.modules():
-                if isinstance(module, _NormBase):
+                if is_batch_norm(module):
                     module.eval()
         return self
 

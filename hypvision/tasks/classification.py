@@ -45,6 +45,7 @@ from hypvision.io.types import Plain
 from hypvision.losses import PrototypeHead
 from hypvision.models.base import head_names
 from hypvision.models.timm_models import create_model
+from hypvision.nn.batch_statistics import is_batch_norm
 from hypvision.nn.busemann import BusemannHead
 from hypvision.tasks.publishing import image_input, input_size
 from hypvision.viz.sheet import fitted, save_image, titled_sheet
@@ -265,10 +266,10 @@ class BackboneModel(BaseModel):
         and keep their statistics."""
         super().train(mode)
         for module in self.backbone.modules() if mode else ():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.train(
-                    not self.freeze_bn and (not module.affine or module.weight.requires_grad)
-                )
+            if is_batch_norm(module):
+                own = list(module.parameters(recurse=False))
+                learns = not own or any(parameter.requires_grad for parameter in own)
+                module.train(learns and not self.freeze_bn)
         return self
 
 

@@ -17,7 +17,6 @@ from mmengine.dist import all_gather_object, all_reduce, get_rank, get_world_siz
 from mmengine.model import BaseModel
 from mmengine.registry import MODELS
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 import hypvision.tasks.contrastive_metrics  # noqa: F401 - registers the metrics
@@ -46,6 +45,7 @@ from hypvision.losses.contrastive import (
     soft_cross_entropy,
 )
 from hypvision.losses.uncha import box_to_whole_contrast, uncertain_entailment
+from hypvision.nn.batch_statistics import is_batch_norm
 from hypvision.tasks.classification import per_image
 
 
@@ -149,7 +149,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         )
         self.build_clip(clip, adapter, tune, classes, templates, dense=False)
         self.family = getattr(self.clip, "family", "clip")
-        normed = any(isinstance(module, _BatchNorm) for module in self.clip.modules())
+        normed = any(map(is_batch_norm, self.clip.modules()))
         refuse(
             (chunk is not None and chunk < 1, f"chunk must be 1 or more, got {chunk}."),
             (

@@ -177,7 +177,7 @@ def plan(
     source: str = "imagenet",
 ) -> list[CellSpec]:
     """Return the cells of a protocol for methods of
-    :data:`hypvision.tasks.few_shot_recipes.METHODS`: ``"base2new"`` (16 shots), ``"shots"`` (1, 2,
+    :func:`hypvision.tasks.few_shot_recipes.methods`: ``"base2new"`` (16 shots), ``"shots"`` (1, 2,
     4, 8, 16), ``"cross"`` or ``"dg"`` (trained on 16 shots of ``source``).
 
     ``datasets`` are by default those of the benchmark; ``seeds`` choose the shots."""

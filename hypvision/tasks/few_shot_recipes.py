@@ -77,8 +77,10 @@ class Recipe:
     search: tuple[float, float] | None = None
 
 
-METHODS = (*sorted(HOSTS), "tip-adapter-f")
-"""Names of methods that the command line takes; each can be followed by ``+lath``."""
+def methods() -> tuple[str, ...]:
+    """Return the names of methods that the command line takes, those that registered themselves
+    included; each can be followed by ``+lath``."""
+    return *sorted(HOSTS), "tip-adapter-f"
 
 
 def split_method(method: str) -> tuple[str, bool]:
@@ -86,9 +88,9 @@ def split_method(method: str) -> tuple[str, bool]:
     name, plus, adapter = method.partition("+")
     refuse(
         (
-            name not in METHODS or (plus and adapter != "lath"),
-            f"There is no few-shot method '{method}'.{did_you_mean(name, METHODS)} The methods "
-            f"are {', '.join(METHODS)}, each also with +lath.",
+            name not in methods() or (plus and adapter != "lath"),
+            f"There is no few-shot method '{method}'.{did_you_mean(name, methods())} The methods "
+            f"are {', '.join(methods())}, each also with +lath.",
         ),
         (
             plus and name == "linear-probe",
@@ -133,11 +135,15 @@ def check_options(
 def recipe(
     method: str, protocol: str, dataset: str, shots: int | None, classes: int, images: int
 ) -> Recipe:
-    """Return the published recipe of a method of :data:`METHODS`, without ``+lath``; if none is
-    published, the recipe of the nearest method. ``shots`` is the number of images of a class, None
-    for all; ``classes`` and ``images`` are those of the training data."""
+    """Return the published recipe of one of the :func:`methods`, without ``+lath``; if none is
+    published, the recipe of the nearest method, which is ``ivlp`` for one that is not of this
+    package. ``shots`` is the number of images of a class, None for all; ``classes`` and ``images``
+    are those of the training data."""
     coop = 50 if shots == 1 or dataset == "imagenet" else 100 if shots in (2, 4) else 200
-    return _RECIPES[method](_Task(protocol, dataset, coop, classes, images))
+    task = _Task(protocol, dataset, coop, classes, images)
+    if method not in _RECIPES:
+        return Recipe(dict(name=method), *_IVLP)
+    return _RECIPES[method](task)
 
 
 class _Task(NamedTuple):
@@ -212,6 +218,8 @@ def _coop(task: _Task) -> Recipe:
     return Recipe(dict(name="coop", **context), 0.002, task.coop, 32)
 
 
+_IVLP = (0.0025, 20, 4)  # rate, epochs, batch
+
 _RECIPES: dict[str, Callable[[_Task], Recipe]] = {
     "maple": _maple,
     "promptsrc": _promptsrc,
@@ -227,7 +235,7 @@ _RECIPES: dict[str, Callable[[_Task], Recipe]] = {
     ),
     "deep-vision": lambda task: Recipe(dict(name="deep-vision"), 0.0025, 5, 4),
     "deep-language": lambda task: Recipe(dict(name="deep-language"), 0.0025, 5, 4),
-    "ivlp": lambda task: Recipe(dict(name="ivlp"), 0.0025, 20, 4),
+    "ivlp": lambda task: Recipe(dict(name="ivlp"), *_IVLP),
 }
 
 
@@ -303,7 +311,7 @@ def few_shot_config(
     without an update.
 
     Args:
-        method: a method of :data:`METHODS`, optionally with ``+lath``.
+        method: one of the :func:`methods`, optionally with ``+lath``.
         protocol: one of :data:`PROTOCOLS`.
         root, dataset, shots, seed, size, pickles, skip_broken: see
             :class:`~hypvision.data.fewshot.FewShotDataset`.

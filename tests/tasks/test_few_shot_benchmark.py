@@ -40,7 +40,7 @@ from hypvision.tasks.few_shot_benchmark import (
     run_cell,
 )
 from hypvision.tasks.few_shot_figures import load_cell_model, places
-from hypvision.tasks.few_shot_recipes import METHODS, check_options
+from hypvision.tasks.few_shot_recipes import check_options, methods
 from hypvision.tasks.few_shot_tables import (
     comma_separated,
     compared,
@@ -132,7 +132,7 @@ def test_options_go_to_the_methods_that_have_them(tmp_path, capsys):
         {}, root=str(tmp_path), host=given, teacher=dict(clip={}, host={}, checkpoint="t.pth")
     )
     reached = set()
-    for method in METHODS:
+    for method in methods():
         protocol = (
             "shots" if method in ("linear-probe", "tip-adapter", "tip-adapter-f") else "base2new"
         )

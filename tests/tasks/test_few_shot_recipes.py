@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from helpers.cases import each
 
+from hypvision.clip.prompting import hosts
 from hypvision.data.fewshot.layouts import SETS
 from hypvision.io.errors import HypvisionError
 from hypvision.tasks.few_shot_recipes import (
-    METHODS,
     PROTOCOLS,
     TIP_ADAPTER,
     few_shot_config,
+    methods,
     recipe,
 )
 
@@ -63,7 +64,25 @@ SIZES = {  # what the data gives
 }
 
 
-@each("method", METHODS)
+def test_a_method_of_ones_own_has_the_recipe_of_prompts():
+    before = dict(hosts.HOSTS)
+    try:
+
+        class Mine(hosts.Host, name="mine"):
+            pass
+
+        assert "mine" in methods()
+        found = few_shot_config("mine+lath", "shots", classes=3, images=12)
+        ivlp = few_shot_config("ivlp+lath", "shots", classes=3, images=12)
+        assert found["model"]["host"] == dict(name="mine")
+        assert found["optim_wrapper"] == ivlp["optim_wrapper"]
+        assert found["train_cfg"] == ivlp["train_cfg"]
+    finally:
+        hosts.HOSTS.clear()
+        hosts.HOSTS.update(before)
+
+
+@each("method", methods())
 def test_recipes_are_the_published_ones(method):
     seen = set()
     for protocols, (options, lr, imagenet, dtd, batch) in RECIPES[method].items():
@@ -118,6 +137,9 @@ def test_recipes_of_other_shots_and_data():
 
 UNPUBLISHED = {
     ("maple", "shots"): "ours: its few-shot settings are not published",
+    ("deep-vision", PROTOCOLS[0]): "ours: not published apart from MaPLe",
+    ("deep-language", PROTOCOLS[0]): "ours: not published apart from MaPLe",
+    ("tip-adapter-f", "shots"): "the same; on EuroSAT 100 epochs",
 }
 
 

@@ -18,4 +18,3 @@ param_scheduler = [
         convert_to_iter_based=True,
     ),
 ]
-custom_hooks = [dict(type="EMAHook", ema_type="ExponentialMovingAverage", momentum=4e-5)]
