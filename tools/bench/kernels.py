@@ -36,6 +36,7 @@ from hypvision.geometry import (
     numerics,
     poincare,
 )
+from hypvision.geometry.border import STEEPEST
 from hypvision.geometry.lorentz import distances
 from hypvision.helm import head as helm_head
 from hypvision.helm import rows as helm_rows
@@ -172,6 +173,8 @@ class _Launch:
 
 def count(step: Callable[[], object], triton: bool = True) -> Count:
     """What a step on the device ``meta`` would launch on a GPU, with Triton or without."""
+    for size in (torch.finfo(torch.float32).max, STEEPEST):
+        numerics.bounds(size, torch.float64, torch.device("meta"))  # constants are made once
     with _Counter() as counter, _as_on_a_gpu(), ExitStack() as patches:
         if triton:
             from triton.runtime.jit import JITFunction
