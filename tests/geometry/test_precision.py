@@ -22,7 +22,18 @@ FACTOR = 3.0
 SMALL, GROWTH = 1e-16, 50.0
 LINEAR = {
     ("lorentz", name)
-    for name in "dist sqdist logmap expmap transp transp0back norm boost unboost centroid".split()
+    for name in [
+        "dist",
+        "sqdist",
+        "logmap",
+        "expmap",
+        "transp",
+        "transp0back",
+        "norm",
+        "boost",
+        "unboost",
+        "centroid",
+    ]
 }
 STEEPER = {
     ("lorentz", "transp"): 1e7,  # gradients of near points
