@@ -154,10 +154,7 @@ class _Convert(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        grad = grad.to(ctx.dtype)  # numbers that this dtype does not hold become infinite
-        if ctx.steepest is not None:
-            grad = grad.clamp(-ctx.steepest, ctx.steepest)
-        return grad, None, None, None
+        return limited(grad, ctx.steepest, ctx.dtype), None, None, None
 
 
 class _ConvertForward(_Convert):
@@ -194,6 +191,33 @@ def _cut_to(x: Tensor, most: float | None, dtype: torch.dtype) -> Tensor:
     if most is None or plain(x):  # within forward derivatives nothing can be written into
         return _cut(x, most).to(dtype)
     return torch.add(x.clamp(-most, most), x, alpha=0, out=torch.empty_like(x, dtype=dtype))
+
+
+def limited(grad: Tensor, steepest: float | None, dtype: torch.dtype) -> Tensor:
+    """Return a gradient in another dtype, with numbers beyond ``steepest``, infinite ones too, cut
+    to that size."""
+    if steepest is None:
+        return grad.to(dtype)
+    # A CPU would take memory for a copy; nothing that is traced or differentiated can be written.
+    traced = plain(grad) or torch.is_grad_enabled() or type(grad) is not Tensor
+    if grad.device.type != "cpu" and not traced:
+        return limited_at_once(grad, steepest, dtype)
+    # Numbers that the dtype does not hold become infinite first.
+    return grad.to(dtype).clamp(-steepest, steepest)
+
+
+def limited_at_once(grad: Tensor, steepest: float, dtype: torch.dtype) -> Tensor:
+    """Compute :func:`limited` in one kernel."""
+    low, high = bounds(steepest, grad.dtype, grad.device)
+    return torch.clamp(grad, low, high, out=torch.empty_like(grad, dtype=dtype))
+
+
+@functools.cache
+def bounds(size: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return ``-size`` and ``size`` on a device: with tensors as bounds ``torch.clamp`` rounds its
+    result to the dtype of ``out``."""
+    high = torch.full((), size, dtype=dtype, device=device)
+    return -high, high
 
 
 def _convert(x: Tensor, dtype: torch.dtype, most: float | None, steepest: float | None) -> Tensor:

@@ -47,6 +47,7 @@ from .numerics import (
     stretched,
     tiny,
     widen,
+    with_hypotenuse,
     with_length,
 )
 
@@ -129,8 +130,8 @@ def expmap0(u: Tensor, c: Curvature, eps: float = 0.0) -> Tensor:
         ValueError: ``eps`` is not at least 0 and below 1.
     """
     _check_eps("expmap0", eps)
-    u, size = with_length(u)
-    z = clamped(size * square_root(c), tiny(u))
+    u, size = with_hypotenuse(u, tiny(u))
+    z = size * square_root(c)
     return u * (clamped(torch.tanh(z), high=1 - eps) / z)
 
 
@@ -141,8 +142,8 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
 
     Its length is half of the distance of ``x`` from the origin.
     """
-    x, size = with_length(x)
-    z = clamped(size * square_root(c), tiny(x))
+    x, size = with_hypotenuse(x, tiny(x))
+    z = size * square_root(c)
     return x * (exportable.atanh(z) / z)
 
 
@@ -151,8 +152,8 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     r"""Return the exponential map at ``x`` of the tangent vectors ``u``,
     :math:`x \oplus \tanh(\sqrt c |u| / X)\, u / (\sqrt c |u|)`, all ``(..., n)``."""
     gap = _gap(x, c)
-    u, size = with_length(u)
-    size = clamped(size * square_root(c), tiny(u))
+    u, size = with_hypotenuse(u, tiny(u))
+    size = size * square_root(c)
     z = clamped(size / gap, high=_CAP)
     return _add(x, u * (torch.tanh(z) / size), gap, exportable.cosh(z) ** -2, c)
 

@@ -194,6 +194,19 @@ def test_numbers_that_float32_does_not_hold_become_its_largest():
     assert bounded.tolist() == pytest.approx([1e18, -3.0])
 
 
+@pytest.mark.parametrize("limit", [1e18, torch.finfo(torch.float32).max])
+def test_gradients_are_limited_at_once_as_in_two_steps(limit):
+    """The form of GPUs, which a CPU computes, too."""
+    numbers = [1e300, -1e39, 2e18, 1 / 3, -0.0, math.inf, -math.inf, math.nan]
+    grad = torch.tensor(numbers, dtype=torch.float64)
+    at_once = numerics.limited_at_once(grad, limit, torch.float32)
+    assert at_once.dtype == torch.float32
+    assert at_once[0] == at_once[5] == -at_once[1] == torch.tensor(limit)
+    torch.testing.assert_close(
+        at_once, numerics.limited(grad, limit, torch.float32), rtol=0, atol=0, equal_nan=True
+    )
+
+
 def test_devices_without_float64_are_known():
     here, there = torch.ones(2), SimpleNamespace(device=torch.device("mps"))
     assert numerics.has_float64(here) and not numerics.has_float64(there)

@@ -24,7 +24,7 @@ RADII = {
     "lorentz": (1e-6, 1e-3, 0.05, 0.6, 1.0, 3.0, 6.0, 8.0, 10.0, 13.0, 16.0),
     "poincare": (1e-6, 1e-3, 0.05, 0.6, 1.0, 3.0, 6.0, 8.0, 10.0, 13.0, 16.0),
 }
-PAIRS = ("generic", "near", "ray", "antipodal")
+PAIRS = ("generic", "near", "ray", "antipodal", "axis")
 
 
 class Operation(NamedTuple):
@@ -53,8 +53,6 @@ class Operation(NamedTuple):
         if "v" in self.arguments:
             # The coordinates of a tangent vector at the radius r are cosh(r) times as long as its
             # perpendicular part: beyond, rounding alone makes them as long as the unit.
-            if name == "lorentz_expmap":
-                return 10.0  # of steps inwards float64 has no digit left beyond
             return 17.0 if single else 25.0
         return math.inf
 
@@ -86,7 +84,7 @@ def _unidirectional(x, z, r, c):
     return poincare.hyperplane_logits(x, z[None], torch.tensor([r], dtype=x.dtype), c).squeeze(-1)
 
 
-MOVES = ("generic", "inward", "outward")
+MOVES = ("generic", "inward", "outward", "axis")
 LORENTZ = {
     "dist": Operation(lorentz.dist, reference.lorentz_dist, "xy", PAIRS),
     "sqdist": Operation(lorentz.sqdist, reference.lorentz_sqdist, "xy", PAIRS),
@@ -199,6 +197,8 @@ def draw(
     """Arguments of an operation, as doubles that the dtype holds. ``radius`` is that of ``x``,
     times sqrt(c)."""
     root, heading = math.sqrt(c), _direction(rng, n)
+    if kind == "axis":  # rounding a coordinate does not turn such points
+        heading = np.eye(n)[rng.integers(n)]
     x = _point(model, radius, heading, c, dtype)
     out = {"x": x}
     if kind == "near":
@@ -208,7 +208,7 @@ def draw(
         if model == "poincare":
             shrink = min(1.0, 1 - 2e-5)
             out["y"], out["w"] = (_round(out[k] * shrink, dtype) for k in "yw")
-    elif kind == "ray":
+    elif kind in ("ray", "axis"):
         out["y"], out["w"] = _round(x * 0.75, dtype), _round(x * 0.5, dtype)
     elif kind == "antipodal":
         out["y"], out["w"] = -x, _round(x * 0.5, dtype)
@@ -220,6 +220,7 @@ def draw(
     length = min(radius, 1.0) / root
     u = {
         "inward": -0.9 * radius / root * heading + 0.3 * length * _direction(rng, n),
+        "axis": -0.9 * radius / root * heading,
         "outward": length * (heading + 0.3 * _direction(rng, n)),
     }.get(kind, length * _direction(rng, n))
     out["u"] = _round(u, dtype)

@@ -146,7 +146,7 @@ HIMAPPER = {
         lambda: mapped_with_losses("resnet50"),
         lambda: network("resnet50", 224),
         added=True,
-        most=523,
+        most=517,
     ),
 }
 

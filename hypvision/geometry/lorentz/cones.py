@@ -22,7 +22,7 @@ from ..numerics import (
     tiny,
     widen,
 )
-from .distances import chord
+from .distances import pair
 from .points import CAP, _from_space, _time
 
 
@@ -180,10 +180,9 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     :math:`t\, \hat s \cdot (s' - s) - |s| (t' - t)` (Desai et al., ICML 2023, compute an ``acos``,
     which loses half of the digits, and gives pi/2 where points coincide).
     """
-    radius = c**-0.5
-    time, ahead, delta, _ = chord(x, y, radius)
-    size, along, across = along_and_across(x[..., 1:], delta)
-    return angle(across * radius, time * along - size * ahead)
+    found = pair(x, y, square_root(c) / 2)
+    size, along, across = along_and_across(found.start, found.delta)
+    return angle(across / 2, found.time * along - size * found.ahead)
 
 
 @stable("x", "y", sets=("x", "y"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,13 +14,15 @@ from .._typing import Curvature
 from ..border import STEEPEST, stable
 from ..numerics import (
     Function,
+    add_scaled,
     bounded,
     clamped,
     divided,
     dot,
+    hypotenuse,
+    length,
     needs_grad,
     plain,
-    safe_sqrt,
     square_norm,
     square_root,
     widen,
@@ -29,21 +31,48 @@ from ..numerics import (
 )
 
 
-def chord(x: Tensor, y: Tensor, radius: Curvature) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    r"""Return the time of ``x``, the differences ``t' - t`` and ``s' - s`` of times and space
-    parts, and the squared chord :math:`\langle y - x, y - x\rangle_L`; ``radius`` is
-    ``1 / sqrt(c)``, the radius of curvature.
+class Pair(NamedTuple):
+    """What functions of two points ``x`` and ``y`` need, in units of two radii of curvature:
+    ``s``, ``t`` are the space part and the time of ``x``, ``s'``, ``t'`` those of ``y``."""
+
+    start: Tensor  # s
+    time: Tensor  # t
+    end_time: Tensor  # t'
+    ahead: Tensor  # t' - t
+    delta: Tensor  # s' - s
+    lever: Tensor  # t + 1/2
+
+
+def pair(x: Tensor, y: Tensor, half: Curvature) -> Pair:
+    r"""Return the differences of two points; ``half`` is ``sqrt(c) / 2``.
 
     The difference of times is computed as :math:`(|\Delta|^2 + 2 \Delta \cdot s) / (t' + t)` with
-    :math:`\Delta = s' - s`, which keeps the digits of near points, and those of the gradient of
-    the curvature.
+    :math:`\Delta = s' - s`, which keeps the digits of near points; so does the difference of space
+    parts before they are multiplied.
     """
-    start, time = with_hypotenuse(x[..., 1:], radius)
-    end, end_time = with_hypotenuse(y[..., 1:], radius)
-    delta = end - start
-    square = square_norm(delta)
-    ahead = torch.add(square, dot(delta, start), alpha=2) / (end_time + time)
-    return time, ahead, delta, square - ahead * ahead
+    delta = (y[..., 1:] - x[..., 1:]) * half
+    start = x[..., 1:] * half
+    end_time = hypotenuse(start + delta, 0.5)
+    start, time = with_hypotenuse(start, 0.5)
+    both = torch.add(square_norm(delta), dot(delta, start), alpha=2)
+    ahead = divided(both, end_time + time)
+    return Pair(start, time, end_time, ahead, delta, time + 0.5)
+
+
+def way(found: Pair) -> Tensor:
+    r"""Return :math:`w = s' - s - \frac{t' - t}{t + 1/2} s`, which is ``t' + 1/2`` times the
+    difference of the points in the Poincare ball of radius 1."""
+    return add_scaled(found.delta, found.start, -divided(found.ahead, found.lever))
+
+
+def stretch(found: Pair) -> Tensor:
+    r"""Return :math:`\frac{t + 1/2}{t' + 1/2}`, by which the squared chord
+    :math:`\langle y - x, y - x\rangle_L` is larger than :math:`|w|^2` of :func:`way`.
+
+    That product loses the digits of one ``cosh(r)`` of far points, and the difference of squares
+    those of ``cosh(r)^2``.
+    """
+    return divided(found.lever, found.end_time + 0.5)
 
 
 @stable("x", "y", small=True)
@@ -53,10 +82,10 @@ def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
     The gradient is 0 where the points coincide.
     """
-    radius = c**-0.5
-    *_, square = chord(x, y, radius)
-    diameter = 2 * radius
-    return (exportable.asinh(safe_sqrt(square) / diameter) * diameter).squeeze(-1)
+    half = square_root(c) / 2
+    found = pair(x, y, half)
+    size = length(way(found)) * torch.sqrt(stretch(found))
+    return divided(exportable.asinh(size), half).squeeze(-1)
 
 
 @stable("x", "y")
@@ -66,7 +95,8 @@ def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
     It is not the square of :func:`dist` but the squared chord (Law et al., ICML 2019).
     """
-    return clamped(chord(x, y, c**-0.5)[3], 0.0).squeeze(-1)
+    found = pair(x, y, square_root(c) / 2)
+    return divided(square_norm(way(found)) * stretch(found), c / 4).squeeze(-1)
 
 
 # the largest number of distances of a matrix that is computed in float64

@@ -7,8 +7,16 @@ from torch import Tensor
 
 from .._typing import Curvature
 from ..border import check_factor, stable
-from ..numerics import add_scaled, bounded, dot, stretched, with_hypotenuse
-from .distances import chord
+from ..numerics import (
+    add_scaled,
+    bounded,
+    divided,
+    square_norm,
+    square_root,
+    stretched,
+    with_hypotenuse,
+)
+from .distances import pair, way
 from .points import _from_space, expmap0, from_space, logmap0
 from .tangents import expmap, logmap, norm
 
@@ -19,25 +27,27 @@ def boost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
     The result is the gyrovector (Moebius) sum :math:`x \oplus y` of the model, :func:`expmap` at
     ``x`` of the transported :func:`logmap0` of ``y`` (Chami et al., NeurIPS 2019):
-    :math:`s' + \left(t' + \frac{s \cdot s'}{R + t}\right) \frac{s}{R}` with the radius of
-    curvature :math:`R = 1 / \sqrt c`.
+    :math:`w + \frac{|w|^2}{2 R (R + t')} s` with :math:`w = s' + \frac{R + t'}{R + t} s` and the
+    radius of curvature :math:`R = 1 / \sqrt c`.
     """
-    radius = c**-0.5
-    space, time = with_hypotenuse(x[..., 1:], radius)
-    end, end_time = with_hypotenuse(y[..., 1:], radius)
-    amount = (end_time + dot(space, end) / (radius + time)) / radius
-    return _from_space(add_scaled(end, space, amount), radius)
+    half = square_root(c) / 2
+    space, time = with_hypotenuse(x[..., 1:] * half, 0.5)
+    end, end_time = with_hypotenuse(y[..., 1:] * half, 0.5)
+    lever = end_time + 0.5
+    between = add_scaled(end, space, divided(lever, time + 0.5))
+    ahead = add_scaled(between, space, divided(square_norm(between), lever))
+    return divided(_from_space(ahead, 0.5), half)
 
 
 @stable("x", "y")
 def unboost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Return ``y`` as seen from ``x``, :math:`(-x) \oplus y`: the inverse of :func:`boost` for the
     same ``x``; accurate for near points too."""
-    radius = c**-0.5
-    time, ahead, delta, _ = chord(x, y, radius)
-    space = x[..., 1:]
-    amount = (dot(space, delta) / (radius + time) - ahead) / radius
-    return _from_space(add_scaled(delta, space, amount), radius)
+    half = square_root(c) / 2
+    found = pair(x, y, half)
+    between = way(found)
+    back = divided(square_norm(between), found.end_time + 0.5)
+    return divided(_from_space(add_scaled(between, found.start, -back), 0.5), half)
 
 
 @stable("x", space=("matrix",), wide=False)

@@ -10,6 +10,9 @@ from ..border import STEEPEST, one_each, positive, some_points, stable
 from ..numerics import (
     bounded,
     clamped,
+    divided,
+    heading,
+    length,
     narrow,
     readable,
     safe_sqrt,
@@ -17,6 +20,8 @@ from ..numerics import (
     square_norm,
     tiny,
     widen,
+    with_length,
+    with_value,
 )
 from .isometries import boost, unboost
 from .points import _from_space, expmap0, logmap0
@@ -48,8 +53,30 @@ def centroid(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Te
     """
     shares = _shares("centroid", x, weights)
     radius = c**-0.5
-    mean = (shares.unsqueeze(-1) * _from_space(x[..., 1:], radius)).sum(-2)
-    return _from_space(centroid_space(mean[..., :1], mean[..., 1:], c), radius)
+    shares = shares.unsqueeze(-1)
+    points = _from_space(x[..., 1:], radius)
+    mean = (shares * points).sum(-2)
+    space, size = with_length(mean[..., 1:])
+    low = with_value(mean[..., :1] - size, _least_time(points, shares, space, radius))
+    square = low * (mean[..., :1] + size) * c
+    # Rounding may bring the product below 1, its least value for a mean of points.
+    return _from_space(divided(space, torch.sqrt(square.clamp_min(1.0))), radius)
+
+
+@torch.no_grad()
+def _least_time(points: Tensor, shares: Tensor, space: Tensor, radius: Curvature) -> Tensor:
+    r"""Return the mean time of points ``(..., N, n + 1)`` less the length of their mean space part
+    ``space``, ``(..., 1)``, without the cancellation of that difference.
+
+    It is the mean of :math:`t - s \cdot e` for the direction :math:`e` of the mean, and both parts
+    of :math:`(t - |s|) + (|s| - s \cdot e)` are computed from positive terms.
+    """
+    ray, least = heading(space.unsqueeze(-2))
+    size = length(points[..., 1:])
+    side = square_norm(points[..., 1:] - size * ray) / clamped(2 * size, tiny(size))
+    gap = radius * radius / (points[..., :1] + size)
+    parts = torch.where(least == 0, points[..., :1], gap + side)
+    return (shares * parts).sum(-2)
 
 
 def _shares(function: str, x: Tensor, weights: Tensor | None) -> Tensor:

@@ -17,7 +17,6 @@ from ..numerics import (
     tiny,
     widen,
     with_hypotenuse,
-    with_length,
 )
 
 # Exponential maps move points by at most this number of radii of curvature, because the square of
@@ -107,8 +106,8 @@ def expmap0(u: Tensor, c: Curvature) -> Tensor:
         Points ``(..., n + 1)``. The gradient at 0 is the identity on the space part.
     """
     root = square_root(c)
-    u, size = with_length(u)
-    z = clamped(size * root, tiny(u))
+    u, size = with_hypotenuse(u, tiny(u))
+    z = size * root
     moved = clamped(z, high=CAP)
     return torch.cat([exportable.cosh(moved) / root, u * (exportable.sinh(moved) / z)], -1)
 
@@ -117,8 +116,8 @@ def expmap0(u: Tensor, c: Curvature) -> Tensor:
 def logmap0(x: Tensor, c: Curvature) -> Tensor:
     """Return the logarithm at the origin: the space part ``(..., n)`` of the tangent vectors that
     lead to ``x`` ``(..., n + 1)``."""
-    space, size = with_length(x[..., 1:])
-    z = clamped(size * square_root(c), tiny(x))
+    space, size = with_hypotenuse(x[..., 1:], tiny(x))
+    z = size * square_root(c)
     return space * (exportable.asinh(z) / z)
 
 

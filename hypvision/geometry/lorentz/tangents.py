@@ -15,14 +15,15 @@ from ..border import stable
 from ..numerics import (
     add_scaled,
     clamped,
+    divided,
     dot,
-    safe_sqrt,
+    length,
     square_norm,
     square_root,
     tiny,
     with_hypotenuse,
 )
-from .distances import chord
+from .distances import pair, stretch, way
 from .points import CAP, _from_space
 
 
@@ -31,8 +32,15 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     r"""Return the exponential map: the points that geodesics from ``x`` with the velocities ``u``
     reach after unit time.
 
-    .. math:: \cosh\theta\, s + \frac{\sinh\theta}{\theta} u_s,\quad
-              \theta = \sqrt{c (|u_s|^2 - (s \cdot u_s)^2 / t^2)}
+    With the radius of curvature :math:`R = 1 / \sqrt c`, :math:`h = s / (R + t)`, the velocity
+    transported to the origin, :math:`w = u_s - (s \cdot u_s / t)\, h`, and
+    :math:`\theta = |w| / R` it is
+
+    .. math:: 2 R \cosh\tfrac\theta 2\, p + |p|^2 s,\quad
+              p = \cosh\tfrac\theta 2\, h + \sinh\tfrac\theta 2\, \frac{w}{|w|}
+
+    The textbooks' :math:`\cosh\theta\, s + \sinh\theta\, u_s / \theta` is the same, but loses the
+    digits of ``cosh(r)^2`` in long steps towards the origin; this form loses those of ``cosh(r)``.
 
     Args:
         x: points ``(..., n + 1)``.
@@ -40,14 +48,17 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
             than 40 radii of curvature are shortened to that length.
         c: curvature.
     """
-    radius = c**-0.5
-    space, time = with_hypotenuse(x[..., 1:], radius)
-    velocity = u[..., 1:]
-    first = dot(space, velocity) / time
-    theta = torch.sqrt(clamped((square_norm(velocity) - first * first) * c, tiny(x)))
-    moved = clamped(theta, high=CAP)
-    ahead = add_scaled(exportable.cosh(moved) * space, velocity, exportable.sinh(moved) / theta)
-    return _from_space(ahead, radius)
+    half = square_root(c) / 2
+    start, time = with_hypotenuse(x[..., 1:] * half, 0.5)
+    vector = u[..., 1:] * half
+    place = divided(start, time + 0.5)
+    level = add_scaled(vector, place, -divided(dot(start, vector), time))
+    level, step = with_hypotenuse(level, tiny(x))
+    moved = clamped(step, high=CAP / 2)
+    cosh = exportable.cosh(moved)
+    middle = add_scaled(level * divided(exportable.sinh(moved), step), place, cosh)
+    ahead = add_scaled(middle * cosh, start, square_norm(middle))
+    return divided(_from_space(ahead, 0.5), half)
 
 
 @stable("x", "y")
@@ -59,13 +70,16 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
     where ``A / sqrt(c)`` is the distance and ``q / c`` the squared chord.
     """
-    time, ahead, delta, square = chord(x, y, c**-0.5)
-    # Rounding may make the squared chord of far points negative.
-    quarter = clamped(square * (c / 4), tiny(x))
-    root = torch.sqrt(quarter)
-    factor = exportable.asinh(root) / (root * torch.sqrt(1 + quarter))  # A / sinh(A)
-    back = 2 * quarter * factor
-    return torch.cat([factor * ahead - back * time, factor * delta - back * x[..., 1:]], -1)
+    half = square_root(c) / 2
+    found = pair(x, y, half)
+    square = clamped(square_norm(way(found)) * stretch(found), tiny(x))
+    root = torch.sqrt(square)
+    # A / sinh(A)
+    factor = divided(divided(exportable.asinh(root), root), torch.sqrt(1 + square))
+    back = 2 * square * factor
+    time = factor * found.ahead - back * found.time
+    space = factor * found.delta - back * found.start
+    return divided(torch.cat([time, space], -1), half)
 
 
 @stable("x", "v")
@@ -94,22 +108,27 @@ def inner(x: Tensor, u: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Return the inner product ``(...)`` of the tangent vectors ``u``, ``v`` at ``x``, all
     ``(..., n + 1)``.
 
-    .. math:: u_s \cdot v_s - (s \cdot u_s)(s \cdot v_s) / t^2
+    .. math:: u' \cdot v',\quad v' = v_s - \frac{s \cdot v_s}{t (R + t)} s
+
+    where ``R`` is the radius of curvature: the Euclidean product after transport to the origin.
     """
-    return _inner(x[..., 1:], u[..., 1:], v[..., 1:], c).squeeze(-1)
+    start, time = with_hypotenuse(x[..., 1:] * (square_root(c) / 2), 0.5)
+    first = _level(start, time, u[..., 1:])
+    return dot(first, _level(start, time, v[..., 1:])).squeeze(-1)
 
 
-def _inner(space: Tensor, u: Tensor, v: Tensor, c: Curvature) -> Tensor:
-    return dot(u, v) - dot(space, u) * dot(space, v) / (square_norm(space) + c**-1)
+def _level(start: Tensor, time: Tensor, vector: Tensor) -> Tensor:
+    """Return tangent vectors after parallel transport to the origin; the space part ``start`` and
+    the ``time`` of their points are given in units of two radii of curvature."""
+    return add_scaled(vector, start, -divided(dot(start, vector), time * (time + 0.5)))
 
 
 @stable("x", "u")
 def norm(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """Return the length ``(...)`` of the tangent vectors ``u`` at ``x``, both ``(..., n + 1)``; its
     gradient is 0 where it is 0."""
-    space = x[..., 1:]
-    vector = u[..., 1:]
-    return safe_sqrt(_inner(space, vector, vector, c)).squeeze(-1)
+    start, time = with_hypotenuse(x[..., 1:] * (square_root(c) / 2), 0.5)
+    return length(_level(start, time, u[..., 1:])).squeeze(-1)
 
 
 @stable("x", "y", "v")
@@ -119,17 +138,22 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
 
     .. math:: v + \frac{c \langle y - x, v\rangle_L}{2 + q / 2} (x + y)
 
-    where ``q / c`` is the squared chord. Only the space part of ``v`` is read.
+    where ``q / c`` is the squared chord. Only the space part of ``v`` is read. The factor is
+    computed from ``v`` after transport to the origin, because the product has no digit left of far
+    points on one ray: in units of two radii of curvature it is
+    :math:`(2 w \cdot v' - \tfrac q 4 \tfrac{s \cdot v_s}{t (t + 1/2)}) / (1 + \tfrac q 4)`, with
+    :math:`w` of :func:`hypvision.geometry.lorentz.distances.way`.
     """
-    radius = c**-0.5
-    time, ahead, delta, square = chord(x, y, radius)
-    space = x[..., 1:]
+    found = pair(x, y, square_root(c) / 2)
     vector = v[..., 1:]
-    first = dot(space, vector) / time
-    # Rounding may make the squared chord of far points negative.
-    share = (dot(delta, vector) - ahead * first) / (2 * radius**2 + clamped(square, 0.0) / 2)
-    out = add_scaled(vector, space + y[..., 1:], share)
-    return torch.cat([first + share * (2 * time + ahead), out], -1)
+    first = divided(dot(found.start, vector), found.time)
+    turn = divided(first, found.lever)
+    level = add_scaled(vector, found.start, -turn)
+    between = way(found)
+    square = square_norm(between) * stretch(found)
+    share = divided(2 * dot(between, level) - square * turn, 1 + square)
+    out = add_scaled(vector, 2 * found.start + found.delta, share)
+    return torch.cat([first + share * (2 * found.time + found.ahead), out], -1)
 
 
 @stable("x", space=("u",))
@@ -146,7 +170,5 @@ def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 def transp0back(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     """Return the tangent vectors ``v`` ``(..., n + 1)`` at ``x`` after parallel transport to the
     origin, as their space part ``(..., n)``."""
-    radius = c**-0.5
-    space, time = with_hypotenuse(x[..., 1:], radius)
-    vector = v[..., 1:]
-    return vector - space * (dot(space, vector) / (time * (time + radius)))
+    start, time = with_hypotenuse(x[..., 1:] * (square_root(c) / 2), 0.5)
+    return _level(start, time, v[..., 1:])
