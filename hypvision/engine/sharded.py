@@ -9,7 +9,6 @@ tensors like any other: a training can resume from them with another number of p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -39,35 +38,24 @@ def cut(value: Tensor, like: DTensor) -> DTensor:
     return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
 
 
-def _states(
-    optimizer: Optimizer, state: dict[int, Plain]
-) -> Iterator[tuple[DTensor, dict, str, Tensor]]:
-    """Yield each tensor in an optimiser's ``state`` that is sharded by rows like its parameter: the
-    parameter, the entry of the state, the name and the tensor."""
+def _gathered(content: Plain) -> Plain:
+    """Return the state dict of an optimiser with its sharded tensors gathered on the CPU."""
+    state = {number: dict(entry) for number, entry in content["state"].items()}
+    for entry in state.values():
+        for name, value in entry.items():
+            if isinstance(value, DTensor):
+                entry[name] = value.full_tensor().cpu()
+    return {**content, "state": state}
+
+
+def _cut_states(optimizer: Optimizer, state: dict[int, Plain]) -> None:
+    """Shard the full tensors in an optimiser's ``state`` like their parameters, in place."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for number, entry in state.items():
         parameter = parameters[number]
         for name, value in entry.items():
             if isinstance(parameter, DTensor) and isinstance(value, Tensor) and value.dim():
-                yield parameter, entry, name, value
-
-
-def _gathered(optimizer: Optimizer, content: Plain) -> Plain:
-    """Return the state dict of an optimiser with its sharded tensors gathered on the CPU."""
-    state = {number: dict(entry) for number, entry in content["state"].items()}
-    for parameter, entry, name, value in _states(optimizer, state):
-        # The state of a point is a plain tensor: each process has updated its own rows alone.
-        if not isinstance(value, DTensor):
-            whole = value.new_empty(parameter.shape[0], *value.shape[1:], device="meta")
-            value = DTensor.from_local(
-                value,
-                parameter.device_mesh,
-                parameter.placements,
-                shape=whole.shape,
-                stride=whole.stride(),
-            )
-        entry[name] = value.full_tensor().cpu()
-    return {**content, "state": state}
+                entry[name] = cut(value, parameter)
 
 
 class _CutHook(Hook):
@@ -85,16 +73,7 @@ class _CutHook(Hook):
         # Without a training state there are weights alone to shard.
         if not runner._resume or "optimizer" not in checkpoint:
             return
-        optimizer = runner.optim_wrapper.optimizer
-        points = {
-            p
-            for group in optimizer.param_groups
-            for p in group["params"]
-            if getattr(p, "manifold", None) is not None
-        }
-        for parameter, entry, name, value in _states(optimizer, checkpoint["optimizer"]["state"]):
-            part = cut(value, parameter)
-            entry[name] = part.to_local() if parameter in points else part
+        _cut_states(runner.optim_wrapper.optimizer, checkpoint["optimizer"]["state"])
 
 
 @RUNNERS.register_module()
@@ -154,7 +133,7 @@ class ShardedRunner(Runner):
         for name, value in weights.items():
             weights[name] = whole_tensor(value)
         wrapper = self.optim_wrapper
-        states = _gathered(wrapper.optimizer, wrapper.state_dict()) if save_optimizer else {}
+        states = _gathered(wrapper.state_dict()) if save_optimizer else {}
         with (
             patch.object(self.model, "state_dict", lambda: weights),
             patch.object(wrapper, "state_dict", lambda: states),

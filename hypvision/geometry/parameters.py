@@ -245,19 +245,22 @@ _seen: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
 
 def _stepping(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Warn, before the first step of any optimiser, if it has parameters that hold points and
-    ignores their manifolds."""
+    ignores their manifolds, or lacks their learned curvatures."""
     if torch.compiler.is_compiling() or _seen.get(optimizer) == len(optimizer.param_groups):
         return
     _seen[optimizer] = len(optimizer.param_groups)
     looks_ahead = any("lookahead_alpha" in group for group in optimizer.param_groups)
-    if getattr(optimizer, "keeps_points", False) and not looks_ahead:
+    # ZeroRedundancyOptimizer steps by its ``optim``, which has this process's parameters.
+    stepping = getattr(optimizer, "optim", optimizer)
+    if getattr(stepping, "keeps_points", False) and not looks_ahead:
+        if stepping is optimizer:
+            _warn_of_curvatures(optimizer)
         return
     found = [place for group in optimizer.param_groups for place in _points_of(group)]
     if found:
-        more = f" and {len(found) - 5} more" * (len(found) > 5)
         warnings.warn(
             f"{'Lookahead' if looks_ahead else whose(optimizer)} steps through flat space, so that "
-            f"these parameters leave their manifolds: {', '.join(found[:5])}{more}. Take "
+            f"these parameters leave their manifolds: {_listed(found)}. Take "
             "RiemannianAdamW, RiemannianAdam or "
             "RiemannianSGD of hypvision.optim, which are AdamW, Adam and SGD for all other "
             "parameters (timm's factory and configs know their names); or bring the points back "
@@ -266,15 +269,42 @@ def _stepping(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any
         )
 
 
-def _points_of(group: dict[str, Any]) -> Iterator[str]:
+def _warn_of_curvatures(optimizer: Optimizer) -> None:
+    """Warn if an optimiser has points whose curvature is learned, but not by it: they could not
+    follow a change."""
+    own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+
+    def lacks(manifold: Manifold) -> bool:
+        return any(c.requires_grad and id(c) not in own for c in manifold.parameters())
+
+    found = [place for group in optimizer.param_groups for place in _points_of(group, lacks)]
+    if found:
+        warnings.warn(
+            f"{whose(optimizer)} has points whose learned curvature is not among its parameters: "
+            f"{_listed(found)}. They leave their manifolds when another optimiser changes it, or "
+            "ZeroRedundancyOptimizer in another process. Give the curvature (manifold.log_c) to "
+            "the same optimiser; shard by fully_shard instead of ZeroRedundancyOptimizer; or, if "
+            "it is not trained, freeze it: manifold.log_c.requires_grad_(False).",
+            stacklevel=5,
+        )
+
+
+def _listed(places: list[str]) -> str:
+    more = f" and {len(places) - 5} more" * (len(places) > 5)
+    return ", ".join(places[:5]) + more
+
+
+def _points_of(
+    group: dict[str, Any], chosen: Callable[[Manifold], bool] = lambda manifold: True
+) -> Iterator[str]:
     """Yield a description (name, shape, manifold) of each trained parameter of a group that holds
-    points."""
+    points of a ``chosen`` manifold."""
     names = group.get("param_names") or itertools.repeat("one")
     for name, parameter in zip(names, group["params"]):
         manifold = getattr(parameter, "manifold", None)
         if not isinstance(manifold, Manifold) or isinstance(manifold, Euclidean):
             continue
-        if parameter.requires_grad:
+        if parameter.requires_grad and chosen(manifold):
             yield f"{name} of shape {tuple(parameter.shape)} on {_described(manifold)}"
 
 

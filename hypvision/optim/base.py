@@ -121,8 +121,45 @@ def local_part(tensor: Tensor) -> Tensor:
                 "ignored_params=hypvision.optim.unsharded_parameters(model), or shard dimension 0 "
                 "of a parameter that has two."
             )
+    return held(tensor)
+
+
+def held(tensor: Tensor) -> Tensor:
+    """Return the tensor, or a DTensor's part on this rank."""
     to_local: Callable[[], Tensor] | None = getattr(tensor, "to_local", None)
     return tensor if to_local is None else to_local()
+
+
+def placed(state: Any, parameter: Any) -> Any:
+    """Return a state of points, such as a momentum, placed like their parameter: a DTensor where
+    that is one, so that distributed checkpoints know ``state`` as this rank's part.
+
+    Raises:
+        ArgumentError: ``state`` does not have one row for every point on this rank.
+    """
+    rows = isinstance(state, Tensor) and state.dim() > 0  # the count of steps has none
+    if not rows or not hasattr(parameter, "placements") or hasattr(state, "placements"):
+        return state
+    here = held(parameter).shape
+    if state.shape[:-1] != here[:-1]:
+        raise ArgumentError(
+            f"A state of shape {tuple(state.shape)} is given for points of shape "
+            f"{tuple(parameter.shape)}, of which this process holds {tuple(here)}. Load states of "
+            "other shards by torch.distributed.checkpoint, and whole ones by its "
+            "set_optimizer_state_dict with StateDictOptions(full_state_dict=True)."
+        )
+    # Importing this takes time, and only processes that shard a model have done it already.
+    from torch.distributed.tensor import DTensor
+
+    whole = torch.empty(*parameter.shape[:-1], state.shape[-1], device="meta")
+    return DTensor.from_local(
+        state,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=whole.shape,
+        stride=whole.stride(),
+    )
 
 
 def _in_rows(parameter: Any) -> Tensor:
@@ -221,6 +258,14 @@ class RiemannianOptimizer(Optimizer):
                 f"manifolds with the methods of geoopt's, got a parameter on {whose(foreign)}, "
                 f"which lacks {', '.join(lacking)}."
             )
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the state of an optimiser; states of sharded points that are plain tensors count as
+        those of this process."""
+        super().load_state_dict(state_dict)
+        for parameter, state in self.state.items():
+            if manifold_of(parameter) is not None:
+                state.update({name: placed(value, parameter) for name, value in state.items()})
 
     # Methods that subclasses implement
 
@@ -322,11 +367,12 @@ class RiemannianOptimizer(Optimizer):
         updated together with others."""
         x = _in_rows(parameter)
         _check_dtype(x)
-        if x.numel() == 0:
-            return
         width = x.shape[-1]
         parts = factors(parameter.manifold, width)
+        # A rank without points has a state, too, because all ranks gather it together.
         state = self._state(group, parameter, x, grad, parts)
+        if x.numel() == 0:
+            return
         step = state.get("step")
         rows = None
         if grad.is_sparse:
@@ -340,7 +386,7 @@ class RiemannianOptimizer(Optimizer):
                 x.view(-1, width)[:, part.points],
                 grad[:, part.points],
                 {
-                    name: self._columns(name, tensor, part)
+                    name: self._columns(name, held(tensor), part)
                     for name, tensor in state.items()
                     if name != "step"
                 },
@@ -364,7 +410,9 @@ class RiemannianOptimizer(Optimizer):
         if not state and group.get("momentum", 1) != 0:  # SGD without momentum keeps nothing
             tangent = x.new_zeros(*x.shape[:-1], parts[-1].tangents.stop)
             state.update(self._begin(group, tangent, len(parts)))
-            self._first(group, x, grad, state, parts)
+            if x.numel():
+                self._first(group, x, grad, state, parts)
+            state.update({name: placed(value, parameter) for name, value in state.items()})
         if "step" in state:
             state["step"] += 1
         return state
@@ -456,7 +504,7 @@ class RiemannianOptimizer(Optimizer):
             if group["move"] == "scale":
                 state = self.state[parameter]
                 vectors += [
-                    state[name][..., part.tangents] for name in self.vectors if name in state
+                    held(state[name])[..., part.tangents] for name in self.vectors if name in state
                 ]
         kernel = kernel_of(manifold)
         for (move, _, dtype, _), parts in tables.items():

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hypvision.io.errors import ArgumentError
 
-from .base import constant, factors, foreign_manifold_of, local_part, manifold_of
+from .base import constant, factors, foreign_manifold_of, held, local_part, manifold_of
 
 
 def _entries(parameter: Tensor, grad: Tensor) -> list[Tensor]:
-    """Return the entries of a Euclidean gradient, or the Riemannian norms of a gradient at
-    points."""
+    """Return the entries of a Euclidean gradient, or the Riemannian norms of a gradient at points;
+    of a sharded one those on this rank."""
     manifold = manifold_of(parameter)
     foreign = foreign_manifold_of(parameter)
     if foreign is not None:
         # The gradient is copied, because geoopt changes its argument.
         vector = foreign.egrad2rgrad(parameter, grad.clone())
-        return [foreign.inner(parameter, vector, keepdim=True).clamp(min=0).sqrt()]
+        return [held(foreign.inner(parameter, vector, keepdim=True).clamp(min=0).sqrt())]
     if manifold is None:
-        return [grad.coalesce().values() if grad.is_sparse else grad]
+        return [grad.coalesce().values() if grad.is_sparse else held(grad)]
     width = parameter.shape[-1]
     x = local_part(parameter.detach()).reshape(-1, width)
     if grad.is_sparse:
@@ -39,10 +40,50 @@ def _entries(parameter: Tensor, grad: Tensor) -> list[Tensor]:
     return found
 
 
+def _norm(entries: Tensor, norm_type: float) -> Tensor:
+    """Return the norm of a tensor, 0 of one without entries, of which torch computes no infinite
+    norm."""
+    if entries.numel() == 0:
+        return entries.new_zeros(())
+    norm: Tensor = torch.linalg.vector_norm(entries, norm_type)
+    return norm
+
+
+def _summed(grad: Any) -> Tensor:
+    """Return a gradient, or the sum of a DTensor whose ranks hold terms of it."""
+    partial = any(placement.is_partial() for placement in getattr(grad, "placements", ()))
+    out: Tensor = grad.full_tensor() if partial else grad
+    return out
+
+
+def _cuts(grad: Any) -> tuple[Any, ...]:
+    """Return how a gradient is cut: the mesh of its ranks, and for each dimension of the mesh
+    whether ranks along it hold different parts; empty for a plain tensor."""
+    if not hasattr(grad, "placements"):
+        return ()
+    return (grad.device_mesh, *(placement.is_shard() for placement in grad.placements))
+
+
+def _over_ranks(norms: Tensor, mesh: Any = None, *cut: bool) -> Tensor:
+    """Return the norms of all parts of gradients, one after the other, from those of this rank's
+    parts ``(N,)``; ranks that hold the same part count once."""
+    if mesh is None:
+        return norms
+    # Importing this takes time, and only processes that shard a model have done it already.
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    places = [Shard(0) if is_cut else Replicate() for is_cut in cut]
+    out: Tensor = DTensor.from_local(norms, mesh, places, run_check=False).full_tensor()
+    return out
+
+
 @torch.no_grad()
 def get_total_norm(parameters: Iterable[Tensor] | Tensor, norm_type: float = 2.0) -> Tensor:
     """Return the norm of all gradients together, a scalar tensor; gradients at points count by
     their Riemannian norms.
+
+    The norm of sharded gradients (DTensors) is that over all their ranks, which must all call this
+    function; plain tensors beside them are the same on every rank and count once.
 
     Args:
         parameters: parameters; those without a gradient are left out.
@@ -52,18 +93,21 @@ def get_total_norm(parameters: Iterable[Tensor] | Tensor, norm_type: float = 2.0
     norm_type = float(norm_type)
     if not norm_type > 0:
         raise ArgumentError(f"norm_type must be positive (2, 1, math.inf, ...), got {norm_type}.")
-    norms: list[Tensor] = []
+    # The norms of gradients that are cut alike are exchanged between ranks together.
+    found: dict[tuple[Any, ...], list[Tensor]] = {}
     for parameter in [parameters] if isinstance(parameters, Tensor) else parameters:
         if parameter.grad is not None:
-            norms += [
-                torch.linalg.vector_norm(part, norm_type)
-                for part in _entries(parameter, parameter.grad)
-            ]
-    if not norms:
+            grad = _summed(parameter.grad)
+            norms = [_norm(part, norm_type) for part in _entries(parameter, grad)]
+            found.setdefault(_cuts(grad), []).extend(norms)
+    if not found:
         return torch.tensor(0.0)
-    out: Tensor = torch.linalg.vector_norm(
-        torch.stack([norm.to(norms[0].device) for norm in norms]), norm_type
-    )
+    device = next(iter(found.values()))[0].device
+    vectors = [
+        _over_ranks(torch.stack([norm.to(device) for norm in norms]), *cuts).to(device)
+        for cuts, norms in found.items()
+    ]
+    out: Tensor = torch.linalg.vector_norm(torch.cat(vectors), norm_type)
     return out
 
 
@@ -107,5 +151,6 @@ def clip_grad_norm_(
     factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
     for parameter in parameters:
         if parameter.grad is not None:
-            parameter.grad.mul_(factor.to(parameter.grad.device, parameter.grad.dtype))
+            grad = held(parameter.grad)
+            grad.mul_(factor.to(grad.device, grad.dtype))
     return total

@@ -19,6 +19,9 @@ def unsharded_parameters(
 
         >>> fully_shard(model, ignored_params=unsharded_parameters(model))
 
+    The optimisers of this package shard momenta like their points, which distributed checkpoints
+    (:mod:`torch.distributed.checkpoint`) need.
+
     Sharding replaces parameters, so layers whose points should be found afterwards must name them
     in ``manifold_parameters`` (:func:`hypvision.geometry.named_manifold_parameters`).
 

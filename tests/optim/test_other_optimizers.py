@@ -125,6 +125,23 @@ def test_ours_and_geoopts_for_its_points_do_not_warn(name):
     assert not warnings_of(geoopt.optim.RiemannianAdam([theirs]).step)
 
 
+def test_a_curvature_that_another_optimizer_learns_is_told():
+    model = Model(Lorentz(0.7, learnable=True))
+    log_c = model.manifold.log_c
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    with pytest.warns(UserWarning, match="learned curvature is not among") as found:
+        optim.RiemannianAdam([model.weight, model.points]).step()
+    (text,) = [str(one.message) for one in found]
+    assert "(5, 4) on Lorentz(c=0.7, learnable)" in text
+    assert "(4, 3)" not in text
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optim.RiemannianAdam([{"params": [model.points]}, {"params": [log_c]}]).step()
+        log_c.requires_grad_(False)
+        optim.RiemannianAdam([model.points]).step()
+
+
 def test_no_warning_without_trained_points():
     frozen, flat = Model(), Model(Euclidean())
     frozen.points.requires_grad_(False)
