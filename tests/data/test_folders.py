@@ -181,7 +181,8 @@ def test_names_in_other_encodings_still_lead_to_their_folder(folder):
 
 
 def test_a_root_that_lies_too_high(folder):
-    for root, right in ((folder.parent.parent, "mine"), (folder.parent, "test")):
+    # of training and test the training is offered
+    for root, right in ((folder.parent.parent, "mine"), (folder.parent, "train")):
         with pytest.raises(
             HypvisionError, match=f"one folder deeper. Give '{root / right}' as root"
         ):

@@ -183,12 +183,6 @@ class CheckedCOCO(COCO):
         metrics."""
         if not isinstance(resFile, list) or resFile:
             return super().loadRes(resFile)
-        _logger.warning(
-            "Nothing was detected in the %d images of '%s', so the precision is 0 where there is "
-            "an object. This is usual after a few steps of training; otherwise train for longer, "
-            "or lower score_thr in model.test_cfg.",
-            len(self.imgs), self.place,
-        )  # fmt: skip
         found = COCO()
         found.dataset = dict(self.dataset, annotations=[])
         found.createIndex()
