@@ -340,9 +340,10 @@ class Index:
         """Return the record of a name, which may lack its tag where one record alone has it; raise
         an error with similar names if there is none."""
         tags = self.tags(name)
-        whole = tags[0] if len(tags) == 1 else name
-        if name in self.records or whole in self.records:
-            return self.records.get(name) or self.records[whole]
+        if name in self.records:
+            return self.records[name]
+        if len(tags) == 1:
+            return self.records[tags[0]]
         hint = did_you_mean(name, self.records, cutoff=0.4, also=tags)
         hint = hint or f" The zoo has {', '.join(self.records) or 'none'}."
         raise HypvisionError(

@@ -180,6 +180,7 @@ def test_cells_of_labels(kind, folder):
         ("NaN", {}, "line 2: the label is 'NaN'"),
         ("nan", {}, "line 2: the label is 'nan'"),
         ("[cat", {}, "line 2: '.cat' is not a list"),
+        ("red fur", {}, "Put ';' between names, or call the column 'label'"),
     ],
 )
 def test_cells_that_are_asked_for(cell, options, outcome, folder):
@@ -266,7 +267,9 @@ def test_marks_of_several_labels(kind, folder):
     [
         ("id,label\na,cat\nb,NaN\n", "line 3: the label is 'NaN'"),
         ("id,label\na,cat\na,dog\n", "line 3: the image 'a' has the label 'dog', and 'cat'"),
-        ("id,x,y\na,cat,2\n", "none of label, labels"),
+        ("id,x,y\na,cat,2\n", "none of label, labels.* Rename the column to 'label'"),
+        ("photo,label\na,cat\n", "none of image, .* Rename the column to 'image'"),
+        ("id,cat,dog\na,1,0\nb,0,0\n", "line 3: 0 classes are marked. Mark one with 1"),
         ("id,cat,dog\na,1,1\n", "2 classes are marked"),
         ("id,label\nx,cat\n", "None of the 1 images"),
         ("id,label\na,cat,9\n", "the number of cells is 3, not 2"),
@@ -351,6 +354,12 @@ def test_parts_of_lines_of_json(folder):
     table.write_text("\n".join(map(json.dumps, rows)))
     data = MultiLabelDataset(str(folder), str(table), VIEW, part="val")
     assert [Path(path).name for path in data.paths] == ["b.png"]
+
+
+def test_a_class_column_with_other_values_is_named(folder):
+    (folder / "t.csv").write_text("id,cat,width\na,1,640\nb,0,480\n")
+    with pytest.raises(HypvisionError, match="'640' in the column 'width' is neither 1 nor 0"):
+        MultiLabelDataset(str(folder), str(folder / "t.csv"), VIEW)
 
 
 def test_a_column_beside_the_labels_is_no_class(folder):

@@ -158,8 +158,9 @@ def test_a_record_may_be_named_without_its_tag(tmp_path, capsys):
     assert index.get("emoji-s16") is index.get("emoji-s16.captions")
     one = index.get("emoji-s16")
     both = Index(dict.fromkeys(("emoji-s16.captions", "emoji-s16.scenes"), one))
-    with pytest.raises(HypvisionError, match="emoji-s16.captions.*emoji-s16.scenes"):
+    with pytest.raises(HypvisionError) as error:
         both.get("emoji-s16")
+    assert all(name in str(error.value) for name in both.records)
 
 
 def test_a_limit_needs_the_data_of_the_training():
