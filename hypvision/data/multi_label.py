@@ -253,7 +253,7 @@ def _ones(row: dict[str, str], names: Sequence[str], where: str) -> list[str]:
         known = row[name].lower() in (*ONES, *ZEROS)
         ensure(
             known,
-            f"{where}: '{row[name]:.40}' in the column '{name}' is neither 1 nor 0. If the column "
-            f"is a class, write 1 and 0; if it is not, take it out. {_FORMS}.",
+            f"{where}: '{row[name]:.40}' is neither 1 nor 0. If the column '{name}' is a class, "
+            f"write 1 and 0; if it is not, take it out. {_FORMS}.",
         )
     return marked(row, names)

@@ -358,7 +358,7 @@ def test_parts_of_lines_of_json(folder):
 
 def test_a_class_column_with_other_values_is_named(folder):
     (folder / "t.csv").write_text("id,cat,width\na,1,640\nb,0,480\n")
-    with pytest.raises(HypvisionError, match="'640' in the column 'width' is neither 1 nor 0"):
+    with pytest.raises(HypvisionError, match="'640' is neither 1 nor 0. If the column 'width'"):
         MultiLabelDataset(str(folder), str(folder / "t.csv"), VIEW)
 
 
