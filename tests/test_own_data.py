@@ -8,6 +8,7 @@ from xml.etree.ElementTree import Element, ElementTree, SubElement
 import numpy as np
 import pytest
 import timm
+import torch
 from helpers.engine import make_images, write_config
 from helpers.open_vocabulary_segmentation import SMALL, make_folder
 from helpers.shapes.export import export
@@ -320,8 +321,24 @@ def test_nothing_detected_is_a_precision_of_zero(tmp_path, caplog):
     metric.dataset_meta = dict(classes=CLASSES)
     nothing = dict(img_id=0, bboxes=np.zeros((0, 4)), scores=np.zeros(0), labels=np.zeros(0, int))
     assert metric.compute_metrics([({}, nothing)])["bbox_mAP"] == 0
-    assert "Nothing was detected in the 2 images of" in caplog.text
+    said = f"Nothing was detected in the 1 images of '{tmp_path}/annotations/val.json'"
+    assert said in caplog.text
     assert "whole dataset is empty" not in caplog.text
+
+
+def test_nothing_detected_names_the_data(caplog):
+    """YOLO's data have no file of annotations; the one that the metric writes has a random name."""
+    import hypvision.openmmlab.datasets.detection  # noqa: F401 - reads annotation files in the metric, too
+    from hypvision.openmmlab.coco_metric import CheckedCocoMetric
+
+    metric = CheckedCocoMetric(metric="bbox")
+    metric.dataset_meta = dict(classes=CLASSES)
+    found = dict(bboxes=torch.zeros(0, 4), scores=torch.zeros(0), labels=torch.zeros(0).long())
+    truth = [dict(bbox=[1, 1, 5, 5], bbox_label=0, ignore_flag=0)]
+    about = dict(img_id=0, img_path="mine/val/images/0.jpg", ori_shape=(8, 8))
+    metric.process({}, [dict(about, pred_instances=found, instances=truth)])
+    assert metric.compute_metrics(metric.results)["bbox_mAP"] == 0
+    assert "Nothing was detected in the 1 images of 'mine/val/images'" in caplog.text
 
 
 def test_objects_of_no_class_are_named(tmp_path):

@@ -332,11 +332,18 @@ class Index:
     def __len__(self) -> int:
         return len(self.records)
 
+    def tags(self, name: str) -> list[str]:
+        """Return the names of the records that have this name before their tag."""
+        return [known for known in self.records if known.startswith(f"{name}.")]
+
     def get(self, name: str) -> Record:
-        """Return the record of a name; raise an error with similar names if there is none."""
+        """Return the record of a name, which may lack its tag where one record alone has it; raise
+        an error with similar names if there is none."""
+        tags = self.tags(name)
         if name in self.records:
             return self.records[name]
-        tags = [known for known in self.records if known.startswith(name + ".")]
+        if len(tags) == 1:
+            return self.records[tags[0]]
         hint = did_you_mean(name, self.records, cutoff=0.4, also=tags)
         hint = hint or f" The zoo has {', '.join(self.records) or 'none'}."
         raise HypvisionError(

@@ -260,7 +260,10 @@ def add_metric_closure_arguments(parser: Parser) -> None:
     parser.add("--transitive", "the file has only parents: take the ancestors of ancestors, too")
     parser.add("--dim N", "number of dimensions", whole(1), 2)
     parser.add(
-        "--steps N", "steps of training; give more for many thousands of names", whole(1), 2500
+        "--steps N",
+        "steps of training (default: by the number of pairs, 400 to 2500); give more for many "
+        "thousands of names",
+        whole(1),
     )
     parser.add("--rate X", "learning rate (default: 0.5 in two dimensions, 0.3 in more)", number)
     parser.add(

@@ -164,7 +164,7 @@ def _predict(args: Namespace, files: list[str], called: dict[Path, str]) -> None
     if args.max_boxes is not None and Boxes not in kinds:
         sentences.insert(0, f"--max-boxes has no effect: {model} gives no boxes.")
     _warn(sentences)
-    _note_no_limit(model, [args.clip, known.familiar], kinds)
+    _note_no_limit(model, known.familiar, kinds)
     _say_written(list(writer.written), args.out)
     require_all(failed, count)
 
@@ -179,11 +179,11 @@ def _warn(sentences: Iterable[str]) -> None:
         print(f"warning: {sentence}", file=sys.stderr)
 
 
-def _note_no_limit(model: str, limits: list[Any], kinds: set[type]) -> None:
+def _note_no_limit(model: str, limit: Any, kinds: set[type]) -> None:
     """Say that a classifier without a limit cannot tell pictures that are unlike its training's."""
     from hypvision.inference.results import Classes, PlacedClasses
 
-    if kinds & {Classes, PlacedClasses} and not any(limits):
+    if kinds & {Classes, PlacedClasses} and limit is None:
         print(
             f"note: '{model}' has no limit for familiar pictures, so it names a class for every "
             "picture, also for one unlike its training's, without a warning.",

@@ -31,6 +31,7 @@ from hypvision.data.usage import (
     class_names,
     find_white,
     natural,
+    similar_names,
 )
 from hypvision.io.checks import ensure, one_of, refuse, whole_number
 from hypvision.io.errors import HypvisionError, did_you_mean, explaining, some
@@ -224,6 +225,7 @@ class _ImageDataset(Dataset):
         self.paths = [path for path, _ in samples]
         self.labels = np.array([label for _, label in samples], dtype=np.int64)
         self.metainfo = dict(classes=tuple(classes))
+        self.usage.notes += similar_names(classes)
         self.usage.use(kind, len(samples))
         self.white = find_white(self.paths, white, self.usage)
 

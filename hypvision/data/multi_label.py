@@ -25,9 +25,11 @@ from hypvision.data.tables import (
     known_labels,
     marked,
     read_cells,
+    read_part,
     split_labels,
+    tell_parts,
 )
-from hypvision.data.usage import Listing, Usage, composed, find_white
+from hypvision.data.usage import Listing, Usage, composed, find_white, similar_names
 from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, some
 from hypvision.io.files import inside
@@ -67,6 +69,8 @@ class MultiLabelDataset(_ImageDataset):
         separator: the character between the names in a column of labels; None: found from the
             table, see :func:`~hypvision.data.tables.split_labels`.
         indices: positions of the images to keep; None: all.
+        part: "train", "val" or "test": only the rows that the table's column ``split``, or another
+            of :func:`~hypvision.data.tables.part_columns`, gives to this part; None: all.
     """
 
     def __init__(
@@ -78,17 +82,18 @@ class MultiLabelDataset(_ImageDataset):
         white: int | str | None = None,
         separator: str | None = None,
         indices: Sequence[int] | None = None,
+        part: str | None = None,
     ):
         super().__init__(transform)
         self.root = Path(root).expanduser()
-        rows, names, columns, notes = read_table(ann_file, separator)
+        rows, names, columns, notes = read_table(ann_file, separator, part)
         if indices is not None:
             images = list(rows)
             rows = {images[number]: rows[images[number]] for number in chosen(indices, len(rows))}
         self._columns = names if columns else None
         source = ""
         if classes is not None:
-            names, source = _names_of(classes, separator)
+            names, source = _names_of(classes, separator, None if part is None else "train")
         self.table = str(ann_file)
         self._check_columns(names, source)
         self.paths = self._find(list(rows))
@@ -101,7 +106,8 @@ class MultiLabelDataset(_ImageDataset):
             own[[places[name] for name in found]] = 1
         self.metainfo = dict(classes=tuple(names))
         self.usage = Usage(ann_file)
-        self.usage.notes += notes
+        self.usage.notes += [*notes, *similar_names(names)]
+        tell_parts(ann_file, part, self.usage)
         self.white = find_white(self.paths, white, self.usage)
         self.usage.use("images", len(rows))
         self.usage.use("labels", int(self.labels.sum()))
@@ -149,11 +155,11 @@ class MultiLabelDataset(_ImageDataset):
         )
 
 
-def _names_of(classes: NameList, separator: str | None) -> tuple[list[str], str]:
-    """Return the class names of a list, or of the table at a path, and words that say where they
-    come from."""
+def _names_of(classes: NameList, separator: str | None, part: str | None) -> tuple[list[str], str]:
+    """Return the class names of a list, or of (a part of) the table at a path, and words that say
+    where they come from."""
     if isinstance(classes, StrPath):
-        return read_table(classes, separator).names, f"the table '{classes}'"
+        return read_table(classes, separator, part).names, f"the table '{classes}'"
     source = "'classes' of the data set"
     return list(check_classes(enumerate(classes), source, "Correct the list.").values()), source
 
@@ -169,8 +175,9 @@ class Table(NamedTuple):
     notes: list[str]
 
 
-def read_table(path: StrPath, separator: str | None = None) -> Table:
-    """Read a table of images and their labels.
+def read_table(path: StrPath, separator: str | None = None, part: str | None = None) -> Table:
+    """Read a table of images and their labels, or one ``part`` of it, see
+    :func:`~hypvision.data.tables.read_part`.
 
     ``path`` is a ``.csv`` with a column ``image`` (or another of
     :data:`~hypvision.data.tables.IMAGE_COLUMNS`) and either a column for each class, with 1 or 0,
@@ -181,9 +188,11 @@ def read_table(path: StrPath, separator: str | None = None) -> Table:
     notes: list[str] = []
     names: list[str] = []
     if Path(path).suffix == ".jsonl" and _has_keys(path):
+        kept = {number for number, _ in read_part(path, part, _FORMS).rows}
         lines = read_json_lines(_Labelled, path, _TABLE, f"{_FORMS}.")
+        lines = [line for line in lines if part is None or line[0] in kept]
     else:
-        lines, names = _of_csv(path, separator, notes)
+        lines, names = _of_csv(path, separator, notes, part)
     rows: dict[str, list[str]] = {}
     for number, (image, labels) in lines:
         twice = f"the image '{image}' is listed twice. Remove one of the two lines."
@@ -208,11 +217,11 @@ def _has_keys(path: StrPath) -> bool:
 
 
 def _of_csv(
-    path: StrPath, separator: str | None, notes: list[str]
+    path: StrPath, separator: str | None, notes: list[str], part: str | None
 ) -> tuple[list[tuple[int, _Labelled]], list[str]]:
-    """Return the rows with their line numbers, and the class names if the header has them, else
-    none."""
-    cells = read_cells(path, _FORMS)
+    """Return the rows of a part with their line numbers, and the class names if the header has
+    them, else none."""
+    cells = read_part(path, part, _FORMS)
     begin = f"The table '{path}' begins with '{','.join(cells.head):.80}'"
     image = _column(cells.head, IMAGE_COLUMNS)
     ensure(image is not None and len(cells.head) > 1, f"{begin}. {_FORMS}.")
@@ -242,5 +251,9 @@ def _ones(row: dict[str, str], names: Sequence[str], where: str) -> list[str]:
     """Return the classes that a row marks with 1, 1.0 or True."""
     for name in names:
         known = row[name].lower() in (*ONES, *ZEROS)
-        ensure(known, f"{where}: '{row[name]:.40}' is neither 1 nor 0. {_FORMS}.")
+        ensure(
+            known,
+            f"{where}: '{row[name]:.40}' is neither 1 nor 0. If the column '{name}' is a class, "
+            f"write 1 and 0; if it is not, take it out. {_FORMS}.",
+        )
     return marked(row, names)

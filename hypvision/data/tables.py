@@ -18,7 +18,7 @@ from mmengine.registry import DATASETS
 
 from hypvision.data.classes import check_classes, numbered
 from hypvision.data.image_folder import _ImageDataset
-from hypvision.data.usage import Usage, composed, natural
+from hypvision.data.usage import Usage, composed, natural, part_of
 from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, did_you_mean, explaining, some
 from hypvision.io.files import inside, read_lines
@@ -32,6 +32,10 @@ IMAGE_COLUMNS = (
     "file", "img", "id",
 )  # fmt: skip
 LABEL_COLUMNS = ("label", "labels", "class", "class_name", "category", "target", "tags")
+# Names of columns that say of each image which part of the data it belongs to; and of columns with
+# a 1 for the images of one part, first that of fastai.
+PART_COLUMNS = ("split", "set", "subset", "partition")
+PART_MARKS = {"is_valid": "val", "is_val": "val", "is_test": "test"}
 _PLURAL = ("labels", "tags")  # names of a column whose cells may hold several labels
 ONES = ("1", "1.0", "true")
 ZEROS = ("0", "0.0", "false")
@@ -101,6 +105,97 @@ def _of_json(path: StrPath, expected: str) -> Cells:
     return Cells(list(dict.fromkeys(name for _, row in found for name in row)), found)
 
 
+def part_columns(cells: Cells) -> list[str]:
+    """Return the columns that say which part of the data an image belongs to: those of
+    :data:`PART_COLUMNS` in which a cell names a part, and those of :data:`PART_MARKS` in which all
+    cells are ones and zeros."""
+    found = []
+    for name in cells.head:
+        texts = {row.get(name, "").lower() for _, row in cells.rows}
+        named = name.lower() in PART_COLUMNS and any(map(part_of, texts))
+        if named or (name.lower() in PART_MARKS and texts <= {*ONES, *ZEROS}):
+            found.append(name)
+    return found
+
+
+def _row_part(row: Mapping[str, str], columns: Sequence[str], where: str) -> str:
+    """Return the part of the data that a row belongs to, by the first of the columns that says
+    it."""
+    for name in columns:
+        text = row.get(name, "")
+        marked_part = PART_MARKS.get(name.lower())
+        if marked_part is None:
+            part = part_of(text)
+            ensure(
+                part,
+                f"{where}: the column '{name}' has {text[:40]!r}. Expected: train, val or test. "
+                "Correct it, or rename the column if it does not divide the data.",
+            )
+            return str(part)
+        if text.lower() in ONES:
+            return marked_part
+    return "train"
+
+
+def read_part(path: StrPath, part: str | None, expected: str) -> Cells:
+    """Read the cells of a table, see :func:`read_cells`, of the rows of a part of the data alone
+    (None: all). The columns that say which part a row belongs to are left out.
+
+    Raises:
+        HypvisionError: the table has no such column, or no such rows.
+    """
+    cells = read_cells(path, expected)
+    columns = part_columns(cells)
+    head = [name for name in cells.head if name not in columns]
+    if part is None:
+        return Cells(head, cells.rows)
+    ensure(
+        columns,
+        f"The table '{path}' has no column that says which images are of '{part}'. Add a column "
+        f"'{PART_COLUMNS[0]}' with train, val or test, or leave part='{part}' out of the data set.",
+    )
+    rows = [
+        (line, row)
+        for line, row in cells.rows
+        if _row_part(row, columns, f"'{path}', line {line}") == part
+    ]
+    ensure(rows, f"The column '{columns[0]}' of the table '{path}' gives no image to '{part}'.")
+    return Cells(head, rows)
+
+
+def table_parts(path: StrPath) -> list[str]:
+    """Return the parts of the data that the columns of a table name; an empty list if it has no
+    such columns. A test without labels, as in competitions, is left out."""
+    cells = read_cells(path, _ONE_LABEL)
+    columns = part_columns(cells)
+    others = [name for name in cells.head if name not in columns]
+    known = [name for name in others if name.lower() in LABEL_COLUMNS][:1]
+    images = [name for name in others if name.lower() in IMAGE_COLUMNS][:1]
+    labels = known or [name for name in others if name not in images]
+    found = {
+        _row_part(row, columns, f"'{path}', line {line}"): None
+        for line, row in cells.rows
+        if columns
+    }
+    if "test" in found:
+        test = read_part(path, "test", _ONE_LABEL)
+        texts = {row.get(name, "").lower() for _, row in test.rows for name in labels}
+        if texts <= {*_MISSING}:
+            del found["test"]
+    return list(found)
+
+
+def tell_parts(path: StrPath, part: str | None, usage: Usage) -> None:
+    """Note that all rows of a table are used (``part`` is None) although a column divides them."""
+    cells = read_cells(path, _ONE_LABEL)
+    columns = part_columns(cells) if part is None else []
+    if len({row.get(columns[0]) for _, row in cells.rows if columns}) > 1:
+        usage.notes.append(
+            f"The table '{path}' has the column '{columns[0]}', but all of its rows are used here. "
+            "Set part='train', 'val' or 'test' in the data set."
+        )
+
+
 def column(cells: Cells, wanted: str | None, known: Sequence[str], path: StrPath) -> str:
     """Return the name of the column ``wanted``, or of the first of the ``known`` names that the
     table has.
@@ -114,8 +209,9 @@ def column(cells: Cells, wanted: str | None, known: Sequence[str], path: StrPath
             return by_name[name.lower()]
     raise HypvisionError(
         f"The table '{path}' has the columns {some(cells.head)}, and none of "
-        f"{', '.join(known if wanted is None else (wanted,))}. Name the columns of the images and "
-        "of the labels: image='...', label='...' in the data set."
+        f"{', '.join(known if wanted is None else (wanted,))}. Rename the column to '{known[0]}' "
+        "(a config may name it instead: image='...', label='...' in the data set). Columns that "
+        "are classes have 1 and 0 alone."
     )
 
 
@@ -180,8 +276,9 @@ def _check_spaces(texts: Sequence[str], notes: list[str]) -> None:
     spaced = [text for text in texts if " " in text]
     ensure(
         _repeated(texts),
-        f"The column of labels has '{spaced[0]:.60}', which may be one name or several. Set "
-        "separator=' ' in the data set if spaces separate names, or separator=';' if they do not.",
+        f"The column of labels has '{spaced[0]:.60}', which may be one name or several. Put "
+        "';' between names, or call the column 'label' if each cell is one name; in a config, set "
+        "separator=' ' or separator=';' in the data set.",
     )
     notes.append(f"Names in the column of labels are separated by spaces, as in '{spaced[0]:.60}'.")
 
@@ -245,6 +342,8 @@ class ImageTableDataset(_ImageDataset):
         label: name of the column of labels; None: the only column beside the images, or the first
             of :data:`LABEL_COLUMNS` that the table has.
         indices: positions of the images to keep; None: all.
+        part: "train", "val" or "test": only the rows that the table's column ``split``, or another
+            of :func:`part_columns`, gives to this part; None: all.
         white: as for :class:`~hypvision.data.image_folder.ImageFolderDataset`.
     """
 
@@ -258,12 +357,15 @@ class ImageTableDataset(_ImageDataset):
         label: str | None = None,
         indices: Sequence[int] | None = None,
         white: int | str | None = None,
+        part: str | None = None,
     ):
         super().__init__(transform)
         self.usage = Usage(ann_file)
-        rows = read_labels_of(ann_file, image, label)
+        tell_parts(ann_file, part, self.usage)
+        rows = read_labels_of(ann_file, image, label, part)
         if isinstance(classes, StrPath):
-            classes = table_classes(read_labels_of(classes, image, label).values())
+            learned = None if part is None else "train"
+            classes = table_classes(read_labels_of(classes, image, label, learned).values())
         names = table_classes(rows.values()) if classes is None else list(classes)
         check_classes(enumerate(names), f"The table '{ann_file}'", "Correct them.")
         joined = [name for name in names if any(map(name.count, ";|,"))]
@@ -279,7 +381,7 @@ class ImageTableDataset(_ImageDataset):
         ensure(
             len(missing) < len(images),
             f"None of the {len(images)} images of the table '{ann_file}' exists; the first is "
-            f"'{images[0]}'. Its paths start from '{root}': correct them, or 'root'.",
+            f"'{images[0]}'. Its paths start from '{root}': correct them, or 'root' of a config.",
         )
         for place in missing:
             self.usage.leave_out("images", "missing on disk", images[place])
@@ -297,7 +399,7 @@ def known_labels(labels: Iterable[str], names: Mapping[str, int], where: str) ->
             raise HypvisionError(
                 f"{where} the label '{name}', which is none of the {len(names)} classes."
                 f"{did_you_mean(name, names)} Classes: {some(list(names), 10)}. Correct the label, "
-                "or 'classes' of the data set."
+                "or give the training images of it; in a config, correct 'classes' of the data set."
             )
 
 
@@ -314,10 +416,10 @@ _ONE_LABEL = (
 
 
 def read_labels_of(
-    path: StrPath, image: str | None = None, label: str | None = None
+    path: StrPath, image: str | None = None, label: str | None = None, part: str | None = None
 ) -> dict[str, str]:
     """Return the label of each image in a table, see :class:`ImageTableDataset`."""
-    cells = read_cells(path, _ONE_LABEL)
+    cells = read_part(path, part, _ONE_LABEL)
     ensure(
         not box_columns(cells.head),
         f"The table '{path}' has boxes. For a detector write them as COCO's JSON: hypvision data "
@@ -326,7 +428,9 @@ def read_labels_of(
     images = column(cells, image, IMAGE_COLUMNS, path)
     others = [name for name in cells.head if name != images]
     labels = None
-    if label is not None or not is_marked(cells, others):
+    # Beside a column of labels, further columns of ones and zeros are no classes.
+    known = any(name.lower() in LABEL_COLUMNS for name in others)
+    if label is not None or known or not is_marked(cells, others):
         only = others[0] if len(others) == 1 else None
         labels = column(cells, label or only, LABEL_COLUMNS, path)
     found: dict[str, str] = {}
@@ -339,18 +443,19 @@ def read_labels_of(
         ensure(
             other == text,
             f"{where}: the image '{name}' has the label '{text}', and '{other}' above. Remove one "
-            "of the two lines, or train with several labels per image (MultiLabelDataset).",
+            "of the two lines, or write both labels in one cell of a column 'labels', with ';' "
+            "between them.",
         )
     ensure(found, f"The table '{path}' names no images. {_ONE_LABEL}.")
     _refuse_several(found.values(), str(labels), path)
     return found
 
 
-def has_several_labels(path: StrPath) -> bool:
-    """Return whether a table has several labels per image: a row in which more than one class is
-    marked, a Python list, or, in a column that is called ``labels`` or ``tags``, a text with a
-    separator of names other than a space."""
-    cells = read_cells(path, _ONE_LABEL)
+def has_several_labels(path: StrPath, part: str | None = None) -> bool:
+    """Return whether a table, or a part of it, has several labels per image: a row in which more
+    than one class is marked, a Python list, or, in a column that is called ``labels`` or ``tags``,
+    a text with a separator of names other than a space."""
+    cells = read_part(path, part, _ONE_LABEL)
     if box_columns(cells.head):
         return False
     image = next((name for name in cells.head if name.lower() in IMAGE_COLUMNS), None)
@@ -380,8 +485,7 @@ def _refuse_several(texts: Iterable[str], name: str, path: StrPath) -> None:
         not several,
         f"The table '{path}' has the {name} {some(several, 1)}, which may be several. If it is the "
         "name of one class, call the column 'label', where a cell is one name. For several labels "
-        "per image, with ';' between them, train a config with MultiLabelDataset "
-        "(own_labels.py).",
+        "per image, call it 'labels' and put ';' between them (in a config: MultiLabelDataset).",
     )
 
 
@@ -416,6 +520,7 @@ def marked(row: Mapping[str, str], names: Sequence[str]) -> list[str]:
 
 def _marked(row: Mapping[str, str], names: Sequence[str], where: str) -> str:
     found = marked(row, names)
-    advice = "One label per image is needed here; for several use MultiLabelDataset."
-    ensure(len(found) == 1, f"{where}: {len(found)} classes are marked. {advice}")
+    advice = "Mark one with 1 and the others with 0, or remove the line"
+    several = "for several labels per image a config has MultiLabelDataset"
+    ensure(len(found) == 1, f"{where}: {len(found)} classes are marked. {advice}; {several}.")
     return found[0]

@@ -132,10 +132,38 @@ def usages(dataset: Any) -> Iterator[Usage]:
 
 PARTS = dict(
     train=("train", "training"),
-    val=("val", "valid", "validation"),
+    val=("val", "valid", "validation", "dev"),
     test=("test", "testing"),
 )
-"""The parts of a data set, each with the names that folders and files call it by."""
+"""The parts of a data set, each with the names that folders and files call it by, in letters of any
+size."""
+
+
+def part_of(name: str) -> str | None:
+    """Return the part of a data set that a name stands for, ``"val"`` for ``"Valid"``; None if it
+    stands for none."""
+    return next((part for part, names in PARTS.items() if name.lower() in names), None)
+
+
+def entries_of(folder: Path) -> dict[str, Path]:
+    """Return what lies in a folder by its name in small letters; of names that differ by the size
+    of letters alone, the one that has small letters."""
+    entries = sorted(folder.iterdir()) if folder.is_dir() else []  # capitals come first
+    return {path.name.lower(): path for path in entries}
+
+
+def similar_names(names: Sequence[str]) -> list[str]:
+    """Return a note about names of classes that differ by the size of letters, or by spaces, alone;
+    an empty list if there are none."""
+    first: dict[str, str] = {}
+    pairs = [(first.setdefault(" ".join(name.split()).casefold(), name), name) for name in names]
+    pairs = [pair for pair in pairs if pair[0] != pair[1]]
+    more = f" ({len(pairs)} such pairs)" if len(pairs) > 1 else ""
+    return [
+        f"The classes '{one}' and '{other}'{more} differ by the size of letters or by spaces "
+        "alone, and count as two. If they are one, give it one name."
+        for one, other in pairs[:1]
+    ]
 
 
 def natural(name: str) -> list[tuple[int, str]]:
@@ -335,17 +363,16 @@ def check_depth(
         HypvisionError: no class folder has images of its own, only folders, and there is one class,
             or all classes have names of parts of a data set such as "train" and "val".
     """
-    usual = len(classes) > 1 and not {name.lower() for name in classes} <= {
-        "dev",
-        *sum(PARTS.values(), ()),
-    }
+    usual = len(classes) > 1 and not all(map(part_of, classes))
     if usual or not all(_only_folders(_place(root, name)) for name in classes):
         return
     holds = "one class {}, which holds" if len(classes) == 1 else "the classes {}, which hold"
+    # A test must not be trained on.
+    deeper = next((name for name in classes if part_of(name) == "train"), classes[0])
     raise HypvisionError(
         f"The data folder '{root}' has {holds.format(' and '.join(map(repr, classes)))} folders "
         "and no images: the classes seem to lie one folder deeper. "
-        f"{remedy.format(root / classes[0])}"
+        f"{remedy.format(root / deeper)}"
     )
 
 

@@ -132,6 +132,14 @@ def means_config(name: str) -> bool:
     return not timm.is_model(name) and is_config(name)
 
 
+def means_record(name: str) -> bool:
+    """Return whether ``name`` is the address or the name of trained weights; the name of a record
+    may lack its tag, unless timm has a network of this name."""
+    index = builtin_index()
+    begins = not timm.is_model(name) and bool(index.tags(name))
+    return is_address(name) or name in index.records or begins
+
+
 def load_predictor(request: Request) -> Predictor:
     """Return the predictor for a request, for any kind of model."""
     if isinstance(request.model, Mapping):
@@ -148,7 +156,7 @@ def load_predictor(request: Request) -> Predictor:
         )
     refuse_weights(name)
     local = name.startswith("local-dir:")
-    if not local and (is_address(name) or "/" in name or name in builtin_index().records):
+    if not local and ("/" in name or means_record(name)):
         return _of_the_zoo(request)
     if not local and not timm.is_model(name):
         raise no_model(name, shipped_configs(), ", or a config, by its file or name")
@@ -230,7 +238,8 @@ def _of_the_zoo(request: Request) -> Predictor:
         ) from error
     if record.task == "zero-shot":
         return _clip(
-            request, dict(name=record.model, pretrained=name if is_address(name) else f"zoo:{name}")
+            request,
+            dict(name=record.model, pretrained=name if is_address(name) else f"zoo:{record.name}"),
         )
     # Only segmenters and detectors can be open-vocabulary, so that a user may name the classes.
     if record.task in ("classification", "retrieval"):

@@ -343,9 +343,9 @@ class Writer:
         kinds: the files to write, some of :data:`KINDS`. ``json``: ``predictions.json`` with
             ``images``, ``categories`` and ``annotations`` in COCO's form. ``csv``:
             ``predictions.csv``, a row for each thing found. ``overlay``: ``NAME_overlay.png``, or
-            ``NAME_overlay.mp4`` for a video. ``labels``: ``NAME_labels.png`` with the class numbers
-            of a segmented image, or COCO's panoptic segment numbers; for frames of videos only the
-            JSON file has them.
+            ``NAME_overlay.mp4`` for a video, which the two others call ``drawing``. ``labels``:
+            ``NAME_labels.png`` with the class numbers of a segmented image, or COCO's panoptic
+            segment numbers; for frames of videos only the JSON file has them.
         info: facts for the entry ``info`` of the JSON file.
         every: only every ``every``-th frame of a video is given, so the written video has as many
             times fewer frames a second.
@@ -378,20 +378,22 @@ class Writer:
 
     def add(self, frame: Frame, image: Image.Image, result: Result) -> None:
         """Write the files of one image, and record its result for the files about all images."""
-        self._note(frame, image, result)
         still = frame.number is None
+        drawing = result.draw(image, legend=still) if "overlay" in self.kinds else None
+        name = f"{frame.name}_overlay.{'png' if still else 'mp4'}"
+        self._note(frame, image, result, "" if drawing is None else name)
         if "labels" in self.kinds and still:
             self._write(result.label_image(), f"{frame.name}_labels.png")
-        if "overlay" in self.kinds:
-            drawing = result.draw(image, legend=still)
-            if still:
-                self._write(drawing, f"{frame.name}_overlay.png")
-            elif drawing is not None:
-                self._write_frame(drawing, frame)
+        if still:
+            self._write(drawing, name)
+        elif drawing is not None:
+            self._write_frame(drawing, frame, name)
 
-    def _note(self, frame: Frame, image: Image.Image, result: Result) -> None:
-        """Record an image and its result for the JSON and CSV files, which are about all images."""
-        at = {} if frame.number is None else dict(frame=frame.number)
+    def _note(self, frame: Frame, image: Image.Image, result: Result, drawing: str) -> None:
+        """Record an image, its result and the file of its drawing for the JSON and CSV files, which
+        are about all images."""
+        at: Plain = {} if frame.number is None else dict(frame=frame.number)
+        at |= dict(drawing=drawing) if drawing else {}
         number = len(self._file["images"])
         about = dict(id=number, file_name=frame.file, width=image.width, height=image.height)
         self._file["images"].append(about | at)
@@ -402,17 +404,17 @@ class Writer:
             for item in result.annotations():
                 known.append(dict(id=len(known), image_id=number, **item))
         if "csv" in self.kinds:
-            source = dict(file=frame.file, frame=at.get("frame", ""))
+            source = dict(file=frame.file, frame=at.get("frame", ""), drawing=drawing)
             self._rows += [source | row for row in result.rows()]
 
     def _write(self, image: Image.Image | None, name: str) -> None:
         if image is not None:
             self.written[save_image(image, below(self.folder, name))] = None
 
-    def _write_frame(self, drawing: Image.Image, frame: Frame) -> None:
+    def _write_frame(self, drawing: Image.Image, frame: Frame, name: str) -> None:
         if self._append is None or frame.name != self._name:
             self._video.close()
-            target = below(self.folder, f"{frame.name}_overlay.mp4")
+            target = below(self.folder, name)
             rate = frame_rate(frame.video or Path(frame.file)) / self.every
             self._append = self._video.enter_context(writing_video(target, rate))
             self._name = frame.name

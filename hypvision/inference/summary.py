@@ -23,9 +23,8 @@ from torch import Tensor, nn
 from torch.backends import mha
 from torch.utils.flop_counter import FlopCounterMode
 
-from hypvision.checkpoints.index import builtin_index
-from hypvision.checkpoints.sources import find, is_address
-from hypvision.inference.predictors import means_config
+from hypvision.checkpoints.sources import find
+from hypvision.inference.predictors import means_config, means_record
 from hypvision.io.checks import refuse, refuse_weights
 from hypvision.io.errors import HypvisionError, explaining, one_line
 from hypvision.io.plugins import PLUGINS
@@ -115,7 +114,7 @@ def subject_of(name: str, arguments: Values, size: int | None = None) -> Subject
         build: Callable[..., Subject] = resolve_name(PLUGINS["subject of a config"])
         return build(name, size)
     refuse_weights(name, "Give the config of the training, or timm's name of the network.")
-    if is_address(name) or name in builtin_index().records:
+    if means_record(name):
         return _subject_of_record(name, arguments, size)
     known_model(name)
     with explaining(

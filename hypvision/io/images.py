@@ -14,7 +14,6 @@ import io
 import os
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -171,21 +170,25 @@ def _named(path: Path, name: StrPath, videos: Collection[str]) -> list[Path]:
 
 def output_names(paths: Sequence[Path]) -> list[str]:
     """Return for each image a name for its results: the image's name without its ending, behind
-    that of its folder where images of other folders are called the same, and with a number if the
-    name is taken.
+    those of as many of its folders as tell all images apart (``train_a_0`` for ``train/a/0.jpg``);
+    and with a number if the name is taken, as by ``0.png`` beside ``0.jpg``.
 
     A name has at most 200 bytes, since endings are added to it.
     """
-    alike = Counter(path.stem for path in paths)
-    in_folder = Counter((path.parent.name, path.stem) for path in paths)
+    parts = []
+    for path in paths:
+        folders = [name for name in path.parent.parts if name not in (path.anchor, "..")]
+        parts.append([*folders, path.stem])
+    different = len({*map(tuple, parts)})
+    count = 1
+    while len({tuple(one[-count:]) for one in parts}) < different:
+        count += 1
     names: dict[str, None] = {}
     # For each name without its ending the last number, from which the search for a free one goes
     # on.
     numbers: dict[str, int] = {}
-    for path in paths:
-        folder = path.parent.name
-        told_apart = alike[path.stem] > 1 == in_folder[folder, path.stem] and folder != ""
-        whole = f"{folder}_{path.stem}" if told_apart else path.stem
+    for one in parts:
+        whole = "_".join(one[-count:])
         raw = os.fsencode(whole)
         stem = name = whole if len(raw) <= 200 else raw[:200].decode("utf-8", "ignore")
         while name in names:

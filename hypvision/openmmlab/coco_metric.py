@@ -11,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import logging
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,8 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from hypvision.engine.metrics import Metric
+
+_logger = logging.getLogger(__name__)
 
 _SIZES = ("small", "medium", "large")
 
@@ -111,6 +115,7 @@ class CheckedCocoMetric(Metric, CocoMetric):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        self.place = "" if self._coco_api is None else self._coco_api.place
         if "segm" in self.metrics and self._coco_api is not None:
             self._coco_api.check_masks()
 
@@ -118,6 +123,8 @@ class CheckedCocoMetric(Metric, CocoMetric):
         """Process a batch as mmdet does; a box or a score that is not finite is an error, which
         names the image."""
         for sample in data_samples:
+            # Without a file of annotations the metric writes one of its own, which says nothing.
+            self.place = self.place or str(Path(sample.get("img_path") or "").parent)
             found = sample["pred_instances"]
             for key, what in (
                 ("bboxes", "A box"),
@@ -131,6 +138,12 @@ class CheckedCocoMetric(Metric, CocoMetric):
     def compute_metrics(self, results: list) -> dict[str, float]:
         if not results:
             return {self._named(name): math.nan for name in self._names()}
+        if not any(len(found["scores"]) for _, found in results):
+            _logger.warning(
+                "Nothing was detected in the %d images of '%s', so the precision is 0 where there "
+                "is an object. This is usual after a few steps of training; otherwise train for "
+                "longer, or lower score_thr in model.test_cfg.", len(results), self.place,
+            )  # fmt: skip
         with np.errstate(invalid="ignore"):  # NumPy warns about means of empty arrays
             found = super().compute_metrics(results)
         if not self.format_only:

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from tqdm import tqdm
 
 from hypvision.data.closures import Closure
 from hypvision.geometry import Euclidean, Lorentz, ManifoldParameter
+from hypvision.inference.progress import Progress
 from hypvision.io.checks import at_least, more_than
 from hypvision.io.errors import require
 from hypvision.io.files import write_json, write_table
@@ -34,6 +34,10 @@ LOW = 0.03  # the low rate, as a part of the full rate
 REACH = 0.3
 PULL = 0.3  # weight of the loss that pulls ancestors to the origin
 FLATTEN = 0.75  # negatives are drawn by the frequency of names to this power, as in word2vec
+# The number of steps, for few pairs and for many.
+FEWEST_STEPS = 400
+STEPS_A_PAIR = 4
+MOST_STEPS = 2500
 PART = 2**24  # number of coordinates that are compared at once when ranks are measured
 
 
@@ -41,7 +45,7 @@ def embed_closure(
     closure: Closure,
     dim: int = 2,
     space: Lorentz | Euclidean | None = None,
-    steps: int = 2500,
+    steps: int | None = None,
     rate: float | None = None,
     negatives: int = 50,
     batch: int = 256,
@@ -59,7 +63,7 @@ def embed_closure(
         closure: names and their ancestors.
         dim: dimensions of the space.
         space: manifold of the points, default ``Lorentz(1.0)``.
-        steps: number of training steps.
+        steps: number of training steps; None: :func:`default_steps`.
         seed: seed of the initial points and of the order and negatives of the pairs.
         rate: learning rate; None: 0.5 in two dimensions, 0.3 in more.
         negatives: names drawn for each pair; the pair's ancestor is compared with those of them
@@ -72,6 +76,7 @@ def embed_closure(
         The points, float64 ``(N, dim + 1)`` on the hyperboloid or ``(N, dim)`` in flat space.
     """
     at_least(1, integer=True, dim=dim)
+    steps = default_steps(closure) if steps is None else steps
     rate = default_rate(dim) if rate is None else rate
     more_than(0, rate=rate)
     space = space or Lorentz(1.0)
@@ -89,6 +94,12 @@ def default_rate(dim: int) -> float:
     """Return the default learning rate: values that did well in trials on the mammals of WordNet,
     where the plane needed a larger rate than 5 and 10 dimensions."""
     return 0.5 if dim <= 2 else 0.3
+
+
+def default_steps(closure: Closure) -> int:
+    """Return the default number of steps, which grows with the number of pairs up to that of the
+    mammals of WordNet."""
+    return min(MOST_STEPS, FEWEST_STEPS + STEPS_A_PAIR * len(closure.pairs))
 
 
 @contextmanager
@@ -134,7 +145,7 @@ def fit_closure(
         optimizer, lambda step: (1 - step / steps) * (LOW if step < BURN_IN * steps else 1)
     )
     rows = pairs[:0]
-    for step in tqdm(range(steps), desc="embed", unit="step", disable=None):
+    for step in range(steps):
         if not len(rows):
             rows = pairs[torch.randperm(len(pairs), generator=generator)]
         below, above = rows[:batch].T
@@ -197,7 +208,12 @@ def draw_closure(closure: Closure, out: StrPath, title: str = "", **options: Any
 
     space = Lorentz(1.0)
     start = time.perf_counter()
-    points = embed_closure(closure, space=space, **options)
+    options["steps"] = options.get("steps") or default_steps(closure)
+    bar = Progress("embedding", options["steps"], unit="step")
+    points = embed_closure(
+        closure, space=space, watch=lambda step, _: bar.update(step + 1), **options
+    )
+    bar.close()
     report: Plain = dict(
         names=len(closure.names), pairs=len(closure.pairs), dim=points.shape[1] - 1
     )

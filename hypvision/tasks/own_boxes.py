@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from mmengine.config import Config
 
-from hypvision.data.usage import PARTS
+from hypvision.data.usage import PARTS, entries_of
 from hypvision.data.yolo import find_yaml, outlined, read_yolo
 from hypvision.engine.config import load_config
 from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import HypvisionError, some
 from hypvision.io.files import read_json
 from hypvision.io.images import is_image
 from hypvision.io.shipped import config_folder
@@ -91,7 +91,7 @@ def _config(folder: Path, found: _Found, batches: Batches) -> Config:
     config = _base(found.masks, folder, found.classes)
     indices = _held_out(found.images, folder) if set(found.parts) == {"train"} else None
     for part in PARTS:
-        own = found.parts[_nearest(part, found.parts)]
+        own = found.parts[nearest(part, found.parts)]
         dataset = config.dataset(part)
         dataset.update(own)
         if indices is not None:
@@ -107,6 +107,7 @@ def _base(masks: bool, folder: Path, classes: Sequence[str]) -> Config:
     name = "own_masks.py" if masks else "own_boxes.py"
     config = load_config(config_folder() / "_base_" / name)
     config.work_dir = str(Path("work_dirs", folder.resolve().name))
+    config.data_root = str(folder)
     config.model.roi_head.bbox_head.num_classes = len(classes)
     if masks:
         config.model.roi_head.mask_head.num_classes = len(classes)
@@ -151,7 +152,7 @@ def _of_yolo(yaml: Path) -> _Found:
     return _Found(data.names, outlined(data), data.images["train"], parts)
 
 
-def _nearest(part: str, known: Any) -> str:
+def nearest(part: str, known: Any) -> str:
     """Return the part that is used for ``part`` if that does not exist: test for val, and the
     reverse."""
     others = dict(train=("train",), val=("val", "test", "train"), test=("test", "val", "train"))
@@ -187,16 +188,19 @@ def _coco_parts(folder: Path) -> dict[str, _Coco]:
 
 
 def _coco_of(folder: Path, name: str) -> _Coco | None:
-    """Return the annotation file of the part with this name; None if there is none."""
-    for file in (folder / name / own for own in _IN_PART):
+    """Return the annotation file of the part with this name, in letters of any size; None if there
+    is none."""
+    place = entries_of(folder).get(name, folder / name)
+    for file in (place / own for own in _IN_PART):
         if file.is_file():
             return _opened(file, [file.parent, file.parent / "images", file.parent / "data"])
-    pattern = re.compile(rf"(instances_)?{name}(\d{{4}})?")
+    pattern = re.compile(rf"(instances_)?{name}(\d{{4}})?", re.IGNORECASE)
     # The newest year comes first.
     for file in sorted(folder.glob("annotations/*.json"), reverse=True):
         if pattern.fullmatch(file.stem):
             stem = file.stem.removeprefix("instances_")
-            inner = [stem, f"images/{stem}", name, f"images/{name}", "images", "."]
+            named = place.name
+            inner = [stem, f"images/{stem}", named, f"images/{named}", "images", "."]
             return _opened(file, [folder / place for place in inner])
     return None
 
@@ -301,15 +305,26 @@ def choose_boxes(config: Config, image_size: int | None) -> None:
 
 def described_boxes(config: Config) -> str:
     """Return a line that says what was found in a folder."""
-    train, val = (config.dataset(part) for part in ("train", "val"))
+    train, val, test = (config.dataset(part) for part in PARTS)
     kind = "YOLO" if train.type == "YOLODataset" else "COCO"
     what = "masks" if config.model.type == "MaskRCNN" else "boxes"
-    held_out = f"'{Path(val.data_root, val.ann_file)}'"
-    if kind == "YOLO":
-        held_out = f"its '{val.part}'"
-    if val.get("indices") is not None:
-        held_out = "every fifth image"
-    return (
-        f"found: {kind} with {what}, '{Path(train.data_root, train.ann_file)}', "
-        f"{len(train.metainfo.classes)} classes; validation: {held_out}"
-    )
+    place = str(Path(train.data_root, train.ann_file))
+    return told(f"{kind} with {what}", place, train.metainfo.classes, *map(_source, (val, test)))
+
+
+def _source(dataset: Any) -> str:
+    """Return words for the images of a part that is not for training."""
+    if dataset.get("indices") is not None:
+        return "every fifth image"
+    if dataset.type == "YOLODataset":
+        return f"its '{dataset.part}'"
+    return f"'{Path(dataset.data_root, dataset.ann_file)}'"
+
+
+def told(kind: str, place: str, classes: Sequence[str], val: str, test: str) -> str:
+    """Return the line that says what was found: the kind of the data, their place, the classes, and
+    what is for validation and for the test."""
+    apart = f"validation: {val}; test: {test}"
+    if val == test:
+        apart = f"validation and test: {val}"
+    return f"found: {kind}, '{place}', {len(classes)} classes ({some(classes, 20)}); {apart}"

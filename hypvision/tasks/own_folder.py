@@ -4,40 +4,45 @@ by :mod:`hypvision.tasks.own_boxes`."""
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from mmengine.config import Config
+from mmengine.registry import DATASETS
 
-from hypvision.data.image_folder import ImageFolderDataset
 from hypvision.data.multi_label import MultiLabelDataset, read_table
 from hypvision.data.tables import (
     ImageTableDataset,
     has_several_labels,
+    part_columns,
     read_cells,
     read_labels_of,
+    read_part,
     table_classes,
+    table_parts,
 )
-from hypvision.data.usage import PARTS, Usage, class_names
+from hypvision.data.usage import PARTS, Usage, class_names, entries_of, part_of
 from hypvision.engine.config import Run, load_config
 from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import write_text
+from hypvision.io.images import is_hidden
 from hypvision.io.shipped import config_folder, find_config
-from hypvision.io.types import StrPath
+from hypvision.io.types import Plain, StrPath
 from hypvision.tasks.own_boxes import (
     Batches,
     boxes_config,
     choose_boxes,
     described_boxes,
+    nearest,
     refuse_other_boxes,
     set_epochs,
+    told,
 )
 from hypvision.tasks.probe import every_fifth
 
-# names of the validation part; the leftmost that exists is used
-_VAL = (*PARTS["val"], *PARTS["test"])
 _TABLES = (
     "train.csv", "train.tsv", "train.jsonl", "metadata.csv", "metadata.jsonl", "labels.csv",
     "_classes.csv",
@@ -52,6 +57,9 @@ _MAPS = {"masks", "labels", "annotations"}  # names of folders of label maps, be
 
 # The last line of a config that hypvision wrote begins so.
 _SIGN = b"# If you edit this file, hypvision never replaces it. Sum of what it wrote: "
+
+
+_ROOT = "%data_root%"  # stands for the folder of the data until the text of a config is written
 
 
 class Choices(NamedTuple):
@@ -88,6 +96,7 @@ def config_of(
             )
         return source
     folder = Path(source).expanduser()
+    folder = folder if folder.name else folder.resolve()  # paths below '.' do not begin with it
     batches = Batches(choices.batch_size, processes)
     config = boxes_config(folder, batches) or folder_config(folder)
     _choose(config, choices)
@@ -145,8 +154,17 @@ def save_config(config: Config, work_dir: str | None) -> Path:
         f"'{path}' was edited, and is not replaced by the config for the folder. Train with it: "
         f"hypvision train {path}. Or give another --work-dir, or delete the file.",
     )
-    write_text(path, _signed(Run.of(config).pretty_text.encode()).decode())
+    write_text(path, _signed(_text_of(config).encode()).decode())
     return path
+
+
+def _text_of(config: Config) -> str:
+    """Return the text of a config in which the paths of the data begin with its ``data_root``, so
+    that all of them follow this line."""
+    run = Run.of(config)
+    run.move_data(run.data_root, _ROOT)
+    text = re.sub(rf"(['\"]){_ROOT}\1", "data_root", run.pretty_text)
+    return re.sub(rf"(['\"]){_ROOT}/", r"data_root + \1/", text)
 
 
 def _signed(content: bytes) -> bytes:
@@ -178,38 +196,29 @@ def folder_config(folder: Path) -> Config:
     for several labels per image ``_base_/own_labels.py``.
 
     Args:
-        folder: folder with ``{train,val}/CLASS/*`` (``valid``, ``validation`` or ``test`` for
-            ``val``); with ``CLASS/*``, where every fifth image of a class is for validation; or
-            with a table of one label or several per image, ``train.csv`` (and ``val.csv``),
-            ``metadata.csv``, ``labels.csv``, or ``train/_classes.csv`` and the like
-            (:mod:`hypvision.data.tables`).
+        folder: folder with ``{train,val,test}/CLASS/*``, or other names of
+            :data:`~hypvision.data.usage.PARTS` in letters of any size, of which one of ``val`` and
+            ``test`` stands for both; with ``CLASS/*``, where every fifth image of a class is for
+            validation; or with a table of one label or several per image, ``train.csv`` (and
+            ``val.csv``, ``test.csv``), ``metadata.csv``, ``labels.csv``, or ``train/_classes.csv``
+            and the like (:mod:`hypvision.data.tables`), of which a column ``split`` may divide the
+            rows.
 
     Raises:
         HypvisionError: there are fewer than two classes, or no class has an image for validation.
     """
-    table = _table(folder, "train")
-    several = table is not None and has_several_labels(table)
-    recipe = "own_labels.py" if several else "own_photos.py"
-    config = load_config(config_folder() / "_base_" / recipe)
-    config.work_dir = str(Path("work_dirs", folder.resolve().name))
+    listing = _listing(folder)
+    table = _table(listing, "train")
     if table is not None:
-        return _table_config(config, folder, table, several)
+        return _table_config(folder, table, listing)
     refuse_other_boxes(folder)
-    train = folder / "train"
+    config = _recipe("own_photos.py", folder)
+    places = _class_folders(folder, listing)
+    train = places["train"]
     for place in (folder, train):
         _refuse_label_maps(place)
-    val = next((folder / name for name in _VAL if (folder / name).is_dir()), folder / "val")
-    datasets = [config.dataset(part) for part in PARTS]
-    places = (train, val, val)
-    indices: tuple[list[int] | None, ...] = (None, None, None)
-    if not (train.is_dir() and val.is_dir()):
-        images = ImageFolderDataset(str(folder), dict(datasets[1].transform))
-        places = (folder, folder, folder)
-        indices = _divided(images, folder)
-    for dataset, place, kept in zip(datasets, places, indices):
-        dataset.root = str(place)
-        dataset.indices = kept
-    classes = class_names(places[0], Usage(places[0]))
+    _set_parts(config, {part: dict(root=str(place)) for part, place in places.items()}, folder)
+    classes = class_names(train, Usage(train))
     ensure(
         len(classes) >= 2,
         f"The folder '{folder}' has {len(classes)} class folders. Expected: a folder for each "
@@ -221,17 +230,61 @@ def folder_config(folder: Path) -> Config:
     return config
 
 
-def _divided(images: Any, source: Path) -> tuple[list[int], list[int], list[int]]:
-    """Return the numbers of the images for training, for validation and for the test, which are the
-    same as those for validation: every fifth of each class."""
+def _recipe(name: str, folder: Path) -> Config:
+    config = load_config(config_folder() / "_base_" / name)
+    config.work_dir = str(Path("work_dirs", folder.resolve().name))
+    config.data_root = str(folder)
+    return config
+
+
+def _listing(folder: Path) -> dict[str, Path]:
+    """Return what lies in a folder, and the tables in its folders of parts, by the path in small
+    letters."""
+    found = entries_of(folder)
+    for name, place in list(found.items()):
+        for inner, path in entries_of(place).items() if part_of(name) else ():
+            if path.suffix.lower() in (".csv", ".tsv", ".jsonl"):
+                found[f"{name}/{inner}"] = path
+    return found
+
+
+def _class_folders(folder: Path, listing: dict[str, Path]) -> dict[str, Path]:
+    """Return the folder with the class folders of each part; one, for the training, if they are not
+    divided. A test of images without class folders, as in competitions, is left out."""
+    found = {}
+    for part, names in PARTS.items():
+        place = next((listing[name] for name in names if _is_folder(listing.get(name))), None)
+        if place is not None and (part != "test" or any(map(_is_folder, place.iterdir()))):
+            found[part] = place
+    # A lone 'train' among other classes is a class.
+    others = [name for name, path in listing.items() if _is_folder(path) and not part_of(name)]
+    alone = set(found) == {"train"} and others
+    return {"train": folder} if "train" not in found or alone else found
+
+
+def _is_folder(path: Path | None) -> bool:
+    return path is not None and path.is_dir() and not is_hidden(path.name)
+
+
+def _set_parts(config: Config, sources: dict[str, Plain], folder: Path) -> None:
+    """Set the data sets of a config to the settings of each part; one of validation and test may
+    stand for both. Where there are none, every fifth image of each class of the training is for
+    both."""
+    for part in PARTS:
+        config.dataset(part).update(sources[nearest(part, sources)])
+    if set(sources) != {"train"}:
+        return
+    settings = dict(config.dataset("val"))
+    images = DATASETS.get(settings.pop("type"))(**settings)
     apart = every_fifth(torch.from_numpy(images.labels))
     ensure(
         apart.any(),
-        f"No class in '{source}' has two images, one to learn from and one to validate with. Add "
+        f"No class in '{folder}' has two images, one to learn from and one to validate with. Add "
         "images, or give a folder val (or a table val.csv) with others of these classes.",
     )
-    kept, held_out = (which.nonzero().flatten().tolist() for which in (~apart, apart))
-    return kept, held_out, held_out
+    for part in PARTS:
+        chosen = apart if part != "train" else ~apart
+        config.dataset(part).indices = chosen.nonzero().flatten().tolist()
 
 
 def _refuse_label_maps(place: Path) -> None:
@@ -246,54 +299,70 @@ def _refuse_label_maps(place: Path) -> None:
         )
 
 
-def _table(folder: Path, part: str) -> Path | None:
+def _table(listing: dict[str, Path], part: str) -> Path | None:
     """Return the table of a part, which lies beside the folders or in the part's folder; None if
     there is none."""
-    own = [name.replace("train", part) for name in _TABLES if part == "train" or "train" in name]
-    inside = [f"{part}/{name}" for name in _TABLES if "train" not in name]
-    return next((folder / name for name in (*own, *inside) if (folder / name).is_file()), None)
+    names = []
+    for own in PARTS[part]:
+        names += [name.replace("train", own) for name in _TABLES if "train" in name]
+        names += [name for name in _TABLES if "train" not in name and own == "train"]
+        names += [f"{own}/{name}" for name in _TABLES if "train" not in name]
+    return next((listing[name] for name in names if name in listing), None)
 
 
-def _labelled(folder: Path, part: str, table: Path) -> Path | None:
-    """Return the table of a part for validation; None if there is none, or if it is a test's that
-    lacks columns of the training table, as Kaggle's without labels."""
-    own = _table(folder, part)
-    if own is None or not part.startswith("test"):
-        return own
-    wanted, given = (set(read_cells(path, "").head) for path in (table, own))
-    return own if wanted <= given else None
-
-
-def _table_config(config: Config, folder: Path, table: Path, several: bool) -> Config:
-    """Change the config to a table with one label or ``several`` per image, and return it."""
+def _table_config(folder: Path, table: Path, listing: dict[str, Path]) -> Config:
+    """Return the config for a table with one label or several per image."""
+    divided = table_parts(table)
+    part = "train" if divided else None
+    several = has_several_labels(table, part)
+    config = _recipe("own_labels.py" if several else "own_photos.py", folder)
     kind = MultiLabelDataset if several else ImageTableDataset
-    classes = read_table(table).names if several else table_classes(read_labels_of(table).values())
-    parts = [config.dataset(part) for part in PARTS]
-    held_out = next(filter(None, (_labelled(folder, part, table) for part in _VAL)), None)
-    tested = held_out or table
-    for dataset, source in zip(parts, (table, tested, tested)):
-        dataset.type = kind.__name__
-        dataset.ann_file = str(source)
-        dataset.root = str(source.parent)
-        dataset.classes = classes
-    if held_out is None:
-        images = kind(**{k: v for k, v in parts[1].items() if k != "type"})
-        for dataset, indices in zip(parts, _divided(images, table)):
-            dataset.indices = indices
-    config.model.backbone.num_classes = len(parts[0].classes)
+    classes = (
+        read_table(table, part=part).names
+        if several
+        else table_classes(read_labels_of(table, part=part).values())
+    )
+    sources = {name: dict(_of_table(table), part=name) for name in divided}
+    sources = sources or {"train": _of_table(table)}
+    for name in ("val", "test"):
+        own = _table(listing, name)
+        if own is not None and name not in sources and (name == "val" or _labelled(own, table)):
+            sources[name] = _of_table(own)
+    for name in PARTS:
+        config.dataset(name).update(type=kind.__name__, classes=classes)
+    _set_parts(config, sources, table)
+    config.model.backbone.num_classes = len(classes)
     return config
+
+
+def _of_table(table: Path) -> Plain:
+    return dict(ann_file=str(table), root=str(table.parent))
+
+
+def _labelled(test: Path, table: Path) -> bool:
+    """Return whether the table of a test has all columns of the training table; Kaggle's lacks that
+    of the labels."""
+    wanted, given = (set(read_part(path, None, "").head) for path in (table, test))
+    return wanted <= given
 
 
 def described(config: Config) -> str:
     """Return a line that says what was found in a folder."""
     if config.scope == "mmdet":
         return described_boxes(config)
-    data = [config.dataset(part) for part in ("train", "val")]
-    kind = _KINDS.get(data[0].type, "class folders")
-    places = [str(one.get("ann_file") or one.root) for one in data]
-    of_class = "" if data[0].type == "MultiLabelDataset" else " of a class"
-    held_out = f"every fifth image{of_class}" if data[1].get("indices") else f"'{places[1]}'"
-    return (
-        f"found: {kind}, '{places[0]}', {config.model.backbone.num_classes} classes; validation: "
-        f"{held_out}"
-    )
+    train, val, test = (config.dataset(part) for part in PARTS)
+    kind = _KINDS.get(train.type, "class folders")
+    place = str(train.get("ann_file") or train.root)
+    classes = train.get("classes") or class_names(Path(train.root), Usage(train.root))
+    return told(kind, place, classes, *map(_source, (val, test)))
+
+
+def _source(dataset: Any) -> str:
+    """Return words for the images of a part that is not for training."""
+    if dataset.get("indices"):
+        return f"every fifth image{' of a class' * (dataset.type != 'MultiLabelDataset')}"
+    place = dataset.get("ann_file") or dataset.root
+    if dataset.get("part") is None:
+        return f"'{place}'"
+    column = part_columns(read_cells(place, ""))[0]
+    return f"its rows of '{dataset.part}' (column '{column}')"

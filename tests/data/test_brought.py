@@ -180,6 +180,7 @@ def test_cells_of_labels(kind, folder):
         ("NaN", {}, "line 2: the label is 'NaN'"),
         ("nan", {}, "line 2: the label is 'nan'"),
         ("[cat", {}, "line 2: '.cat' is not a list"),
+        ("red fur", {}, "Put ';' between names, or call the column 'label'"),
     ],
 )
 def test_cells_that_are_asked_for(cell, options, outcome, folder):
@@ -266,7 +267,9 @@ def test_marks_of_several_labels(kind, folder):
     [
         ("id,label\na,cat\nb,NaN\n", "line 3: the label is 'NaN'"),
         ("id,label\na,cat\na,dog\n", "line 3: the image 'a' has the label 'dog', and 'cat'"),
-        ("id,x,y\na,cat,2\n", "none of label, labels"),
+        ("id,x,y\na,cat,2\n", "none of label, labels.* Rename the column to 'label'"),
+        ("photo,label\na,cat\n", "none of image, .* Rename the column to 'image'"),
+        ("id,cat,dog\na,1,0\nb,0,0\n", "line 3: 0 classes are marked. Mark one with 1"),
         ("id,cat,dog\na,1,1\n", "2 classes are marked"),
         ("id,label\nx,cat\n", "None of the 1 images"),
         ("id,label\na,cat,9\n", "the number of cells is 3, not 2"),
@@ -295,6 +298,7 @@ def test_wrong_tables(text, message, folder):
         ("id,label\na,\"['cat', 'fur']\"\nb,dog\n", True),
         ("id,labels\na,cat fur\nb,cat\n", False),  # an error says that it is unclear
         ("id,label,is_valid\na,0,1\nb,1,1\n", False),  # another column is no class
+        ("id,cat,dog,is_valid\na,1,0,1\nb,0,1,1\n", False),
         ("id,labels,xmin,ymin,xmax,ymax\na,cat;fur,1,1,3,3\n", False),  # boxes
     ],
 )
@@ -323,6 +327,54 @@ def test_several_labels_in_tables_of_other_tools(name, text, folder):
     assert data.metainfo["classes"] == ("cat", "dog", "fur")
     assert data.labels.tolist() == [[1, 0, 1], [0, 0, 1]]
     assert [Path(path).name for path in data.paths] == ["a.png", "c.png"]
+
+
+@each("kind", [ImageTableDataset, MultiLabelDataset])
+def test_parts_of_a_table(kind, folder):
+    table = folder / "t.csv"
+    table.write_text("id,labels,split\na,cat,Train\nb,dog,train\nc,owl,test\n")
+    data = kind(str(folder), str(table), VIEW, part="train")
+    assert data.metainfo["classes"] == ("cat", "dog") and len(data) == 2
+    assert not data.usage.notes
+    test = kind(str(folder), str(table), VIEW, part="test")
+    assert [Path(path).name for path in test.paths] == ["c.png"]
+    [note] = kind(str(folder), str(table), VIEW).usage.notes
+    assert "'split'" in note and "part='train'" in note
+    with pytest.raises(HypvisionError, match="no image to 'val'"):
+        kind(str(folder), str(table), VIEW, part="val")
+    table.write_text("id,labels\na,cat\nb,dog\n")
+    with pytest.raises(HypvisionError, match="no column that says"):
+        kind(str(folder), str(table), VIEW, part="val")
+
+
+def test_parts_of_lines_of_json(folder):
+    table = folder / "t.jsonl"
+    rows = [dict(image="a.png", labels=["cat"], split="train"),
+            dict(image="b.png", labels=["cat", "dog"], split="val")]  # fmt: skip
+    table.write_text("\n".join(map(json.dumps, rows)))
+    data = MultiLabelDataset(str(folder), str(table), VIEW, part="val")
+    assert [Path(path).name for path in data.paths] == ["b.png"]
+
+
+def test_a_class_column_with_other_values_is_named(folder):
+    (folder / "t.csv").write_text("id,cat,width\na,1,640\nb,0,480\n")
+    with pytest.raises(HypvisionError, match="'640' is neither 1 nor 0. If the column 'width'"):
+        MultiLabelDataset(str(folder), str(folder / "t.csv"), VIEW)
+
+
+def test_a_column_beside_the_labels_is_no_class(folder):
+    (folder / "t.csv").write_text("id,label,rotten\na,0,1\nb,1,0\nc,1,1\n")
+    data = ImageTableDataset(str(folder), str(folder / "t.csv"), VIEW)
+    assert data.metainfo["classes"] == ("0", "1") and data.labels.tolist() == [0, 1, 1]
+
+
+@each("kind", [ImageTableDataset, MultiLabelDataset])
+def test_names_that_differ_in_capitals_are_told(kind, folder):
+    (folder / "t.csv").write_text("id,labels\na,Red  apple\nb,red apple\nc,dog\n")
+    options = dict(separator=";") if kind is MultiLabelDataset else {}
+    data = kind(str(folder), str(folder / "t.csv"), VIEW, **options)
+    assert len(data.metainfo["classes"]) == 3
+    assert "'Red  apple' and 'red apple' differ by" in " ".join(data.usage.notes)
 
 
 @each("head", ["label", "labels", "tags"])

@@ -180,8 +180,16 @@ def test_names_in_other_encodings_still_lead_to_their_folder(folder):
     assert data.metainfo["classes"] == ("cat", "\udce9") and data[3]["label"] == 1
 
 
+def test_folders_that_differ_in_capitals_are_told(folder):
+    assert not ImageFolderDataset(folder, EVAL).usage.notes
+    (folder / "dog").rename(folder / "Cat")
+    [note] = ImageFolderDataset(folder, EVAL).usage.notes
+    assert "'Cat' and 'cat' differ by the size of letters" in note
+
+
 def test_a_root_that_lies_too_high(folder):
-    for root, right in ((folder.parent.parent, "mine"), (folder.parent, "test")):
+    # of training and test the training is offered
+    for root, right in ((folder.parent.parent, "mine"), (folder.parent, "train")):
         with pytest.raises(
             HypvisionError, match=f"one folder deeper. Give '{root / right}' as root"
         ):

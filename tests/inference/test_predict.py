@@ -362,6 +362,9 @@ def test_boxes_are_files_that_coco_reads(tmp_path, folder, capsys):
             assert np.array_equal(coco.annToMask(annotation), mask)
     rows = list(csv.DictReader((out / "predictions.csv").open()))
     assert len(rows) == len(coco.anns) and float(rows[0]["score"]) == coco.anns[0]["score"]
+    drawings = {image["file_name"]: image["drawing"] for image in coco.imgs.values()}
+    assert {row["file"]: row["drawing"] for row in rows} == drawings
+    assert sorted(drawings.values()) == sorted(path.name for path in out.glob("*.png"))
     assert sorted(path.name for path in out.glob("*.png")) == [
         "s0_overlay.png",
         "s1_overlay.png",
@@ -412,6 +415,7 @@ def test_videos(tmp_path, scenes):
         == 0
     )
     assert [image["frame"] for image in read(out)["images"]] == [0, 2, 4]
+    assert {image["drawing"] for image in read(out)["images"]} == {"clip_overlay.mp4"}
     reader = cv2.VideoCapture(str(out / "clip_overlay.mp4"))
     assert (reader.get(cv2.CAP_PROP_FRAME_COUNT), reader.get(cv2.CAP_PROP_FPS)) == (3, 5)
     (tmp_path / "broken.avi").write_bytes(b"no video")

@@ -196,15 +196,20 @@ def test_finding(tmp_path):
     assert output_names([tmp_path / "a.jpg", tmp_path / "deep/a.png", tmp_path / "b.PNG"]) == [
         f"{tmp_path.name}_a",
         "deep_a",
-        "b",
+        f"{tmp_path.name}_b",
     ]
     assert output_names([Path("x/a.jpg"), Path("x/a.png")]) == ["a", "a-2"]
+    assert output_names([Path("x/a.jpg"), Path("x/b.png")]) == ["a", "b"]
+    apart = [Path("/d/train/a/0.jpg"), Path("/d/val/a/0.jpg"), Path("/d/val/b/1.jpg")]
+    assert output_names(apart) == ["train_a_0", "val_a_0", "val_b_1"]
+    assert output_names([Path("../a.jpg"), Path("/a.jpg"), Path("x/a.jpg")]) == ["a", "a-2", "x_a"]
     assert set(images.SUFFIXES) == {suffix.lower() for suffix in images.SUFFIXES}
 
 
 def test_names_of_results_are_unique_short_and_found_in_linear_time():
+    assert output_names([Path(f"{i}/x/a.png") for i in range(20_000)])[9] == "9_x_a"
     names = output_names(
-        [Path(f"{i}/x/a.png") for i in range(20_000)] + [Path("a-2.png"), Path("a-20000.jpg")]
+        [Path(f"a.{i}") for i in range(20_000)] + [Path("a-2.png"), Path("a-20000.jpg")]
     )
     assert (
         len(set(names)) == 20_002

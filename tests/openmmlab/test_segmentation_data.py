@@ -410,3 +410,9 @@ def test_the_reader_is_the_one_that_configs_name():
 
     with DefaultScope.overwrite_default_scope("mmseg"):
         assert type(TRANSFORMS.build(dict(type="LoadAnnotations"))) is LoadLabelMap
+
+
+def test_the_images_at_the_indices_are_counted(root):
+    found = mmseg(BaseSegDataset, metainfo=dict(classes=NAMES))(root, indices=[0, 2])
+    assert found.names == ["a.jpg", "c.jpg"]
+    assert found.dataset.usage.used["images"] == 2

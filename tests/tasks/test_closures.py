@@ -13,7 +13,7 @@ from hypvision.geometry import Euclidean, Lorentz, ManifoldParameter
 from hypvision.losses.graph import complete_tree
 from hypvision.optim import RiemannianSGD
 from hypvision.tasks import closures
-from hypvision.tasks.closures import closure_ranks, embed_closure
+from hypvision.tasks.closures import closure_ranks, default_steps, embed_closure
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +77,23 @@ def test_command(tree, tmp_path, capsys):
     points = embed_closure(read_closure(tree, transitive=True), dim=3, steps=20)
     assert np.allclose(ball, Lorentz(1.0).to_poincare(points), atol=1e-6)
     assert (out / "disk.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_number_of_steps_suits_the_size(tmp_path, capsys):
+    """A handful of names needs no minute, and the command says how far it is."""
+    file = tmp_path / "few.tsv"
+    file.write_text("cat\tmammal\nmammal\tanimal\ndog\tmammal\neagle\tanimal\n")
+    closure = read_closure(file, transitive=True)
+    steps = default_steps(closure)
+    assert 300 < steps < 500
+    many = Closure(closure.names, np.tile(closure.pairs, (1000, 1)))
+    assert default_steps(many) == 2500
+    out = tmp_path / "out"
+    assert main(["metric", "closure", str(file), "--transitive", "--out", str(out)]) == 0
+    said = capsys.readouterr()
+    assert f"embedding {steps}/{steps}" in said.err
+    found = json.loads(said.out.splitlines()[0])
+    assert found["mean_rank"] == found["map"] == 1.0
 
 
 def test_figures_do_not_depend_on_parts(tree, monkeypatch):

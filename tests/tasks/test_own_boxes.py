@@ -100,6 +100,10 @@ def test_what_is_found(name, drawn, tmp_path):
     assert described(config).startswith(f"found: {kind}, '{root}") and held_out in described(config)
     train, val, test = datasets(config)
     assert [len(train), len(val), len(test)] == [*counts, counts[1]]
+    # what check prints: the images of the part, not those of the file
+    assert [data.usage.used["images"] for data in (train, val)] == counts
+    assert "4 classes ('" in described(config) and "; validation and test: " in described(config)
+    assert config.data_root == str(root)
     names = train.metainfo["classes"]
     assert config.model.roi_head.bbox_head.num_classes == len(names) == 4
     truth = json.loads((drawn / "annotations/instances_val2017.json").read_text())

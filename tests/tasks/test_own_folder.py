@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("mmengine")
 from helpers.cases import each
 from helpers.engine import make_images
+from mmengine.registry import DATASETS
 
 from hypvision.cli import main
 from hypvision.engine.config import load_config
@@ -73,15 +74,142 @@ def test_the_command_that_is_told_runs(method, options, images, tmp_path, monkey
     assert main(words) == 0
 
 
-@each("name", ["val", "valid", "validation", "test"])
-def test_parts_by_their_names(name, images, tmp_path):
-    shutil.copytree(images, tmp_path / name)
-    (tmp_path / name / "val").rename(tmp_path / name / "other")
-    (tmp_path / name / "other").rename(tmp_path / name / name)
-    config = folder_config(tmp_path / name)
-    assert config.val_dataloader.dataset.root.endswith(f"/{name}/{name}")
+@each(
+    "names",
+    ["train val", "train valid", "training validation", "train test", "Training Testing",
+     "TRAIN Val", "Train dev"],
+)  # fmt: skip
+def test_parts_by_their_names(names, images, tmp_path):
+    train, val = names.split()
+    root = tmp_path / names
+    shutil.copytree(images / "train", root / train)
+    shutil.copytree(images / "val", root / val)
+    config = folder_config(root)
+    roots = [config.dataset(part).root for part in ("train", "val", "test")]
+    assert roots == [f"{root}/{train}", f"{root}/{val}", f"{root}/{val}"]
     assert config.model.backbone.num_classes == 2
-    assert "class folders" in described(config) and f"/{name}'" in described(config)
+    said = described(config)
+    assert said.startswith(f"found: class folders, '{root}/{train}', 2 classes ('blue', 'red');")
+    assert said.endswith(f"; validation and test: '{root}/{val}'")
+
+
+@each("kind", ["folders", "tables", "a column"])
+def test_the_test_is_measured_on_its_own_images(kind, images, tmp_path):
+    """Not on those of the validation, on which the decay of the probe was chosen."""
+    root = tmp_path / kind
+    if kind == "folders":
+        for part, own in (("train", "train"), ("val", "val"), ("test", "Test")):
+            shutil.copytree(images / ("val" if part == "test" else part), root / own)
+        told = [f"'{root}/val'", f"'{root}/Test'"]
+    else:
+        as_table(root, images, "id,label", "")
+        table = root / "train.csv"
+        for part in ("val", "test") if kind == "tables" else ():
+            shutil.copy(table, root / f"{part}.csv")
+        told = [f"'{root}/val.csv'", f"'{root}/test.csv'"]
+    if kind == "a column":
+        parts = ["Split", "train", "Valid", "test", *["train"] * 7]
+        rows = zip(table.read_text().splitlines(), parts)
+        table.write_text("\n".join(f"{row},{part}" for row, part in rows))
+        told = [f"its rows of '{part}' (column 'Split')" for part in ("val", "test")]
+    config = folder_config(root)
+    assert described(config).endswith(f"; validation: {told[0]}; test: {told[1]}")
+    data = [DATASETS.build(config.dataset(part)) for part in ("train", "val", "test")]
+    wanted = {"folders": [10, 4, 4], "tables": [10, 10, 10], "a column": [8, 1, 1]}
+    wanted["folders"] = [10, *[len(list((images / "val").rglob("*.png")))] * 2]
+    assert list(map(len, data)) == wanted[kind]
+    if kind == "a column":
+        assert [path.rpartition("/")[2] for path in data[2].paths] == ["b2.png"]
+        assert data[0].metainfo["classes"] == data[2].metainfo["classes"] == ("blue", "red")
+
+
+def test_a_test_without_class_folders_is_passed_over(images, tmp_path):
+    shutil.copytree(images / "train", tmp_path / "a/train")
+    shutil.copytree(images / "train/red", tmp_path / "a/test")
+    said = described(folder_config(tmp_path / "a"))
+    assert said.endswith("; validation and test: every fifth image of a class")
+    assert "/a/train', 2 classes" in said
+    shutil.copytree(images / "val", tmp_path / "a/val")
+    said = described(folder_config(tmp_path / "a"))
+    assert said.endswith("; validation and test: '" + str(tmp_path / "a/val'"))
+
+
+def test_a_class_may_be_called_train(images, tmp_path):
+    for name in ("train", "bus"):
+        shutil.copytree(images / "train/red", tmp_path / "a" / name / "inner")
+    assert "2 classes ('bus', 'train')" in described(folder_config(tmp_path / "a"))
+
+
+@each(
+    "head, cells, counts",
+    [
+        ("id,label,is_valid", "0 1 True 0 0 0 0 0 0 False", [8, 2, 2]),
+        ("id,label,is_test", "0 1 1 0 0 0 0 0 0 0", None),  # no validation but the test
+        ("id,label,subset", "train train val test train train train train train train", [8, 1, 1]),
+        ("id,label,set", "train train train train train train train train train train", None),
+        ("id,label,rotten", "0 1 1 0 0 0 0 0 0 0", None),  # no part, and no class either
+    ],
+)
+def test_columns_that_divide_a_table(head, cells, counts, images, tmp_path):
+    root = as_table(tmp_path / head, images, "id,label", "")
+    rows = zip((root / "train.csv").read_text().splitlines()[1:], cells.split())
+    (root / "train.csv").write_text("\n".join([head, *(f"{row},{cell}" for row, cell in rows)]))
+    config = folder_config(root)
+    data = [DATASETS.build(config.dataset(part)) for part in ("train", "val", "test")]
+    if counts is None:
+        counts = [8, 2, 2]
+    assert list(map(len, data)) == counts
+    assert data[0].metainfo["classes"] == ("blue", "red")
+    assert not {*data[0].paths} & ({*data[1].paths} | {*data[2].paths})
+
+
+def test_a_test_without_labels_in_a_column_is_passed_over(images, tmp_path):
+    root = as_table(tmp_path / "a", images, "id,label", "")
+    lines = (root / "train.csv").read_text().splitlines()
+    rows = [f"{line},train" for line in lines[1:-1]]
+    (root / "train.csv").write_text("\n".join(["id,label,split", *rows, "r4,,test"]))
+    said = described(folder_config(root))
+    assert said.endswith("; validation and test: every fifth image of a class")
+    (root / "train.csv").write_text("id,label,split\nb0,blue,fold 1\nr0,red,train\n")
+    with pytest.raises(HypvisionError, match=r"line 2.*'split' has 'fold 1'.*train, val or test"):
+        folder_config(root)
+    (root / "train.csv").write_text("id,label,split\nb0,blue,val\nr0,red,test\n")
+    with pytest.raises(HypvisionError, match="no image to 'train'"):
+        folder_config(root)
+
+
+def test_class_columns_are_listed(images, tmp_path):
+    """So that a foreign one is seen; a column that divides the data is none."""
+    root = as_table(tmp_path / "a", images, "id,label", "")
+    (root / "train.csv").write_text(
+        "id,blue,red,fresh,is_valid\nb0,1,0,1,0\nr0,0,1,0,1\nb1,1,0,0,0\nr1,0,1,1,1\n"
+    )
+    said = described(folder_config(root))
+    assert "several labels an image" in said and "3 classes ('blue', 'red', 'fresh')" in said
+    assert said.endswith("; validation and test: its rows of 'val' (column 'is_valid')")
+
+
+def test_the_written_config_follows_its_data_root(images, tmp_path, monkeypatch):
+    """As an option, in a config that builds on it, and where its line is edited."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(images, "blue")  # as a class is called
+    as_table(tmp_path / "table/blue", images, "id,label", "")
+    for source, below in (("blue", "/val"), ("table/blue", "")):
+        path = save_config(config_of(source), str(tmp_path / "out" / source))
+        text = path.read_text()
+        assert text.count(f"'{source}'") == 1 + text.count(f"classes=['{source}'")
+        edited = tmp_path / "edited.py"
+        edited.write_text(text.replace(f"data_root = '{source}'", "data_root = 'moved'"))
+        based = tmp_path / "based.py"
+        based.write_text(f"_base_ = [{str(path)!r}]\ndata_root = 'moved'\n")
+        assert load_config(path).dataset("val").root == source + below
+        moved = [load_config(path, {"data_root": "moved"}), load_config(edited), load_config(based)]
+        for config in moved:
+            assert config.dataset("val").root == "moved" + below
+            assert "moved" not in (config.dataset("val").get("classes") or ["blue"])
+            if not below:
+                assert config.dataset("val").classes == ["blue", "red"]
+                assert config.dataset("train").ann_file == "moved/train.csv"
 
 
 @each("header, ending", [("id,label", ""), ("filename,class", ".png")])
@@ -102,7 +230,7 @@ def test_kaggles_test_without_labels_is_passed_over(images, tmp_path):
     (root / "test.csv").write_text("id\nb0\n")
     assert "every fifth image" in described(folder_config(root))
     shutil.copy(root / "train.csv", root / "test.csv")
-    assert f"validation: '{root / 'test.csv'}'" in described(folder_config(root))
+    assert f"validation and test: '{root / 'test.csv'}'" in described(folder_config(root))
 
 
 def test_a_test_takes_the_config_of_its_training(images, tmp_path):
@@ -175,7 +303,7 @@ def test_the_commands_take_a_table_with_several_labels(images, tmp_path, monkeyp
     assert main(["train", str(root), *small]) == 0
     said = capsys.readouterr()
     assert "found: a table with several labels an image" in said.out
-    assert "3 classes; validation: every fifth image" in said.out
+    assert "3 classes ('blue', 'red', 'warm'); validation and test: every fifth image" in said.out
     assert re.search(r"^probe +mAP [\d.]+ on the held-out images", said.err, flags=re.M)
     assert re.search(r"^result +mAP: linear probe [\d.]+, fine-tuned", said.err, flags=re.M)
     [command] = re.findall(r"^use +hypvision (.*)$", said.err, flags=re.M)

@@ -13,6 +13,7 @@ from PIL import Image
 
 from hypvision.checkpoints.index import builtin_index, read_index
 from hypvision.checkpoints.read import read_weights
+from hypvision.checkpoints.records import Index
 from hypvision.checkpoints.storage import read_header
 from hypvision.cli import main
 from hypvision.engine.run import train
@@ -137,12 +138,29 @@ def test_a_grocery_model_warns_of_other_kinds_and_not_of_its_photos():
     assert sum(warned(own)) <= 0.2 * len(own)
 
 
-@each("model", [GROCERY, "tf_efficientnet_lite0.imagenet"])
+@each("model", [GROCERY, "tf_efficientnet_lite0.imagenet", "emoji-s16"])
 def test_weights_without_a_limit_say_so(model, tmp_path, capsys):
     photo = next((DEMO / "photos/test/Lemon").iterdir())
-    assert main(["predict", str(photo), "--model", model, "--out", str(tmp_path / "out")]) == 0
+    option = "--clip" if model == "emoji-s16" else "--model"
+    assert main(["predict", str(photo), option, model, "--out", str(tmp_path / "out")]) == 0
     said = "has no limit for familiar pictures" in capsys.readouterr().err
     assert said == (builtin_index().get(model).familiar is None) == (model != GROCERY)
+
+
+def test_a_record_may_be_named_without_its_tag(tmp_path, capsys):
+    photo = next((DEMO / "photos/test/Lemon").iterdir())
+    words = ["--classes", "lemon, cat", "--out", str(tmp_path / "out")]
+    assert main(["predict", str(photo), "--model", "emoji-s16", *words]) == 0
+    assert "knows 2 classes: lemon, cat" in capsys.readouterr().out
+    assert main(["zoo", "card", "emoji-s16"]) == 0
+    assert "emoji-s16.captions" in capsys.readouterr().out
+    index = builtin_index()
+    assert index.get("emoji-s16") is index.get("emoji-s16.captions")
+    one = index.get("emoji-s16")
+    both = Index(dict.fromkeys(("emoji-s16.captions", "emoji-s16.scenes"), one))
+    with pytest.raises(HypvisionError) as error:
+        both.get("emoji-s16")
+    assert all(name in str(error.value) for name in both.records)
 
 
 def test_a_limit_needs_the_data_of_the_training():

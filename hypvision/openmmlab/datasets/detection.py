@@ -46,7 +46,7 @@ from hypvision.data.annotations import (
     whole_size,
 )
 from hypvision.data.classes import check_classes, numbered
-from hypvision.data.usage import Listing, Usage
+from hypvision.data.usage import Listing, Usage, similar_names
 from hypvision.data.voc_xml import read_xml
 from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, did_you_mean, some
@@ -183,12 +183,6 @@ class CheckedCOCO(COCO):
         metrics."""
         if not isinstance(resFile, list) or resFile:
             return super().loadRes(resFile)
-        _logger.warning(
-            "Nothing was detected in the %d images of '%s', so the precision is 0 where there is "
-            "an object. This is usual after a few steps of training; otherwise train for longer, "
-            "or lower score_thr in model.test_cfg.",
-            len(self.imgs), self.place,
-        )  # fmt: skip
         found = COCO()
         found.dataset = dict(self.dataset, annotations=[])
         found.createIndex()
@@ -316,6 +310,7 @@ class CountedDataset(BaseDetDataset):
         if not self._fully_initialized:
             check_names(self.metainfo.get("classes"))
             self.usage = Usage(self.ann_file)
+            self.usage.notes += similar_names(self.metainfo.get("classes") or ())
             super().full_init()
 
     def filter_data(self) -> list[dict]:
@@ -325,9 +320,10 @@ class CountedDataset(BaseDetDataset):
         self.data_list = self._on_disk()
         kept = self._filtered()
         self._count_left_out(kept)
-        labels = self._count_kept(kept)
+        used = self._chosen(kept)
+        labels = self._count_kept(used)
         if not self.backend_args:
-            tell_depth(self.pipeline.transforms, [item["img_path"] for item in kept], self.usage)
+            tell_depth(self.pipeline.transforms, [item["img_path"] for item in used], self.usage)
         nothing = not kept or (not labels and self.usage.left_out(self.OBJECTS))
         if nothing and not self.test_mode:
             raise HypvisionError(
@@ -337,17 +333,25 @@ class CountedDataset(BaseDetDataset):
             )
         return kept
 
+    def _chosen(self, kept: list[dict]) -> list[dict]:
+        """Return the images that mmdet takes of those that are kept: all, or those at the
+        ``indices``."""
+        if self._indices is None:
+            return kept
+        self.data_list = kept
+        return self._get_unserialized_subset(self._indices)
+
     def _check_places(self) -> None:
         """Raise an error for a file outside the folders of the data."""
         keys = ("img_path", "seg_map_path")
         named = [item[key] for item in self.data_list for key in keys if item.get(key)]
         inside(named, *self._places())
 
-    def _count_kept(self, kept: list[dict]) -> Counter[int]:
+    def _count_kept(self, used: list[dict]) -> Counter[int]:
         """Count the images, objects and classes that are used; return the number of objects of each
         label."""
-        labels = Counter(label for item in kept for label in self._labels(item))
-        self.usage.use("images", len(kept))
+        labels = Counter(label for item in used for label in self._labels(item))
+        self.usage.use("images", len(used))
         self.usage.use(self.OBJECTS, sum(labels.values()))
         self.usage.use("classes", len(labels))
         for label, name in enumerate(self.metainfo.get("classes") or ()):

@@ -147,6 +147,7 @@ def _full_init_counted(self: Any) -> None:
     _full_init(self)
     if not hasattr(self, "usage"):
         _count(self)
+    self.usage.used["images"] = len(self)  # those at the indices, if there are some
     if fresh and not self.backend_args:
         paths = [self.get_data_info(index)["img_path"] for index in range(len(self))]
         tell_depth(self.pipeline.transforms, paths, self.usage)
