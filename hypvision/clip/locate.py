@@ -24,7 +24,6 @@ from hypvision.checkpoints.sources import (
     resolve,
 )
 from hypvision.clip.hyperbolic_checkpoint import PUBLISHED
-from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError, require
 from hypvision.io.files import why_no_file
 from hypvision.io.records import parse, read_record
@@ -59,22 +58,23 @@ def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence
             return Path(text)
         return _from_zoo(name, text) if known else fetch(text)
     path = _own_file(Path(text).expanduser())
-    if path.exists():
-        return path
+    # A name of weights has no suffix of a file.
+    is_word = path.suffix not in (".pt", ".pth", ".safetensors", ".bin")
+    if not path.exists() and (is_word or needed):
+        raise HypvisionError(_why_none(name, pretrained, is_word, tags))
+    return path
+
+
+def _why_none(name: str, pretrained: str | Path, is_word: bool, tags: Sequence[str]) -> str:
+    """Return why there are no such weights: no tag of this name, or no file."""
+    if not is_word:
+        missing = why_no_file(pretrained, "CLIP checkpoint")
+        return f"{missing} Give the path of a file, or a tag of open_clip."
     # open_clip's tags are names alone; a record of the zoo is given with its scheme.
     clips = (each for each in builtin_index() if each.task == "zero-shot")
     records = [f"zoo:{each.name}" for each in clips if each.model == name]
     there = "its own" if is_repository(name) else ", ".join([*tags, *records]) or "none"
-    is_word = path.suffix not in (".pt", ".pth", ".safetensors", ".bin")
-    missing = why_no_file(pretrained, "CLIP checkpoint")
-    refuse(
-        (
-            is_word,
-            f"'{name}' has no weights '{pretrained}'. It has {there}; or give the path of a file.",
-        ),
-        (needed, f"{missing} Give the path of a file, or a tag of open_clip."),
-    )
-    return path
+    return f"'{name}' has no weights '{pretrained}'. It has {there}; or give the path of a file."
 
 
 def _own_file(path: Path) -> Path:

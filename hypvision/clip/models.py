@@ -249,15 +249,13 @@ def create_clip(
         content = read_file(path)
         _load(model, content, path, resize)
         _normalise_as_loaded(model, options)
+        _resize_tower(model, size)
     if lora is not None:
         _merge_lora(model, lora)
-    pixels = model.visual.preprocess_cfg
-    if size is not None:
-        model.visual.set_input_size(size)
-        pixels["size"] = model.visual.image_size
     if name in ARCHITECTURES:
         _cast(model, options.get("precision", "fp32"))
     language = _language(pretrained, load_weights, content)
+    pixels = model.visual.preprocess_cfg
     mean, std = (tuple(map((255.0).__mul__, pixels[key])) for key in ("mean", "std"))
     return CLIPBundle(model.eval(), tokenizer, mean, std, *language)
 
@@ -337,6 +335,13 @@ def _normalise_as_loaded(model: Any, options: Mapping[str, Any]) -> None:
         about = {**model.normalisation(), **(options.get("force_preprocess_cfg") or {})}
         model.normalise_by(about["mean"], about["std"])
         model.visual.preprocess_cfg |= model.normalisation()
+
+
+def _resize_tower(model: Any, size: Any) -> None:
+    """Let a vision tower of timm take images of another size; None: the size it has."""
+    if size is not None:
+        model.visual.set_input_size(size)
+        model.visual.preprocess_cfg["size"] = model.visual.image_size
 
 
 def _cast(model: Any, precision: str) -> None:

@@ -359,10 +359,20 @@ def _train(config: Run, console: ConsoleHook | None) -> Runner:
         if isinstance(hook, EngineNamesHook):
             hook.start = not resume
     drop_single_image(runner.train_loop, network_of(runner))
+    with _ended(runner, console), readable_resume(runner) if resume else nullcontext():
+        runner.train()
+    if is_main_process() and find_spec("matplotlib") is not None:
+        draw_results(runner)
+    return runner
+
+
+@contextmanager
+def _ended(runner: Runner, console: ConsoleHook | None) -> Iterator[None]:
+    """Leave nothing of a run open when it ends, also by an error: signals, the console, processes
+    that load data; an error that an interrupt caused is explained."""
     interrupts = [hook for hook in runner.hooks if isinstance(hook, InterruptHook)]
     try:
-        with readable_resume(runner) if resume else nullcontext():
-            runner.train()
+        yield
     except RuntimeError:
         for hook in interrupts:
             hook.explain(runner)
@@ -373,9 +383,6 @@ def _train(config: Run, console: ConsoleHook | None) -> Runner:
         if console is not None:
             console.close()
         end_workers(runner)
-    if is_main_process() and find_spec("matplotlib") is not None:
-        draw_results(runner)
-    return runner
 
 
 def end_workers(runner: Runner) -> None:
@@ -510,9 +517,5 @@ def _measure(
     _check_weights(runner, weights, allow_nonfinite=allow_nonfinite)
     for metric in runner.test_loop.evaluator.metrics if allow_nonfinite else ():
         metric.allow_nonfinite = True
-    try:
+    with _ended(runner, console):
         return runner.test()
-    finally:
-        if console is not None:
-            console.close()
-        end_workers(runner)

@@ -147,13 +147,18 @@ def load_predictor(request: Request) -> Predictor:
             f"CONFIG --weights {name}, or arguments of the network with --model-args."
         )
     refuse_weights(name)
-    local = name.startswith("local-dir:")
-    if not local and (is_address(name) or "/" in name or name in builtin_index().records):
+    is_local = name.startswith("local-dir:")
+    if not is_local and _is_record(name):
         return _of_the_zoo(request)
-    if not local and not timm.is_model(name):
+    if not is_local and not timm.is_model(name):
         raise no_model(name, shipped_configs(), ", or a config, by its file or name")
     _refuse_classes(request)
     return _timm_predictor(_timm_network(name, request), request)
+
+
+def _is_record(name: str) -> bool:
+    """Return whether ``name`` is that of trained weights, of the zoo or a repository."""
+    return is_address(name) or "/" in name or name in builtin_index().records
 
 
 def _timm_network(name: str, request: Request) -> TimmModel:

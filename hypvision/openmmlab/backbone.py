@@ -14,7 +14,7 @@ find it::
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch.nn.functional as F
@@ -254,26 +254,12 @@ class TimmBackbone(BaseModule):
             weights = _below(f"{prefix.rstrip('.')}.", weights, checkpoint)
         base = self._base
         expected = base.state_dict()
-        # The file may have the names of a Hi-Mapper, or those of its backbone alone.
-        names = [*expected, *(name.removeprefix("trunk.") for name in expected)]
-        start = common_prefix(names, weights)
-        weights = {
-            name[len(start) :]: value
-            for name, value in weights.items()
-            if flat(name).startswith(start)
-        }
+        weights = _inside(weights, expected)
         started = _rename(base, weights, start=True)
         weights = _rename(base, weights)
         kept = [name for name in expected if name in started and name not in weights]
         check_tuning(weights.keys() - expected.keys(), checkpoint)
-        # Weights of parts that this network lacks (head, later stages) are ignored.
-        units = _units(base, self.timm_model.feature_info.info)
-        parts = tuple(f"{flat(name)}_" for name, module in units if [*module.parameters()])
-        weights = {
-            name: value
-            for name, value in weights.items()
-            if name in expected or flat(name).startswith(parts)
-        }
+        weights = self._without_other_parts(weights, expected)
         needed = {name: value for name, value in expected.items() if name not in kept}
         found = compare(needed, weights)
         if found.mismatched or found.share < 0.8:
@@ -291,6 +277,29 @@ class TimmBackbone(BaseModule):
             f"{self.model_name}: loaded {len(found.matched)} weights from {checkpoint}. {rest}",
             "current",
         )
+
+    def _without_other_parts(
+        self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Return the weights without those of parts that this network lacks (head, later
+        stages)."""
+        units = _units(self._base, self.timm_model.feature_info.info)
+        parts = tuple(f"{flat(name)}_" for name, module in units if [*module.parameters()])
+        return {
+            name: value
+            for name, value in weights.items()
+            if name in expected or flat(name).startswith(parts)
+        }
+
+
+def _inside(weights: dict[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of this network in those of a file, whatever prefix they have."""
+    # The file may have the names of a Hi-Mapper, or those of its backbone alone.
+    names = [*expected, *(name.removeprefix("trunk.") for name in expected)]
+    start = common_prefix(names, weights)
+    return {
+        name[len(start) :]: value for name, value in weights.items() if flat(name).startswith(start)
+    }
 
 
 def _below(prefix: str, weights: dict[str, Tensor], checkpoint: str) -> dict[str, Tensor]:

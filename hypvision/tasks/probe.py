@@ -437,12 +437,15 @@ class LinearProbeHook(Hook):
         """Print what the probe and the training reached, and which checkpoint to take."""
         if not is_main_process():
             return
-        if self._fitted and not self._of_training:
+        if self._of_probe and self._of_training:
+            self._compare(runner, self._of_probe)
+        elif self._fitted and not self._of_training:
             runner.message_hub.update_info(CHOSEN, str(Path(runner.work_dir, FILE)))
-        if not self._of_probe or not self._of_training:
-            return
-        key = self._key(self._of_probe)
-        probe = self._of_probe[key]
+
+    def _compare(self, runner: Runner, of_probe: Metrics) -> None:
+        """Choose the last checkpoint or the probe, by what both reached, and print it."""
+        key = self._key(of_probe)
+        probe = of_probe[key]
         step, best = max(
             ((at, found[key]) for at, found in self._of_training), key=lambda pair: pair[1]
         )

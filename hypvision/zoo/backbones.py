@@ -84,11 +84,20 @@ def build_model(
         checkpoint = read(weights)
         own = trained_arguments(checkpoint, name)
     name, of_record = network_of(name)
-    arguments = {**of_record, **own, **(arguments or {})}
+    model = _clustering(name, {"num_classes": 0, **of_record, **own, **(arguments or {})})
+    if weights is not None:
+        load_weights(model, weights, checkpoint)
+    if config:
+        model.pretrained_cfg = {**model.pretrained_cfg, **config}
+    return model.eval()
+
+
+def _clustering(name: str, arguments: Plain) -> TimmModel:
+    """Return a model that clusters, with random weights drawn with seed 0."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
-            model = _create(name, {"num_classes": 0, **arguments})
+            model = _create(name, arguments)
         except (TypeError, ValueError) as error:
             raise HypvisionError(
                 f"The model '{name}' does not accept --model-args: {error}"
@@ -99,11 +108,7 @@ def build_model(
             f"The model '{name}' does not cluster, so there is nothing to draw. Use one of: "
             f"{known}."
         )
-    if weights is not None:
-        load_weights(model, weights, checkpoint)
-    if config:
-        model.pretrained_cfg = {**model.pretrained_cfg, **config}
-    return model.eval()
+    return model
 
 
 def _zoo_weights(address: str, name: str) -> tuple[Path, Plain, Plain]:
