@@ -32,6 +32,7 @@ from hypvision.inference.sources import Frame, Sources, find_sources
 from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.images import open_image
+from hypvision.io.types import StrPath
 from hypvision.tasks.closures import closure_ranks, embed_closure
 from hypvision.tasks.embedding import embed_sources, gives_features, named_embedder
 from hypvision.tasks.search import find_gallery, search
@@ -108,7 +109,7 @@ class Answers:
     """
 
     def __init__(
-        self, gallery: str | Path | None = None, device: str = "cpu", max_pixels: int = MAX_PIXELS
+        self, gallery: StrPath | None = None, device: str = "cpu", max_pixels: int = MAX_PIXELS
     ):
         self.device = device
         self.max_pixels = max_pixels

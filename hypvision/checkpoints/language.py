@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from hypvision.checkpoints.records import is_template
 from hypvision.io.records import is_text
+from hypvision.io.types import Values
 
 KEY = "language"
 _MOST = 100_000  # limit for the number of texts, each of which would be encoded
@@ -27,7 +28,7 @@ def written(found: Language) -> dict[str, list[str]]:
     return {name: list(value) for name, value in found._asdict().items()}
 
 
-def language_of(checkpoint: Mapping[str, Any]) -> Language:
+def language_of(checkpoint: Values) -> Language:
     """Return the language in the ``meta`` of a checkpoint; an empty one if the checkpoint has none,
     or values of another form."""
     meta = checkpoint.get("meta")

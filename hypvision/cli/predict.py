@@ -29,6 +29,7 @@ from hypvision.cli.arguments import (
 )
 from hypvision.io.errors import HypvisionError, one_line, without_secrets
 from hypvision.io.files import protecting
+from hypvision.io.types import Plain
 from hypvision.version import __version__
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ def _request(args: Namespace) -> Request:
         None if text is None else parse_classes(text) for text in (args.classes, args.things)
     )
     arguments = parse_arguments(args.model_args)
-    options: dict[str, Any] = {}
+    options: Plain = {}
     if args.cfg_options:  # parse_options imports mmengine
         from hypvision.engine.config import parse_options
 

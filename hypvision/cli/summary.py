@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hypvision.cli.arguments import (
     Parser,
@@ -123,7 +123,7 @@ def _subject(args: Namespace, arguments: Plain) -> Subject:
     return subject_of_config(config_of(args.model), args.size)
 
 
-def _save(path: str, found: Summary, about: dict[str, Any]) -> None:
+def _save(path: str, found: Summary, about: Plain) -> None:
     """Write the rows of modules as .csv, or everything as .json."""
     rows = [row._asdict() for row in found.rows]
     if path.endswith(".csv"):

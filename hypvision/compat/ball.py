@@ -4,7 +4,6 @@ ball at each pixel."""
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +14,7 @@ from hypvision.compat.linear import init_planes_
 from hypvision.geometry import PoincareBall
 from hypvision.geometry.numerics import exact, log_beta, safe_sqrt, sinhc_sqrt, square_norm
 from hypvision.io.checks import at_least, between, one_of
+from hypvision.io.types import Plain
 from hypvision.nn.checks import (
     check_features,
     check_manifold,
@@ -148,7 +148,7 @@ class _PoincareBatchNorm(nn.Module):
         at_least(0, eps=eps)
         between(0, 1, momentum=momentum)
         one_of(("midpoint", "frechet"), mean=mean)
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: Plain = {"device": device, "dtype": dtype}
         self.num_features = num_features
         self.eps = eps
         self.momentum = momentum

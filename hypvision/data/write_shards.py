@@ -24,6 +24,7 @@ from hypvision.io.checks import at_least
 from hypvision.io.errors import require
 from hypvision.io.files import check_new_folder, replacing_folder
 from hypvision.io.images import open_image
+from hypvision.io.types import StrPath
 
 # Files of these formats are copied unchanged; the values are their suffixes in a shard.
 _KEPT = {".jpg": "jpg", ".jpeg": "jpg", ".png": "png", ".webp": "webp"}
@@ -40,8 +41,8 @@ class Written(NamedTuple):
 
 
 def write_shards(
-    folder: str | Path,
-    out: str | Path,
+    folder: StrPath,
+    out: StrPath,
     samples: int = 1000,
     classes: Sequence[str] | None = None,
     seed: int = 0,

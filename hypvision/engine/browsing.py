@@ -32,7 +32,7 @@ from hypvision.engine.hooks import seed_everything
 from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, few
 from hypvision.io.images import leaving_out, require_all
-from hypvision.io.types import Plain
+from hypvision.io.types import Plain, StrPath
 from hypvision.viz.overlay import add_legend, draw_boxes, paint
 from hypvision.viz.palette import label_colours
 from hypvision.viz.sheet import titled_sheet
@@ -98,12 +98,12 @@ class _Fed:
 
 
 def browse(
-    config: str | Path | Config,
+    config: StrPath | Config,
     options: Plain | None = None,
     phases: Sequence[str] = PHASES,
     count: int = 12,
     seed: int = 0,
-    out: str | Path | None = None,
+    out: StrPath | None = None,
     failed: list[str] | None = None,
 ) -> list[Part]:
     """Return the samples of a config as its model gets them, one :class:`Part` for each phase.

@@ -142,7 +142,7 @@ class Run(Config):
         text: str = super().pretty_text
         return without_secrets(text.replace("{{", "{\\x7b"))
 
-    def dump(self, file: str | Path | None = None) -> str | None:
+    def dump(self, file: StrPath | None = None) -> str | None:
         """Write the config to ``file``, or return its text without one, as mmengine does; here a
         killed process leaves the old file intact."""
         if file is None:
@@ -259,7 +259,7 @@ class Run(Config):
                     self[f"{phase}_{part}"] = move(self[f"{phase}_{part}"])
 
 
-def load_config(source: str | Path | Config, options: Plain | None = None) -> Run:
+def load_config(source: StrPath | Config, options: Plain | None = None) -> Run:
     """Read a config file and apply changes to it.
 
     A config can have shipped configs as bases: ``_base_ = ["hypvision::_base_/det_runtime.py"]``.
@@ -319,7 +319,7 @@ def _read(source: StrPath) -> Run:
     return config
 
 
-def _change(config: Run, options: Plain, source: str | Path | Config) -> None:
+def _change(config: Run, options: Plain, source: StrPath | Config) -> None:
     """Merge ``options`` into a config, and check keys and types."""
     if "data_root" in options and config.get("data_root"):
         config.move_data(config.data_root, options["data_root"])
@@ -363,7 +363,7 @@ def _why_unreadable(error: Exception) -> str:
     return f"cannot be read: {reason}"
 
 
-def _check_kinds(config: Run, source: str | Path | Config) -> None:
+def _check_kinds(config: Run, source: StrPath | Config) -> None:
     for expected, (kinds, keys) in KINDS.items():
         for key in keys:
             value: Any = config
@@ -524,7 +524,7 @@ def import_extensions(config: Config) -> None:
 
 
 def prepare(
-    config: Run, work_dir: str | Path | None = None, amp: bool = False, launcher: str = "none"
+    config: Run, work_dir: StrPath | None = None, amp: bool = False, launcher: str = "none"
 ) -> Run:
     """Adapt a config to this machine and add the standard hooks; ``config`` is changed and
     returned."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
@@ -19,6 +18,7 @@ from hypvision.engine.extensions import PREDICTORS, PREPARATIONS
 from hypvision.engine.hooks import take_templates
 from hypvision.inference.predictors import Predictor, Request
 from hypvision.io.errors import HypvisionError
+from hypvision.io.types import Plain, StrPath
 from hypvision.zoo.familiar import familiar_of
 
 
@@ -64,13 +64,13 @@ def untrained_model(config: Run, whole: bool = False) -> Any:
 
 
 def trained_model(
-    config: Config | str | Path, weights: str | Path, given: Container[str] = ()
+    config: Config | StrPath, weights: StrPath, given: Container[str] = ()
 ) -> nn.Module:
     """Return the model of a config with the weights of a checkpoint, in evaluation mode, with the
     attributes ``dataset_meta`` (None without classes) and ``familiar``. ``given``: the keys that
     the user has changed in the config, see :func:`~hypvision.engine.hooks.take_templates`."""
     run = load_config(config)
-    checkpoint: dict[str, Any] | None = None
+    checkpoint: Plain | None = None
     if "clip" in run.model:
         import_extensions(run)
         checkpoint = load(weights)

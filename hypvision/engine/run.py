@@ -64,7 +64,7 @@ from hypvision.io.files import (
     why_no_file,
 )
 from hypvision.io.plugins import PLUGINS
-from hypvision.io.types import Plain, StrPath
+from hypvision.io.types import Metrics, Plain, StrPath
 
 _logger = logging.getLogger(__name__)
 _RUNS = count()
@@ -192,9 +192,9 @@ def _is_kept(written: Path, given: Path) -> bool:
 
 
 def train(
-    config: str | Path | Config,
-    work_dir: str | Path | None = None,
-    resume: str | Path | None = None,
+    config: StrPath | Config,
+    work_dir: StrPath | None = None,
+    resume: StrPath | None = None,
     amp: bool = False,
     cfg_options: Plain | None = None,
     launcher: str = "none",
@@ -240,7 +240,7 @@ def train(
 
 
 @contextmanager
-def lock_work_dir(work_dir: str | Path) -> Iterator[None]:
+def lock_work_dir(work_dir: StrPath) -> Iterator[None]:
     """Context in which the folder of a training is locked; the system releases the lock when the
     process ends, however it ends.
 
@@ -277,7 +277,7 @@ def _console(verbose: bool) -> ConsoleHook | None:
     return None if verbose or not is_main_process() else ConsoleHook()
 
 
-def _set_start(config: Run, resume: str | Path | None) -> None:
+def _set_start(config: Run, resume: StrPath | None) -> None:
     """Set the checkpoint that a training resumes from, if there is one, and check that it fits the
     config."""
     found: tuple[str, Plain] | None = None
@@ -432,18 +432,18 @@ def _check_weights(
 
 
 def test(
-    config: str | Path | Config,
+    config: StrPath | Config,
     weights: StrPath,
-    work_dir: str | Path | None = None,
-    out: str | Path | None = None,
-    show_dir: str | Path | None = None,
+    work_dir: StrPath | None = None,
+    out: StrPath | None = None,
+    show_dir: StrPath | None = None,
     tta: bool = False,
     cfg_options: Plain | None = None,
     launcher: str = "none",
     allow_nonfinite: bool = False,
     verbose: bool = False,
-    save: str | Path | None = None,
-) -> dict[str, float]:
+    save: StrPath | None = None,
+) -> Metrics:
     """Measure a checkpoint on the test data of a config and return the metrics.
 
     Args:
@@ -512,7 +512,7 @@ def _check_test(config: Run, weights: StrPath) -> None:
 
 def _measure(
     config: Run, weights: str, console: ConsoleHook | None, allow_nonfinite: bool
-) -> dict[str, float]:
+) -> Metrics:
     runner = _build_runner(config, console, of_training=False)
     _check_weights(runner, weights, allow_nonfinite=allow_nonfinite)
     for metric in runner.test_loop.evaluator.metrics if allow_nonfinite else ():

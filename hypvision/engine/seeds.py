@@ -19,9 +19,7 @@ from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import write_text
 from hypvision.io.records import read_record
-from hypvision.io.types import Plain
-
-Metrics = dict[str, float]
+from hypvision.io.types import Metrics, Plain
 
 
 @dataclass

@@ -37,7 +37,7 @@ from hypvision.io.errors import HypvisionError, did_you_mean, explaining, one_li
 from hypvision.io.images import check_normalisation
 from hypvision.io.plugins import PLUGINS
 from hypvision.io.shipped import is_config, shipped_configs
-from hypvision.io.types import Plain, Values
+from hypvision.io.types import Plain, StrPath, Values
 from hypvision.zoo.familiar import Familiar, level_features, levels_of, of_header
 from hypvision.zoo.loading import (
     SEVERAL_LABELS,
@@ -100,11 +100,11 @@ class Request:
             read.
     """
 
-    model: str | Path | Values
-    weights: str | Path | None = None
+    model: StrPath | Values
+    weights: StrPath | None = None
     arguments: Values = field(default_factory=dict)
-    classes: str | Path | Sequence[str] | None = None
-    things: str | Path | Sequence[str] | None = None
+    classes: StrPath | Sequence[str] | None = None
+    things: StrPath | Sequence[str] | None = None
     score: float | None = None
     device: str = "cpu"
     max_boxes: int | None = None

@@ -36,10 +36,11 @@ from hypvision.io.images import (
     output_names,
     require_all,
 )
+from hypvision.io.types import StrPath
 from hypvision.io.web import SourceError
 from hypvision.viz.video import VIDEO_SUFFIXES, frame_count, read_frames
 
-Source: TypeAlias = str | Path | Image.Image | NDArray[Any]
+Source: TypeAlias = StrPath | Image.Image | NDArray[Any]
 """A name that means images (a path, folder, list, pattern or video), or an image in memory."""
 
 LARGEST = 2**30  # largest number of bytes of a downloaded or piped image or video
@@ -128,7 +129,7 @@ class Sources:
                     yield Frame(shown, name, number, pixels, video=video)
 
 
-def find_files(names: Sequence[str | Path], videos: Collection[str] = ()) -> list[Path]:
+def find_files(names: Sequence[StrPath], videos: Collection[str] = ()) -> list[Path]:
     """Return the files that :func:`~hypvision.io.images.find_images` finds, and warn of the files
     in each folder that are left out."""
     found = find_images(names, videos)
@@ -210,7 +211,7 @@ def check_every(every: int, *found: Sources) -> None:
         )
 
 
-def _files_of(name: str | Path) -> list[Path]:
+def _files_of(name: StrPath) -> list[Path]:
     """Return the files that a name means, or the paths in a list. Paths in a list without a file
     stay in the result, unless none of them has a file."""
     if Path(name).suffix.lower() != ".txt":

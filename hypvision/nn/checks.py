@@ -11,6 +11,7 @@ from hypvision.geometry import Lorentz, Manifold, PoincareBall
 from hypvision.geometry.manifold import whose
 from hypvision.io.checks import at_least, more_than
 from hypvision.io.errors import ArgumentError
+from hypvision.io.types import Plain
 
 _SPACES = {
     Lorentz: " The layer works on the hyperboloid.",
@@ -18,7 +19,7 @@ _SPACES = {
 }
 
 
-def _of(layer: nn.Module, values: dict[str, Any]) -> dict[str, Any]:
+def _of(layer: nn.Module, values: Plain) -> Plain:
     return {f"{type(layer).__name__}: {name}": value for name, value in values.items()}
 
 

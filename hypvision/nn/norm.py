@@ -24,6 +24,7 @@ from hypvision.geometry.numerics import (
     plain,
 )
 from hypvision.io.checks import at_least, between
+from hypvision.io.types import Plain
 
 from .checks import (
     check_eps,
@@ -356,7 +357,7 @@ class _LorentzBatchNorm(nn.Module):
         between(0, 1, momentum=momentum)
         if exp_limit is not None:
             self.exp_limit = exp_limit
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: Plain = {"device": device, "dtype": dtype}
         self.num_features = num_features
         self.eps = eps
         self.momentum = momentum

@@ -14,7 +14,7 @@ find it::
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch.nn.functional as F
@@ -29,6 +29,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from hypvision.checkpoints.match import check_tuning, check_unknown, compare, filtered
 from hypvision.checkpoints.read import network_weights
+from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.checkpoints.wrappers import common_prefix, flat
 from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
@@ -278,9 +279,7 @@ class TimmBackbone(BaseModule):
             "current",
         )
 
-    def _without_other_parts(
-        self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
+    def _without_other_parts(self, weights: StateDict, expected: Weights) -> StateDict:
         """Return the weights without those of parts that this network lacks (head, later
         stages)."""
         units = _units(self._base, self.timm_model.feature_info.info)
@@ -292,7 +291,7 @@ class TimmBackbone(BaseModule):
         }
 
 
-def _inside(weights: dict[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _inside(weights: StateDict, expected: Weights) -> StateDict:
     """Return the weights of this network in those of a file, whatever prefix they have."""
     # The file may have the names of a Hi-Mapper, or those of its backbone alone.
     names = [*expected, *(name.removeprefix("trunk.") for name in expected)]
@@ -302,7 +301,7 @@ def _inside(weights: dict[str, Tensor], expected: Mapping[str, Tensor]) -> dict[
     }
 
 
-def _below(prefix: str, weights: dict[str, Tensor], checkpoint: str) -> dict[str, Tensor]:
+def _below(prefix: str, weights: StateDict, checkpoint: str) -> StateDict:
     """Return the weights whose names begin with a prefix, under their names without it."""
     inside = {
         name.removeprefix(prefix): value
@@ -396,7 +395,7 @@ def _is_matrix(parameter: Tensor) -> bool:
     return parameter.dim() > 1
 
 
-def _rename(base: nn.Module, weights: dict[str, Tensor], start: bool = False) -> dict[str, Tensor]:
+def _rename(base: nn.Module, weights: StateDict, start: bool = False) -> StateDict:
     """Return the weights by the network's names, where it has such names; ``start``: with the
     network's own values of parts that a start may lack."""
     if not type(base).__module__.startswith("timm.models._"):

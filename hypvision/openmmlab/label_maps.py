@@ -24,6 +24,7 @@ from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.engine.metrics import Metric
 from hypvision.io.files import below, replacing
 from hypvision.io.images import output_names
+from hypvision.io.types import Metrics
 
 _SCORES = ("seg_logits", "pred_sem_seg")
 
@@ -71,7 +72,7 @@ class LabelMapIoUMetric(Metric, IoUMetric):
             with replacing(below(folder, f"{name}.png")) as temporary:
                 Image.fromarray(labels.astype(depth)).save(temporary)
 
-    def compute_metrics(self, results: list) -> dict[str, float]:
+    def compute_metrics(self, results: list) -> Metrics:
         if self.format_only:
             return super().compute_metrics(results)
         names = self.dataset_meta["classes"]

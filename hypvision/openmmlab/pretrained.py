@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import timm
 from torch import nn
@@ -14,6 +12,7 @@ from hypvision.checkpoints.records import Record
 from hypvision.engine.config import Run
 from hypvision.engine.published import build_published
 from hypvision.io.errors import require
+from hypvision.io.types import Values
 
 _SCOPES = {"segmentation": "mmseg", "detection": "mmdet"}
 # Test pipelines that keep the image at its own size, as the zoo's models were tested.
@@ -33,7 +32,7 @@ _PIPELINES = {
 }
 
 
-def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.Module:
+def build_model(record: Record, path: Path, overrides: Values) -> nn.Module:
     """Return the segmenter or detector of a record with its weights, see
     :func:`hypvision.engine.published.build_published`.
 

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.match import Comparison, check_tuning, check_unknown, compare
 from hypvision.checkpoints.read import network_weights
+from hypvision.checkpoints.types import StateDict
 from hypvision.checkpoints.wrappers import without_prefix
 from hypvision.data.image_folder import build_transform, unrecorded
 from hypvision.data.samplers import evenly
@@ -162,9 +163,7 @@ def _tell_kept(lacking: list[str], weights: Iterable[str], checkpoint: str) -> N
         )  # fmt: skip
 
 
-def _named_weights(
-    own: dict[str, Tensor], weights: dict[str, Tensor], part: str
-) -> dict[str, Tensor]:
+def _named_weights(own: StateDict, weights: StateDict, part: str) -> StateDict:
     """Return the weights of a checkpoint under the names that the network gives them; if no name in
     the file begins with ``part``, the file holds the weights of this part alone."""
     weights = without_prefix(own, weights)

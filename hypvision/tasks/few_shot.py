@@ -12,7 +12,7 @@ tested on new ones by exchanging the data set. Checkpoints contain only the lear
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -30,6 +30,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from hypvision.checkpoints.language import Language
+from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.clip import adapters
 from hypvision.clip.adapters.lathadapter import LatentHierarchy
 from hypvision.clip.features import image_features
@@ -134,7 +135,7 @@ class FewShotCLIP(BaseModel):
         """Return the module of LatHAdapter; None without the adapter."""
         return getattr(self.host.clip, "lathadapter", None)
 
-    def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def checkpoint_filter(self, weights: Weights) -> StateDict:
         """Return weights under this model's names; ``weights`` may also come from the official code
         of the methods."""
         unsaid = {f"host.{name}": value for name, value in self.host.unsaid().items()}

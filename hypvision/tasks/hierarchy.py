@@ -8,6 +8,7 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from hypvision.io.errors import HypvisionError
+from hypvision.io.types import Plain
 from hypvision.models.himapper import HiMapper
 from hypvision.tasks.classification import ImageClassifier, freeze_parameters
 
@@ -28,7 +29,7 @@ class HierarchyClassifier(ImageClassifier):
             teacher in ``distillation``.
     """
 
-    def __init__(self, backbone: dict[str, Any], freeze: str = "none", **kwargs: Any):
+    def __init__(self, backbone: Plain, freeze: str = "none", **kwargs: Any):
         super().__init__(backbone, **kwargs)
         if not isinstance(self.backbone, HiMapper):
             raise HypvisionError(

@@ -7,7 +7,6 @@ the metric bits per byte.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -19,6 +18,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from hypvision.checkpoints.match import placed
+from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.data.language import PackedText
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.hooks import network_of
@@ -80,7 +80,7 @@ class LanguageModel(BaseModel):
         # Number of tokens of each expert, layer by layer, since the last step of the optimiser.
         self.accumulated: list[Tensor] = []
 
-    def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def checkpoint_filter(self, weights: Weights) -> StateDict:
         """Return weights under this model's names; ``weights`` may also be those of a decoder
         alone, including checkpoints of the published code."""
         if is_official_helm(weights):

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.data import DataLoader, default_collate
 
+from hypvision.checkpoints.types import Weights
 from hypvision.engine.extensions import MODEL_HOOKS
 from hypvision.engine.hooks import network_of
 from hypvision.engine.hooks.repeat import steps_done
@@ -83,9 +84,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def head_inputs(
-    network: Any, batches: Iterable[Tensor], weights: Mapping[str, Tensor] | None = None
-) -> Tensor:
+def head_inputs(network: Any, batches: Iterable[Tensor], weights: Weights | None = None) -> Tensor:
     """Return the features ``(N, D)`` that enter the head of a network, in float32 on the CPU, for
     batches of images ``(B, 3, H, W)``; of points on a hyperboloid the space part. ``weights``
     replace those of the network."""
@@ -97,9 +96,7 @@ def head_inputs(
     return torch.cat(found)
 
 
-def level_inputs(
-    network: Any, batches: Iterable[Tensor], weights: Mapping[str, Tensor] | None = None
-) -> Tensor:
+def level_inputs(network: Any, batches: Iterable[Tensor], weights: Weights | None = None) -> Tensor:
     """Return the features ``(N, D)`` of all levels of a network
     (:func:`~hypvision.zoo.familiar.level_features`), on the CPU; otherwise as
     :func:`head_inputs`.
@@ -119,9 +116,7 @@ def level_inputs(
 
 
 @torch.no_grad()
-def _look(
-    network: Any, batches: Iterable[Tensor], weights: Mapping[str, Tensor] | None = None
-) -> None:
+def _look(network: Any, batches: Iterable[Tensor], weights: Weights | None = None) -> None:
     """Call a network for each batch, in evaluation mode."""
     with evaluating(network):
         for images in batches:
@@ -260,7 +255,7 @@ def labelled_features(
     dataset: Any,
     batch_size: int = 32,
     workers: int = 0,
-    weights: Mapping[str, Tensor] | None = None,
+    weights: Weights | None = None,
     of_levels: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return the features ``(N, D)`` and labels ``(N,)``, or ``(N, C)`` for several labels an

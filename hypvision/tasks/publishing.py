@@ -41,6 +41,7 @@ from hypvision.checkpoints.storage import (
     write_tensors,
     write_weights,
 )
+from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.clip.hyperbolic_checkpoint import PIXELS
 from hypvision.clip.models import (
     ARCHITECTURES,
@@ -77,7 +78,7 @@ MAIN_METRICS = {
 }
 
 
-def stripped(checkpoint: Values, task: str) -> dict[str, Tensor]:
+def stripped(checkpoint: Values, task: str) -> StateDict:
     """Return only the weights of a checkpoint, without optimiser and history; for a classifier
     under timm's names, for a CLIP without the words that its training has never seen."""
     weights = checkpoint.get("state_dict", checkpoint)
@@ -105,7 +106,7 @@ def stripped(checkpoint: Values, task: str) -> dict[str, Tensor]:
     return {name.removeprefix("backbone."): value for name, value in weights.items()}
 
 
-def normalisation_of(weights: Mapping[str, Tensor]) -> dict[str, list[float]]:
+def normalisation_of(weights: Weights) -> dict[str, list[float]]:
     """Return ``mean`` and ``std`` that the weights of a hyperbolic CLIP hold; an empty dict for
     other weights."""
     numbers = {
@@ -272,7 +273,7 @@ def _architecture_of(name: str, options: Plain) -> str:
     return found[0]
 
 
-def _used_words(weights: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
+def _used_words(weights: StateDict, prefix: str = "") -> StateDict:
     """Return the weights with CLIP's token table reduced to the rows that the captions of the
     training can have changed; all rows if none is zero."""
     # In weights of the zoo, and after blank_words, the rows of words that were never seen are zero.

@@ -22,6 +22,7 @@ from hypvision.inference.sources import Sources
 from hypvision.io.checks import ensure
 from hypvision.io.errors import require
 from hypvision.io.files import read_lines
+from hypvision.io.types import StrPath
 from hypvision.tasks.closures import SPREAD, embed_closure
 from hypvision.tasks.embedding import Embedder, embed_sources
 from hypvision.viz.disk import places_of_hierarchy, plain_name, to_disk
@@ -71,7 +72,7 @@ def _closure_of_lines(lines: Sequence[str]) -> Closure:
 def group_photos(
     embedder: Embedder,
     sources: Sources,
-    root: str | Path,
+    root: StrPath,
     device: str = "cpu",
     failed: list[str] | None = None,
 ) -> Hierarchy:

@@ -20,6 +20,7 @@ from PIL import Image, ImageDraw
 
 from hypvision.io.files import replacing, write_text
 from hypvision.io.images import write_image
+from hypvision.io.types import StrPath
 from hypvision.viz.overlay import font, printable
 from hypvision.viz.palette import css
 from hypvision.viz.sheet import contact_sheet
@@ -55,7 +56,7 @@ class DiskPage:
     scale: float = 1.0
 
 
-def write_page(page: DiskPage, path: str | Path) -> None:
+def write_page(page: DiskPage, path: StrPath) -> None:
     """Write the page as one HTML file that needs no other file and no network."""
     data = {
         "frames": np.round(page.frames, 6).tolist(),
@@ -195,7 +196,7 @@ def _below(edges: np.ndarray, top: int) -> set[int]:
     return found
 
 
-def write_gif(page: DiskPage, path: str | Path, size: int = 320) -> None:
+def write_gif(page: DiskPage, path: StrPath, size: int = 320) -> None:
     """Write the pictures of :func:`walk_frames` as a GIF that repeats."""
     frames = walk_frames(page, size)
     # All frames share one table of colours, so that nothing flickers.

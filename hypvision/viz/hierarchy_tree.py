@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from hypvision.geometry import Lorentz, lorentz
 from hypvision.io.errors import HypvisionError
 from hypvision.io.images import to_rgb
+from hypvision.io.types import Plain
 from hypvision.models.hierarchy_mapper import HierarchyMapper
 from hypvision.models.himapper import HiMapper
 from hypvision.viz.clusters import enlarge, evaluating, explain_image, prepare_for
@@ -44,7 +45,7 @@ _LEGEND = (
 
 
 @torch.no_grad()
-def part_maps(model: nn.Module, x: Tensor) -> tuple[list[Tensor], dict[str, Any]]:
+def part_maps(model: nn.Module, x: Tensor) -> tuple[list[Tensor], Plain]:
     """Return the soft map of each node of the tree: its attention to the tokens of the map.
 
     Args:

@@ -4,7 +4,6 @@ the texts and images on this way."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from textwrap import shorten
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from hypvision.io.errors import require
+from hypvision.io.types import StrPath
 from hypvision.viz.sheet import save_figure
 
 _LINE = 0.3  # height of a label in inches
@@ -38,7 +38,7 @@ def draw_traversal(
     photo: Image.Image,
     radii: Sequence[float],
     found: Sequence[Found],
-    path: str | Path,
+    path: StrPath,
     end: Image.Image | None = None,
 ) -> None:
     """Write a picture of a photo and, beside it, its way from top to bottom, with the images on the

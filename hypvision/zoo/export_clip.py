@@ -38,7 +38,7 @@ class _Lift(nn.Module):
         super().__init__()
         self.modality = modality
         self.space: Callable[..., Space] = Sphere
-        numbers: dict[str, Any] = {}
+        numbers: Plain = {}
         if isinstance(space, HyperboloidProduct):
             self.space = partial(HyperboloidProduct, dim=space.dim)
         elif isinstance(space, Hyperboloid):

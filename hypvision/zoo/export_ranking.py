@@ -19,6 +19,7 @@ from hypvision.data.classes import TEMPLATES
 from hypvision.data.preprocessing import preprocessing_of
 from hypvision.io.errors import HypvisionError, require
 from hypvision.io.files import check_new_folder, replacing_folder
+from hypvision.io.types import Plain, StrPath
 from hypvision.zoo.export import ExportReport, export_network
 from hypvision.zoo.export_clip import TOWERS, clip_tower
 
@@ -28,7 +29,7 @@ _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
 def export_ranking(
     clip: CLIPBundle,
-    folder: str | Path,
+    folder: StrPath,
     tell: Callable[[str], None] = lambda _: None,
     half: bool = False,
 ) -> dict[str, ExportReport]:
@@ -67,7 +68,7 @@ def export_ranking(
     return reports
 
 
-def _about(clip: CLIPBundle, towers: dict[str, Any]) -> dict[str, Any]:
+def _about(clip: CLIPBundle, towers: Plain) -> Plain:
     """Return the content of ``clip.json``."""
     view = preprocessing_of(clip.model)
     height, width = view.size

@@ -27,6 +27,7 @@ from hypvision.checkpoints.sources import offline, resolve
 from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, one_line
 from hypvision.io.files import check_new_folder, replacing_folder, write_json, write_text
+from hypvision.io.types import StrPath
 from hypvision.models.base import AnyCheckpoint
 from hypvision.zoo.cards import model_card, readme
 from hypvision.zoo.loading import classifier
@@ -119,7 +120,7 @@ def write_release(index: Index, records: Sequence[Record], folder: Path) -> None
     write_text(folder / "SHA256SUMS", "".join(sums))
 
 
-def push_to_folder(index: Index, records: Sequence[Record], folder: str | Path) -> Path:
+def push_to_folder(index: Index, records: Sequence[Record], folder: StrPath) -> Path:
     """Make a release folder, complete or not at all.
 
     Args:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hypvision.checkpoints.types import StateDict
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting.hosts import Host, HostOutput, mean_class_features
 from hypvision.clip.spaces import space_of
@@ -137,7 +138,7 @@ class TipAdapter(Host, name="tip-adapter"):
     def encode_classes(self) -> Tensor:
         return mean_class_features(self) if self.ensemble else super().encode_classes()
 
-    def unsaid(self) -> dict[str, Tensor]:
+    def unsaid(self) -> StateDict:
         """Return alpha and beta, because official files contain only the cache."""
         return {
             f"learner.{name}": getattr(self.learner, name).clone() for name in ("alpha", "beta")

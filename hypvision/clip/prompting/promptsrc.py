@@ -14,7 +14,6 @@ In the end the weights of all epochs are averaged, weighted by :func:`gaussian_w
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import torch.nn.functional as F
@@ -27,6 +26,7 @@ from hypvision.clip.prompting.hosts import HostOutput, mean_divergence, sentence
 from hypvision.clip.prompting.prompted import IVLP
 from hypvision.data.classes import imagenet_templates
 from hypvision.io.checks import at_least, more_than
+from hypvision.io.types import StrPath
 
 
 class PromptSRC(IVLP, name="promptsrc"):
@@ -50,7 +50,7 @@ class PromptSRC(IVLP, name="promptsrc"):
         emulate_half: bool = False,
         text_chunk: int | None = None,
         templates: int = 60,
-        cache: str | Path | None = None,
+        cache: StrPath | None = None,
         text_depth: int | None = None,
         vision_depth: int | None = None,
     ):

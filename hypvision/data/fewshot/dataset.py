@@ -34,7 +34,7 @@ from hypvision.data.usage import Usage
 from hypvision.io.checks import ensure, one_of
 from hypvision.io.errors import HypvisionError
 from hypvision.io.images import open_image
-from hypvision.io.types import Plain
+from hypvision.io.types import Plain, StrPath
 
 
 def augmentation(
@@ -50,7 +50,7 @@ def augmentation(
 
 
 def load_cell(
-    root: str | Path,
+    root: StrPath,
     name: str,
     shots: int | None,
     seed: int,

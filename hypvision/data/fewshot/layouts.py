@@ -40,6 +40,7 @@ from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, did_you_mean, require
 from hypvision.io.files import read_lines
 from hypvision.io.records import read_table
+from hypvision.io.types import StrPath
 
 _PHOTO = "a photo of a {}."
 _SOURCE = "CoOp's DATASETS.md lists the downloads: put it there"
@@ -324,7 +325,7 @@ def _own_names(sheet: Path, folders: list[str]) -> dict[str, str]:
     return names
 
 
-def layout_of(name: str, root: str | Path) -> Layout:
+def layout_of(name: str, root: StrPath) -> Layout:
     """Return the layout of a data set of the benchmark, or of a user's own data set in
     ``root/name``."""
     if name in LAYOUTS:
@@ -342,7 +343,7 @@ def layout_of(name: str, root: str | Path) -> Layout:
     )
 
 
-def load_split(name: str, root: str | Path) -> Split:
+def load_split(name: str, root: StrPath) -> Split:
     """Return all images of a data set.
 
     Args:

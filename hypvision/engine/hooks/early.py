@@ -13,6 +13,7 @@ from mmengine.runner import EpochBasedTrainLoop, Runner
 from hypvision.engine.hooks.repeat import steps_done, validates_here
 from hypvision.io.checks import at_least, ensure, one_of
 from hypvision.io.errors import HypvisionError, explaining
+from hypvision.io.types import Metrics
 
 
 @HOOKS.register_module(force=True)
@@ -80,7 +81,7 @@ class EarlyStoppingHook(Hook):
         if validates_here(runner) and self.state["seen"] < steps_done(runner):
             runner.val_loop.run()
 
-    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+    def after_val_epoch(self, runner: Runner, metrics: Metrics | None = None) -> None:
         metrics = metrics or {}
         if self.monitor not in metrics:
             raise HypvisionError(

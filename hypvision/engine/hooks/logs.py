@@ -15,6 +15,7 @@ from mmengine.runner import Runner
 from hypvision.engine.hooks.repeat import network_of
 from hypvision.engine.metrics import worst
 from hypvision.geometry import CurvatureParameter
+from hypvision.io.types import Metrics
 
 
 @HOOKS.register_module()
@@ -81,10 +82,10 @@ class CurvatureHook(Hook):
 class ClassTableHook(Hook):
     """Log the metrics of each class, the worst class first."""
 
-    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+    def after_val_epoch(self, runner: Runner, metrics: Metrics | None = None) -> None:
         self._log(runner, runner.val_evaluator)
 
-    def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+    def after_test_epoch(self, runner: Runner, metrics: Metrics | None = None) -> None:
         self._log(runner, runner.test_evaluator)
 
     @staticmethod
