@@ -29,10 +29,8 @@ from hypvision.geometry import Lorentz
 from hypvision.inference import Classes, predict
 from hypvision.inference.predictors import Request, load_predictor
 from hypvision.inference.sources import Frame, Sources, find_sources
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io import HypvisionError, StrPath, did_you_mean, ensure
 from hypvision.io.images import open_image
-from hypvision.io.types import StrPath
 from hypvision.tasks.closures import closure_ranks, embed_closure
 from hypvision.tasks.embedding import embed_sources, gives_features, named_embedder
 from hypvision.tasks.search import find_gallery, search

@@ -15,8 +15,7 @@ from hypvision.app.answers import HIERARCHY, TEXTS, Answers, best_clip, zoo_mode
 from hypvision.app.uploads import told, uploaded, without_folders
 from hypvision.app.worker import Worker
 from hypvision.clip.locate import clips_here
-from hypvision.io.errors import require
-from hypvision.io.types import StrPath
+from hypvision.io import StrPath, require
 
 TITLE = "hypvision"
 EXAMPLES = Path(__file__).parent / "examples"

@@ -15,7 +15,7 @@ from hypvision.app.answers import Answers
 from hypvision.app.page import STYLE, build, gradio
 from hypvision.app.sessions import Sessions
 from hypvision.app.worker import SECONDS, Worker
-from hypvision.io.errors import explaining
+from hypvision.io import explaining
 
 UPLOAD = 20  # largest upload in megabytes
 WAITING = 16  # number of requests that may wait while another one is computed

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from hypvision.app.uploads import NOT_YOURS, UNKNOWN, uploaded, uploads
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

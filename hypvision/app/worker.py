@@ -15,7 +15,7 @@ from typing import Any
 
 from hypvision.app.answers import Answers
 from hypvision.app.uploads import told
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError
 
 SECONDS = 300  # longest time for a request
 _answers: Answers  # set in the process that computes

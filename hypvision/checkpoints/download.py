@@ -29,10 +29,16 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from hypvision.checkpoints.storage import format_problem
-from hypvision.io.checks import ensure, whole_number
-from hypvision.io.errors import HypvisionError, explaining, one_line, without_secrets
+from hypvision.io import (
+    HypvisionError,
+    StrPath,
+    ensure,
+    explaining,
+    one_line,
+    whole_number,
+    without_secrets,
+)
 from hypvision.io.files import check_output, note_holder, replacing, who_holds
-from hypvision.io.types import StrPath
 from hypvision.io.web import (
     BUSY,
     SourceError,

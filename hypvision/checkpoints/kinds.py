@@ -9,7 +9,7 @@ import zipfile
 from typing import NamedTuple
 
 from hypvision.checkpoints.pickles import check_pickle, open_zip
-from hypvision.io.types import StrPath
+from hypvision.io import StrPath
 
 _GIVE = "Give a safetensors file, or one of torch.save."
 

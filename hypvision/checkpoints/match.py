@@ -22,9 +22,7 @@ from hypvision.checkpoints.read import (
 )
 from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.checkpoints.wrappers import without_prefix
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, few
-from hypvision.io.types import StrPath, Values
+from hypvision.io import HypvisionError, StrPath, Values, ensure, few
 
 _logger = logging.getLogger(__name__)
 _judged: ContextVar[bool] = ContextVar("judged", default=False)

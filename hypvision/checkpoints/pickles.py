@@ -16,8 +16,7 @@ from unittest.mock import patch
 
 from torch import _weights_only_unpickler
 
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import StrPath, Values
+from hypvision.io import HypvisionError, StrPath, Values
 
 # The limit for the instructions of a small file: torch.save writes 30 for a tensor, and 119 for a
 # parameter with AdamW. A larger file may have one for every six bytes; a training of parameters of

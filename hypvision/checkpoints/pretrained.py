@@ -9,8 +9,7 @@ from typing import Any
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import resolve
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain, Values
+from hypvision.io import HypvisionError, Plain, Values
 
 
 def timm_cfg(record: Record) -> Plain:

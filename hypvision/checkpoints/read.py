@@ -43,11 +43,9 @@ from hypvision.checkpoints.storage import (
 )
 from hypvision.checkpoints.types import StateDict
 from hypvision.checkpoints.wrappers import plain_names, unwrapped
-from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError, explaining
+from hypvision.io import HypvisionError, Plain, StrPath, Values, explaining, refuse
 from hypvision.io.files import below, why_no_file
 from hypvision.io.records import ShardTable, read_record
-from hypvision.io.types import Plain, StrPath, Values
 
 # Stand-ins for classes and functions in the pickles of trainings
 

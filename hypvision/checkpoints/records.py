@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from hypvision.checkpoints.storage import STORAGES
-from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io import HypvisionError, Plain, Values, did_you_mean
 from hypvision.io.records import (
     foreign_setting,
     is_inside,
@@ -30,7 +30,6 @@ from hypvision.io.records import (
     positive,
     rule,
 )
-from hypvision.io.types import Plain, Values
 
 _UNSET: tuple[Any, ...] = (None, (), {})
 TASKS = ("classification", "segmentation", "detection", "retrieval", "zero-shot")

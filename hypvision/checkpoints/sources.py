@@ -41,10 +41,8 @@ from hypvision.checkpoints.download import (
 )
 from hypvision.checkpoints.index import builtin_index, parse_index, read_index
 from hypvision.checkpoints.records import ADDRESSES, Index, Record
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, explaining, one_line, without_secrets
+from hypvision.io import HypvisionError, StrPath, ensure, explaining, one_line, without_secrets
 from hypvision.io.files import write_text
-from hypvision.io.types import StrPath
 from hypvision.io.web import SourceError, deadline, guarded, in_time, separated
 
 _logger = logging.getLogger(__name__)

@@ -31,11 +31,9 @@ from torch import Tensor
 
 from hypvision.checkpoints.kinds import kind_of
 from hypvision.checkpoints.types import StateDict, Weights
-from hypvision.io.checks import ensure, one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain, StrPath, Values, ensure, one_of
 from hypvision.io.files import parse_json, replacing
 from hypvision.io.records import foreign_setting
-from hypvision.io.types import Plain, StrPath, Values
 
 _logger = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from hypvision.checkpoints.pickles import open_zip
 from hypvision.checkpoints.types import StateDict
+from hypvision.io import StrPath
 from hypvision.io.files import read_pieces
-from hypvision.io.types import StrPath
 
 _MARK = b"/constants.pkl"
 _HIDDEN = b"/constants.hid"

@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io import HypvisionError, Plain, did_you_mean, ensure
 from hypvision.io.files import check_output, check_output_folder
-from hypvision.io.types import Plain
 
 if TYPE_CHECKING:
     from hypvision.clip.models import CLIPBundle

@@ -19,8 +19,7 @@ from hypvision.cli.arguments import (
     number,
     whole,
 )
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, ensure
 from hypvision.io.files import (
     below,
     in_columns,
@@ -159,7 +158,7 @@ def run_clip_evaluate(args: Namespace) -> None:
 def _sets_there(args: Namespace, root: Path) -> list[Benchmark]:
     """Return the chosen data sets that are in the folder, and print the others."""
     from hypvision.data.zero_shot import suite
-    from hypvision.io.checks import one_of
+    from hypvision.io import one_of
 
     sets = {benchmark.set: benchmark for benchmark in suite(args.suite)}
     found = []

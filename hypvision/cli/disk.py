@@ -7,7 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from hypvision.cli.arguments import Parser, add_device_argument, device_of, whole
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError
 from hypvision.io.files import protecting
 
 MODEL = "tf_efficientnet_lite0.imagenet"  # its weights ship and are trained on photos

@@ -33,10 +33,8 @@ from hypvision.cli.arguments import (
     texts_of,
     whole,
 )
-from hypvision.io.checks import ensure, refuse_weights
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain, ensure, refuse_weights
 from hypvision.io.files import below, protecting
-from hypvision.io.types import Plain
 
 if TYPE_CHECKING:
     from PIL import Image

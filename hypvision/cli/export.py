@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from hypvision.cli.arguments import Parser, add_clip_argument, add_model_args, clip_of, whole
-from hypvision.io.checks import ensure, refuse_weights
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, ensure, refuse_weights
 from hypvision.io.files import check_output
 
 # Copied from hypvision.zoo.export, because importing it imports PyTorch.

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypvision.cli.arguments import Parser, add_clip_argument, add_submit_arguments, whole
 from hypvision.cli.submit import Cell, run_cells, submit_options
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Metrics
+from hypvision.io import HypvisionError, Metrics
 
 if TYPE_CHECKING:
     from hypvision.tasks.few_shot_benchmark import CellSpec, Settings

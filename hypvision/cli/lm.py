@@ -14,7 +14,7 @@ from hypvision.cli.arguments import (
     number,
     whole,
 )
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError
 
 
 def add_lm_save_arguments(parser: Parser) -> None:

@@ -25,7 +25,7 @@ from hypvision.cli.arguments import (
     texts_of,
     whole,
 )
-from hypvision.io.errors import require, without_secrets
+from hypvision.io import Plain, require, without_secrets
 from hypvision.io.files import (
     check_output,
     protecting,
@@ -34,7 +34,6 @@ from hypvision.io.files import (
     write_json,
     write_table,
 )
-from hypvision.io.types import Plain
 
 if TYPE_CHECKING:
     from hypvision.inference.sources import Frame, Sources

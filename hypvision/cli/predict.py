@@ -27,9 +27,8 @@ from hypvision.cli.arguments import (
     number,
     whole,
 )
-from hypvision.io.errors import HypvisionError, one_line, without_secrets
+from hypvision.io import HypvisionError, Plain, one_line, without_secrets
 from hypvision.io.files import protecting
-from hypvision.io.types import Plain
 from hypvision.version import __version__
 
 if TYPE_CHECKING:

@@ -18,10 +18,8 @@ from hypvision.cli.arguments import (
     whole,
 )
 from hypvision.cli.submit import Cell, Outcome, run_cells, submit_options
-from hypvision.io.checks import between, ensure
-from hypvision.io.errors import HypvisionError, explaining, require
+from hypvision.io import HypvisionError, Plain, StrPath, between, ensure, explaining, require
 from hypvision.io.files import check_regular, why_no_file, write_table
-from hypvision.io.types import Plain, StrPath
 
 if TYPE_CHECKING:
     from hypvision.scaling.fits import Exponent, Setting

@@ -16,10 +16,8 @@ from hypvision.cli.arguments import (
     whole,
 )
 from hypvision.cli.export import TOWERS
-from hypvision.io.checks import ensure
-from hypvision.io.errors import without_secrets
+from hypvision.io import Plain, ensure, without_secrets
 from hypvision.io.files import write_json, write_table
-from hypvision.io.types import Plain
 
 if TYPE_CHECKING:
     from hypvision.inference.summary import Subject, Summary

@@ -19,9 +19,8 @@ from hypvision.cli.arguments import (
     whole,
 )
 from hypvision.cli.submit import Cell, run_cells
-from hypvision.io.checks import ensure
+from hypvision.io import Plain, ensure
 from hypvision.io.files import check_output
-from hypvision.io.types import Plain
 
 
 def _add_common_arguments(parser: Parser) -> None:

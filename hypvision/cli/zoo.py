@@ -9,8 +9,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from hypvision.cli.arguments import Parser, add_cfg_options, number
-from hypvision.io.checks import ensure, refuse
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, ensure, refuse
 from hypvision.io.files import write_text
 
 # Copied from hypvision.checkpoints.records, because importing it imports PyTorch.

@@ -19,9 +19,8 @@ from hypvision.clip.models import CLIPBundle
 from hypvision.clip.radial.measure import embed_images
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.data.preprocessing import preprocessing_of, set_preprocessing
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, StrPath
 from hypvision.io.files import read_bytes
-from hypvision.io.types import StrPath
 
 if TYPE_CHECKING:
     from hypvision.clip.prompting.hosts import Host

@@ -13,8 +13,7 @@ import torch
 
 from hypvision.checkpoints.match import translated
 from hypvision.checkpoints.types import StateDict, Weights
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain, Values
+from hypvision.io import HypvisionError, Plain, Values
 
 _TRANSPOSED = [
     ("text_projection.weight", "text_projection"),

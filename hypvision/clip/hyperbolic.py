@@ -41,9 +41,7 @@ from hypvision.clip.spaces import (
     Sphere,
 )
 from hypvision.clip.towers import class_token_features, logit_scale_of
-from hypvision.io.checks import one_of, refuse
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain
+from hypvision.io import HypvisionError, Plain, one_of, refuse
 
 MAX_LOGIT_SCALE = math.log(100)
 

@@ -16,8 +16,7 @@ from torch import Tensor
 from hypvision.checkpoints.match import translated, unknown_name
 from hypvision.checkpoints.read import read_file
 from hypvision.checkpoints.types import StateDict, Weights
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain, Values
+from hypvision.io import HypvisionError, Plain, Values
 
 PUBLISHED: dict[str, dict[str, str]] = {}
 """Model -> tag -> address of the official weights, for which no checksums are published. PHyCLIP

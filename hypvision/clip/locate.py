@@ -23,10 +23,9 @@ from hypvision.checkpoints.sources import (
     resolve,
 )
 from hypvision.clip.hyperbolic_checkpoint import PUBLISHED
-from hypvision.io.errors import HypvisionError, require
+from hypvision.io import HypvisionError, Plain, StrPath, require
 from hypvision.io.files import why_no_file
 from hypvision.io.records import parse, read_record
-from hypvision.io.types import Plain, StrPath
 
 _CONFIG = "open_clip_config.json"
 # Names of weight files in the order in which they are tried.

@@ -63,9 +63,16 @@ from hypvision.clip.locate import (
 )
 from hypvision.clip.spaces import Space, space_of
 from hypvision.clip.towers import embedding_size, encode_image, encode_text
-from hypvision.io.checks import depths, one_of
-from hypvision.io.errors import HypvisionError, did_you_mean, require
-from hypvision.io.types import Plain, StrPath, Values
+from hypvision.io import (
+    HypvisionError,
+    Plain,
+    StrPath,
+    Values,
+    depths,
+    did_you_mean,
+    one_of,
+    require,
+)
 
 if TYPE_CHECKING:
     from hypvision.clip.tokenizer import Tokenizer

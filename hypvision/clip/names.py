@@ -20,10 +20,8 @@ from hypvision.checkpoints.types import Weights
 from hypvision.clip.hyperbolic_checkpoint import family_of, family_of_config, variant
 from hypvision.clip.locate import is_repository, offering
 from hypvision.clip.models import ARCHITECTURES, architecture, pretrained_tags, read_clip
-from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError, require
+from hypvision.io import HypvisionError, Plain, Values, refuse, require
 from hypvision.io.records import parse_arguments
-from hypvision.io.types import Plain, Values
 
 
 def parse_name(text: str) -> tuple[str, str | None]:

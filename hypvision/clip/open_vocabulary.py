@@ -34,9 +34,7 @@ from hypvision.clip.models import CLIPBundle, clip_names, create_clip
 from hypvision.clip.spaces import Sphere, space_of
 from hypvision.clip.towers import embedding_size, encode_by_length, encode_text, find_towers
 from hypvision.data.classes import TEMPLATES, load_classes, prompts
-from hypvision.io.checks import one_of, refuse
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain, StrPath
+from hypvision.io import HypvisionError, Plain, StrPath, one_of, refuse
 
 # Long lists have a few classes with equal texts (ADE-847: 18 of 847); a larger share than this must
 # be a mistake of the user.

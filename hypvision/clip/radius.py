@@ -25,10 +25,8 @@ from hypvision.clip.towers import encode_by_length, encode_dense, encode_image
 from hypvision.data.classes import TEMPLATES, prompts
 from hypvision.data.preprocessing import preprocessing_of
 from hypvision.geometry import poincare
-from hypvision.io.checks import more_than, one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Metrics, StrPath, more_than, one_of
 from hypvision.io.images import leaving_out, open_image, require_all
-from hypvision.io.types import Metrics, StrPath
 
 
 def hyperbolic_radius(

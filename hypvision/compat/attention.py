@@ -8,9 +8,7 @@ from torch.types import Device
 
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import exact, safe_sqrt
-from hypvision.io.checks import at_least
-from hypvision.io.errors import ArgumentError
-from hypvision.io.types import Plain
+from hypvision.io import ArgumentError, Plain, at_least
 from hypvision.nn.attention import HeadProjections
 from hypvision.nn.functional import precise
 from hypvision.nn.linear import LorentzLinear

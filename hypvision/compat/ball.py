@@ -13,8 +13,7 @@ from torch.types import Device
 from hypvision.compat.linear import init_planes_
 from hypvision.geometry import PoincareBall
 from hypvision.geometry.numerics import exact, log_beta, safe_sqrt, sinhc_sqrt, square_norm
-from hypvision.io.checks import at_least, between, one_of
-from hypvision.io.types import Plain
+from hypvision.io import Plain, at_least, between, one_of
 from hypvision.nn.checks import (
     check_features,
     check_manifold,

@@ -45,8 +45,7 @@ from hypvision.compat.linear import (
 )
 from hypvision.compat.mlr import FGGMLR, GaneaMLR, PoincareMLR
 from hypvision.compat.norm import GyroLorentzBatchNorm1d, GyroLorentzBatchNorm2d
-from hypvision.io.checks import one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, one_of
 from hypvision.nn import (
     EfficientLorentzConv2d,
     EfficientLorentzLinear,

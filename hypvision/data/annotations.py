@@ -13,10 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from hypvision.data.usage import Usage
-from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError, some
+from hypvision.io import HypvisionError, Plain, refuse, some
 from hypvision.io.images import MAX_PIXELS
-from hypvision.io.types import Plain
 
 MAX_POINTS = 100_000  # largest number of polygon points that one object may have
 MASK_FORMAT = (

@@ -20,12 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hypvision.io.checks import ensure, refuse
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, StrPath, ensure, refuse
 from hypvision.io.files import csv_text, replacing
 from hypvision.io.images import SUFFIXES
 from hypvision.io.records import read_table
-from hypvision.io.types import StrPath
 
 SEPARATOR = "=>"
 _SCHEMAS = "'positive,negative[,image_url]' or 'id,captions[,image_url]'"

@@ -16,10 +16,8 @@ from typing import Any
 
 from torch import Tensor
 
-from hypvision.io.checks import ensure, whole_number
-from hypvision.io.errors import HypvisionError, explaining, require
+from hypvision.io import HypvisionError, Plain, StrPath, ensure, explaining, require, whole_number
 from hypvision.io.files import parse_json, read_json, read_lines, why_no_file
-from hypvision.io.types import Plain, StrPath
 
 TEMPLATES = {
     "catseg": ("A photo of a {} in the scene",),

@@ -30,11 +30,9 @@ from hypvision.data.tables import (
 from hypvision.data.usage import PARTS, Usage, natural
 from hypvision.data.voc_xml import read_xml
 from hypvision.data.yolo import find_yaml, polygon_area, read_yolo, yolo_as_coco
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain, StrPath, ensure
 from hypvision.io.files import check_same, inside, json_text, read_json, read_lines, write_same
 from hypvision.io.images import MAX_PIXELS, SUFFIXES, is_hidden, read_labels, shown_size
-from hypvision.io.types import Plain, StrPath
 
 _PARTS = {name: part for part, names in PARTS.items() for name in names}
 _ALL = "default"  # name of the file for data without parts, as in CVAT

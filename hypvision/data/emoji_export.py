@@ -18,12 +18,10 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from hypvision.io.checks import at_least, one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain, StrPath, at_least, one_of
 from hypvision.io.files import check_output_folder, replacing_folder, write_json
 from hypvision.io.images import write_image
 from hypvision.io.records import read_record
-from hypvision.io.types import Plain, StrPath
 
 from .masks import box_of, run_length
 

@@ -27,10 +27,9 @@ from hypvision.data.classes import enumerated
 from hypvision.data.emoji import Emoji, augment, read_emoji, style_images
 from hypvision.data.masks import box_of
 from hypvision.data.usage import Usage
-from hypvision.io.checks import at_least, between
+from hypvision.io import Plain, StrPath, at_least, between
 from hypvision.io.files import replacing
 from hypvision.io.images import images_in, open_image
-from hypvision.io.types import Plain, StrPath
 
 # A pixel is white if all of its channels have at least this value; white pixels that are connected
 # to the border of an emoji's image are background.

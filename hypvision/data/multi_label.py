@@ -28,11 +28,9 @@ from hypvision.data.tables import (
     split_labels,
 )
 from hypvision.data.usage import Listing, Usage, composed, find_white
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, some
+from hypvision.io import HypvisionError, NameList, Plain, StrPath, ensure, some
 from hypvision.io.files import inside
 from hypvision.io.records import read_json_lines
-from hypvision.io.types import NameList, Plain, StrPath
 
 _TABLE = "the table of images and their labels"
 _FORMS = (

@@ -43,8 +43,16 @@ from hypvision.data.image_folder import CIFARDataset
 from hypvision.data.label_maps import check_size, read_label_map
 from hypvision.data.masks import decode
 from hypvision.data.published import read_matlab, read_rows
-from hypvision.io.checks import ensure, one_of
-from hypvision.io.errors import HypvisionError, explaining, one_line, require
+from hypvision.io import (
+    HypvisionError,
+    Plain,
+    StrPath,
+    ensure,
+    explaining,
+    one_line,
+    one_of,
+    require,
+)
 from hypvision.io.files import (
     below,
     check_output_folder,
@@ -56,7 +64,6 @@ from hypvision.io.files import (
     write_same,
 )
 from hypvision.io.images import image_kind, open_image, read_labels, shown_size, write_image
-from hypvision.io.types import Plain, StrPath
 
 # name of an image, its path, the path of the file with its labels, a function that reads these
 Item = tuple[str, Path, Path, Callable[[], np.ndarray]]

@@ -12,8 +12,7 @@ from mmengine.dist import get_dist_info, sync_random_seed
 from mmengine.registry import DATA_SAMPLERS
 
 from hypvision.data.usage import classes_of
-from hypvision.io.checks import at_least, between, ensure, one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, at_least, between, ensure, one_of
 
 
 @DATA_SAMPLERS.register_module()

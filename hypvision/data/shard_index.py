@@ -22,8 +22,7 @@ from tqdm import tqdm
 
 from hypvision.checkpoints.sources import home
 from hypvision.data.remote import RemoteFile
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, explaining
+from hypvision.io import HypvisionError, ensure, explaining
 from hypvision.io.files import parse_json, read_json, write_json
 from hypvision.io.records import parse
 

@@ -19,12 +19,19 @@ from mmengine.registry import DATASETS
 from hypvision.data.classes import check_classes, numbered
 from hypvision.data.image_folder import _ImageDataset
 from hypvision.data.usage import Usage, composed, natural
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, did_you_mean, explaining, some
+from hypvision.io import (
+    HypvisionError,
+    NameList,
+    Plain,
+    StrPath,
+    did_you_mean,
+    ensure,
+    explaining,
+    some,
+)
 from hypvision.io.files import inside, read_lines
 from hypvision.io.images import images_in, is_image
 from hypvision.io.records import read_json_lines
-from hypvision.io.types import NameList, Plain, StrPath
 
 # Names of the column of images, and of the column of labels, the most usual one first.
 IMAGE_COLUMNS = (

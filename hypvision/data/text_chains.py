@@ -19,9 +19,8 @@ from hypvision.data.chains import (
 )
 from hypvision.data.preprocessing import default_preprocessing
 from hypvision.data.usage import Usage
-from hypvision.io.checks import ensure
+from hypvision.io import Plain, StrPath, ensure
 from hypvision.io.images import open_image
-from hypvision.io.types import Plain, StrPath
 
 
 @DATASETS.register_module()

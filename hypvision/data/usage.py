@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hypvision.io.checks import ensure, whole_number
-from hypvision.io.errors import HypvisionError, some
+from hypvision.io import HypvisionError, StrPath, ensure, some, whole_number
 from hypvision.io.files import name_of, on_disk
 from hypvision.io.images import (
     WHITE,
@@ -31,7 +30,6 @@ from hypvision.io.images import (
     read_labels,
     why_no_image,
 )
-from hypvision.io.types import StrPath
 
 
 class Usage:

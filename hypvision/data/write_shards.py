@@ -20,11 +20,9 @@ from tqdm import tqdm
 from hypvision.data.caption_folder import cut_box, find_captions, read_captions
 from hypvision.data.image_folder import ImageFolderDataset
 from hypvision.data.shards import CaptionShards, ImageShards
-from hypvision.io.checks import at_least
-from hypvision.io.errors import require
+from hypvision.io import StrPath, at_least, require
 from hypvision.io.files import check_new_folder, replacing_folder
 from hypvision.io.images import open_image
-from hypvision.io.types import StrPath
 
 # Files of these formats are copied unchanged; the values are their suffixes in a shard.
 _KEPT = {".jpg": "jpg", ".jpeg": "jpg", ".png": "png", ".webp": "webp"}

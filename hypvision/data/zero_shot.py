@@ -20,8 +20,7 @@ from hypvision.data.fewshot import raw
 from hypvision.data.fewshot.layouts import LAYOUTS, imagenet_validation, load_split
 from hypvision.data.fewshot.splits import Item, class_folders, class_names, folder_names
 from hypvision.data.published import read_matlab, read_rows
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, explaining
+from hypvision.io import HypvisionError, ensure, explaining
 from hypvision.io.files import inside, read_json, read_lines
 from hypvision.io.records import read_table
 

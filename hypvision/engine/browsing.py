@@ -29,10 +29,8 @@ from hypvision.data.usage import classes_of
 from hypvision.engine.checking import Report, open_parts, read_config
 from hypvision.engine.config import PHASES
 from hypvision.engine.hooks import seed_everything
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, few
+from hypvision.io import HypvisionError, Plain, StrPath, ensure, few
 from hypvision.io.images import leaving_out, require_all
-from hypvision.io.types import Plain, StrPath
 from hypvision.viz.overlay import add_legend, draw_boxes, paint
 from hypvision.viz.palette import label_colours
 from hypvision.viz.sheet import titled_sheet

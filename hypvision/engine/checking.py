@@ -35,9 +35,8 @@ from hypvision.engine.config import PHASES, leave_out_pretrained, load_config, p
 from hypvision.engine.hooks import DatasetHook
 from hypvision.engine.reports import check_result
 from hypvision.inference.progress import progress
-from hypvision.io.errors import one_line
+from hypvision.io import Plain, StrPath, Values, one_line
 from hypvision.io.images import as_rgb, open_image
-from hypvision.io.types import Plain, StrPath, Values
 from hypvision.viz.overlay import add_legend, draw_boxes, draw_segmentation, paint
 from hypvision.viz.palette import label_colours
 from hypvision.viz.sheet import save_image

@@ -19,7 +19,7 @@ from torch._dynamo.exc import TorchDynamoException
 
 from hypvision.engine.hooks import network_of
 from hypvision.inference.progress import say
-from hypvision.io.errors import HypvisionError, one_line
+from hypvision.io import HypvisionError, one_line
 
 _logger = logging.getLogger(__name__)
 

@@ -35,10 +35,12 @@ from mmengine.utils import import_modules_from_strings
 from hypvision.engine import precision
 from hypvision.engine.checks import as_list, close_configs, datasets_of, inner_dataset, walk
 from hypvision.engine.extensions import MODEL_HOOKS, PREPARATIONS, RUN_HOOKS
-from hypvision.io.checks import ensure
-from hypvision.io.errors import (
+from hypvision.io import (
     HypvisionError,
+    Plain,
+    StrPath,
     did_you_mean,
+    ensure,
     explain_machine,
     explaining,
     one_line,
@@ -47,7 +49,6 @@ from hypvision.io.errors import (
 from hypvision.io.files import check_regular, replacing, why_no_file
 from hypvision.io.plugins import PLUGINS
 from hypvision.io.shipped import Recipe, config_folder, find_config, recipe_of
-from hypvision.io.types import Plain, StrPath
 
 _logger = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from hypvision.engine.hooks import network_of
 from hypvision.engine.metrics import worst
 from hypvision.engine.reports import weights_to_use
 from hypvision.inference.progress import Progress, say
+from hypvision.io import Metrics, Values
 from hypvision.io.errors import count_text
-from hypvision.io.types import Metrics, Values
 
 _OWN = str(Path(__file__).resolve().parents[1])
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from mmengine.config import Config
 
-from hypvision.io.types import Plain, Values
+from hypvision.io import Plain, Values
 
 
 @dataclass(frozen=True)

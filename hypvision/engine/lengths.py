@@ -11,8 +11,7 @@ from mmengine.registry import DATASETS, DefaultScope
 
 from hypvision.engine.checks import as_list
 from hypvision.engine.config import Run, import_extensions
-from hypvision.io.checks import ensure
-from hypvision.io.types import Plain
+from hypvision.io import Plain, ensure
 
 
 def with_epochs(config: Run, epochs: int, launcher: str = "none") -> list[str]:

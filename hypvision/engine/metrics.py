@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from mmengine.dist import all_gather_object, is_main_process
 from mmengine.evaluator import BaseMetric
 
-from hypvision.io.errors import HypvisionError, require_finite
-from hypvision.io.types import Metrics, Values
+from hypvision.io import HypvisionError, Metrics, Values, require_finite
 
 _logger = logging.getLogger(__name__)
 _SHOWN = 5

@@ -28,8 +28,7 @@ from torch.optim import Optimizer
 
 from hypvision.engine.precision import Muon
 from hypvision.geometry import named_manifold_parameters
-from hypvision.io.errors import HypvisionError, explaining
-from hypvision.io.types import Plain, Values
+from hypvision.io import HypvisionError, Plain, Values, explaining
 from hypvision.optim import RiemannianAdam, RiemannianAdamW, RiemannianSGD, param_groups
 from hypvision.optim.groups import exempt_names
 

@@ -17,8 +17,7 @@ from hypvision.engine.config import Run, import_extensions, leave_out_pretrained
 from hypvision.engine.extensions import PREDICTORS, PREPARATIONS
 from hypvision.engine.hooks import take_templates
 from hypvision.inference.predictors import Predictor, Request
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain, StrPath
+from hypvision.io import HypvisionError, Plain, StrPath
 from hypvision.zoo.familiar import familiar_of
 
 

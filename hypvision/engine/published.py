@@ -15,8 +15,7 @@ from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.records import Record
 from hypvision.checkpoints.storage import read_header
 from hypvision.engine.checks import walk
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain, Values
+from hypvision.io import HypvisionError, Plain, Values
 
 # Names that mmcv, or hypvision's segmenters on CLIP, look up in their own code instead of a
 # registry.

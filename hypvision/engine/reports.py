@@ -21,10 +21,9 @@ from hypvision.engine.config import Run
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, REPORTS, TEST_OPTIONS, TestOptions
 from hypvision.engine.hooks import network_of
 from hypvision.inference.progress import say
-from hypvision.io.errors import HypvisionError, require, without_secrets
+from hypvision.io import HypvisionError, Metrics, Plain, require, without_secrets
 from hypvision.io.files import check_output, check_output_folder
 from hypvision.io.images import is_image
-from hypvision.io.types import Metrics, Plain
 from hypvision.viz.curves import MOST, choose, draw_curves, read_runs
 from hypvision.viz.report import Part, write_report
 

@@ -54,8 +54,7 @@ from hypvision.engine.reports import (
 )
 from hypvision.engine.tracking import track
 from hypvision.inference.progress import say
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, explaining
+from hypvision.io import HypvisionError, Metrics, Plain, StrPath, ensure, explaining
 from hypvision.io.files import (
     check_output,
     note_holder,
@@ -64,7 +63,6 @@ from hypvision.io.files import (
     why_no_file,
 )
 from hypvision.io.plugins import PLUGINS
-from hypvision.io.types import Metrics, Plain, StrPath
 
 _logger = logging.getLogger(__name__)
 _RUNS = count()

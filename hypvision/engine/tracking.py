@@ -10,9 +10,7 @@ from pathlib import Path
 
 from mmengine.config import Config
 
-from hypvision.io.checks import ensure, one_of
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain
+from hypvision.io import HypvisionError, Plain, ensure, one_of
 
 TRACKERS = {
     "tensorboard": "TensorboardVisBackend",

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from hypvision.io.types import Plain, Values
+from hypvision.io import Plain, Values
 
 from .numerics import exact, narrow, widen
 from .rows import in_blocks

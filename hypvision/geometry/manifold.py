@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hypvision.io.types import Plain
+from hypvision.io import Plain
 
 from ._typing import Curvature
 from .border import positive

@@ -19,7 +19,7 @@ from torch.nn.modules.module import (
 )
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from hypvision.io.types import Plain
+from hypvision.io import Plain
 
 from .euclidean import Euclidean
 from .manifold import Manifold, whose

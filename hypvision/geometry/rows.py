@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hypvision.io.types import Plain
+from hypvision.io import Plain
 
 from .numerics import Function, backward_of, transformed
 

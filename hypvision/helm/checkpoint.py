@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.match import unknown_name
 from hypvision.checkpoints.types import StateDict, Weights
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain
+from hypvision.io import HypvisionError, Plain
 
 from .config import PRESETS, Architecture, preset
 from .layers import RowLinear, RowNorm, pack, unpack

@@ -12,10 +12,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from hypvision.io.checks import at_least, between, more_than, one_of
-from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io import HypvisionError, Plain, at_least, between, did_you_mean, more_than, one_of
 from hypvision.io.records import check_types
-from hypvision.io.types import Plain
 
 _MOST = 1000  # the largest number of layers, and of experts per layer: building more takes hours
 

@@ -27,9 +27,8 @@ from hypvision.checkpoints.read import check_bounds, network_weights, read, read
 from hypvision.checkpoints.types import Weights
 from hypvision.geometry import named_manifold_parameters
 from hypvision.geometry.parameters import mark
-from hypvision.io.errors import HypvisionError, require
+from hypvision.io import HypvisionError, Plain, StrPath, Values, require
 from hypvision.io.records import ShardTable, read_record
-from hypvision.io.types import Plain, StrPath, Values
 
 from .cache import Cache
 from .checkpoint import (

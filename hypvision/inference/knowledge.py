@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from hypvision.inference.results import Boxes, Classes, PlacedClasses, Result, Tags
 from hypvision.inference.sources import IN_MEMORY
-from hypvision.io.errors import few
-from hypvision.io.types import Names
+from hypvision.io import Names, few
 from hypvision.zoo.familiar import Familiar
 
 # No class stands out if entropy / log(number of classes) is above this. Share of images above it:

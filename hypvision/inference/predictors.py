@@ -32,12 +32,21 @@ from hypvision.checkpoints.storage import read_header
 from hypvision.data.classes import load_classes
 from hypvision.inference.knowledge import Known
 from hypvision.inference.results import Classes, PlacedClasses, Result, Tags
-from hypvision.io.checks import ensure, name_or_path, refuse_weights
-from hypvision.io.errors import HypvisionError, did_you_mean, explaining, one_line
+from hypvision.io import (
+    HypvisionError,
+    Plain,
+    StrPath,
+    Values,
+    did_you_mean,
+    ensure,
+    explaining,
+    name_or_path,
+    one_line,
+    refuse_weights,
+)
 from hypvision.io.images import check_normalisation
 from hypvision.io.plugins import PLUGINS
 from hypvision.io.shipped import is_config, shipped_configs
-from hypvision.io.types import Plain, StrPath, Values
 from hypvision.zoo.familiar import Familiar, level_features, levels_of, of_header
 from hypvision.zoo.loading import (
     SEVERAL_LABELS,

@@ -22,10 +22,8 @@ from hypvision.inference.sources import (
     find_sources,
     in_advance,
 )
-from hypvision.io.checks import name_or_path
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, StrPath, Values, name_or_path
 from hypvision.io.images import leaving_out
-from hypvision.io.types import StrPath, Values
 
 _R = TypeVar("_R", bound=Result, default=Result)
 

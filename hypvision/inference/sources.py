@@ -22,8 +22,7 @@ from PIL import Image
 
 from hypvision.checkpoints.download import download
 from hypvision.data.usage import Usage, find_white
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, explaining, without_secrets
+from hypvision.io import HypvisionError, StrPath, ensure, explaining, without_secrets
 from hypvision.io.files import read_lines
 from hypvision.io.images import (
     SUFFIXES,
@@ -36,7 +35,6 @@ from hypvision.io.images import (
     output_names,
     require_all,
 )
-from hypvision.io.types import StrPath
 from hypvision.io.web import SourceError
 from hypvision.viz.video import VIDEO_SUFFIXES, frame_count, read_frames
 

@@ -12,9 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, StrPath, Values
 from hypvision.io.files import read_json
-from hypvision.io.types import StrPath, Values
 
 
 class ClassTree(nn.Module):

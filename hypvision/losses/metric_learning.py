@@ -16,9 +16,7 @@ from torch import Tensor, nn
 
 from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, lorentz, poincare
 from hypvision.geometry.numerics import exact
-from hypvision.io.checks import one_of, refuse
-from hypvision.io.errors import HypvisionError, did_you_mean, require
-from hypvision.io.types import Plain
+from hypvision.io import HypvisionError, Plain, did_you_mean, one_of, refuse, require
 
 from .prototypes import PrototypeMetricLoss
 from .proxy_anchor import ProxyAnchorLoss, ProxyNCALoss

@@ -19,9 +19,7 @@ from hypvision.checkpoints.match import check_kinds, filtered
 from hypvision.checkpoints.pretrained import pretrained_overlay
 from hypvision.checkpoints.read import allow_training_files, network_weights
 from hypvision.checkpoints.types import StateDict, Weights
-from hypvision.io.checks import one_of
-from hypvision.io.errors import ArgumentError
-from hypvision.io.types import Plain
+from hypvision.io import ArgumentError, Plain, one_of
 from hypvision.models.timm_models import forget_weights, read_overlay
 
 # the names of timm's poolings that keep the number of channels

@@ -34,9 +34,7 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.geometry.numerics import Function
-from hypvision.io.checks import at_least, depths, more_than, one_of
-from hypvision.io.errors import ArgumentError
-from hypvision.io.types import Plain
+from hypvision.io import ArgumentError, Plain, at_least, depths, more_than, one_of
 from hypvision.nn import ClusterAssignment, ClusterMixer
 from hypvision.nn.functional import add_scaled
 from hypvision.nn.linear import SharedLinear

@@ -14,9 +14,7 @@ from torch import nn
 from hypvision.checkpoints.match import translated, unknown_name
 from hypvision.checkpoints.read import network_weights
 from hypvision.checkpoints.types import StateDict, Weights
-from hypvision.io.checks import more_than
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain, Values
+from hypvision.io import HypvisionError, Plain, Values, more_than
 from hypvision.nn import ClusterMixer
 
 # The name of a block's weight in the official code, and its name here.

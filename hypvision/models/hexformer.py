@@ -28,9 +28,7 @@ from hypvision.checkpoints.match import unknown_name
 from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import exact, heading
-from hypvision.io.checks import one_of
-from hypvision.io.errors import HypvisionError, explaining
-from hypvision.io.types import Plain
+from hypvision.io import HypvisionError, Plain, explaining, one_of
 from hypvision.nn import LorentzConv2d, ToTangent
 from hypvision.nn.functional import (
     divided,

@@ -37,9 +37,7 @@ from torch.types import Device
 
 from hypvision.geometry import Euclidean, Lorentz
 from hypvision.geometry.numerics import exact, held
-from hypvision.io.checks import one_of
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain
+from hypvision.io import HypvisionError, Plain, one_of
 from hypvision.nn.functional import Attached, add_scaled
 from hypvision.nn.linear import SharedLinear
 

@@ -35,9 +35,7 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.checkpoints.pretrained import pretrained_overlay
-from hypvision.io.checks import more_than, one_of
-from hypvision.io.errors import ArgumentError, HypvisionError, did_you_mean
-from hypvision.io.types import Plain
+from hypvision.io import ArgumentError, HypvisionError, Plain, did_you_mean, more_than, one_of
 from hypvision.losses.himapper import LOGITS, gaussian_prior_kl, tree_contrastive_loss
 from hypvision.models.timm_models import create_model
 

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from hypvision.checkpoints.match import translated, unknown_name
 from hypvision.checkpoints.read import network_weights
 from hypvision.checkpoints.types import StateDict, Weights
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain, Values
+from hypvision.io import HypvisionError, Plain, Values
 
 from .base import head_names
 

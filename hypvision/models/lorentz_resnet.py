@@ -32,9 +32,7 @@ from torch.types import Device
 from hypvision.checkpoints.types import StateDict
 from hypvision.geometry import Lorentz
 from hypvision.geometry.lorentz.cones import space_logits
-from hypvision.io.checks import at_least, depths, more_than, one_of
-from hypvision.io.errors import ArgumentError
-from hypvision.io.types import Plain
+from hypvision.io import ArgumentError, Plain, at_least, depths, more_than, one_of
 from hypvision.nn import (
     ChangeManifold,
     EfficientLorentzConv2d,

@@ -17,9 +17,7 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.types import StateDict
 from hypvision.geometry import Lorentz
-from hypvision.io.checks import at_least, between, one_of
-from hypvision.io.errors import ArgumentError
-from hypvision.io.types import Plain
+from hypvision.io import ArgumentError, Plain, at_least, between, one_of
 from hypvision.nn import LorentzConv2d, LorentzGlobalAvgPool2d, ToTangent
 
 from .base import (

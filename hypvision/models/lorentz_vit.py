@@ -36,9 +36,7 @@ from torch.types import Device
 from hypvision.checkpoints.match import unknown_name
 from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.geometry import Lorentz
-from hypvision.io.checks import more_than, one_of
-from hypvision.io.errors import ArgumentError, HypvisionError
-from hypvision.io.types import Plain
+from hypvision.io import ArgumentError, HypvisionError, Plain, more_than, one_of
 from hypvision.nn import (
     LorentzAttention,
     LorentzConv2d,

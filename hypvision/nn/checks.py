@@ -9,9 +9,7 @@ from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz, Manifold, PoincareBall
 from hypvision.geometry.manifold import whose
-from hypvision.io.checks import at_least, more_than
-from hypvision.io.errors import ArgumentError
-from hypvision.io.types import Plain
+from hypvision.io import ArgumentError, Plain, at_least, more_than
 
 _SPACES = {
     Lorentz: " The layer works on the hyperboloid.",

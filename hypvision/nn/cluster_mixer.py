@@ -35,9 +35,7 @@ from hypvision.geometry.numerics import (
     plain,
     square_norm,
 )
-from hypvision.io.checks import at_least, more_than, one_of
-from hypvision.io.errors import ArgumentError
-from hypvision.io.types import Plain
+from hypvision.io import ArgumentError, Plain, at_least, more_than, one_of
 
 from .checks import check_sizes
 from .functional import Attached, precise

@@ -15,9 +15,7 @@ from torch.types import Device
 
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import Function, backward_of, exact, safe_sqrt
-from hypvision.io.checks import one_of
-from hypvision.io.errors import ArgumentError
-from hypvision.io.types import Plain
+from hypvision.io import ArgumentError, Plain, one_of
 
 from .checks import check_features, check_manifold, check_rescaling, check_sizes, integers
 from .functional import (

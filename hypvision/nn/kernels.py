@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hypvision.io.types import Plain
+from hypvision.io import Plain
 
 # the number of programs that add up numbers of pixels; the pixels and the channels that a program
 # takes at a time

@@ -11,9 +11,7 @@ from torch.types import Device
 
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import clamped
-from hypvision.io.checks import at_least, between, more_than, one_of
-from hypvision.io.errors import ArgumentError
-from hypvision.io.types import Plain
+from hypvision.io import ArgumentError, Plain, at_least, between, more_than, one_of
 
 from .checks import check_features, check_manifold, check_sizes
 from .functional import space_square, timed

@@ -23,8 +23,7 @@ from hypvision.geometry.numerics import (
     needs_grad,
     plain,
 )
-from hypvision.io.checks import at_least, between
-from hypvision.io.types import Plain
+from hypvision.io import Plain, at_least, between
 
 from .checks import (
     check_eps,

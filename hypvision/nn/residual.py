@@ -10,9 +10,7 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.geometry import Lorentz
-from hypvision.io.checks import one_of
-from hypvision.io.errors import ArgumentError
-from hypvision.io.types import Plain
+from hypvision.io import ArgumentError, Plain, one_of
 
 from .checks import check_features, check_manifold, check_rescaling
 from .functional import averaged, radial_rescale

@@ -7,7 +7,7 @@ mmdet and mmseg. These two libraries are imported only when something needs them
 """
 
 import hypvision.engine  # noqa: F401 - mmengine reads and writes checkpoints safely, or says that it is missing
-from hypvision.io.errors import require
+from hypvision.io import require
 
 require("mmcv", "mm")
 

@@ -31,9 +31,7 @@ from hypvision.checkpoints.match import check_tuning, check_unknown, compare, fi
 from hypvision.checkpoints.read import network_weights
 from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.checkpoints.wrappers import common_prefix, flat
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain
+from hypvision.io import HypvisionError, Plain, ensure
 from hypvision.tasks.classification import create_backbone
 
 

@@ -15,8 +15,7 @@ from mmseg.models import EncoderDecoder
 from mmseg.registry import MODELS as SEGMENTORS
 from torch import Tensor, nn
 
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain
+from hypvision.io import HypvisionError, Plain
 
 
 def backbone_losses(backbone: nn.Module) -> dict[str, Tensor]:

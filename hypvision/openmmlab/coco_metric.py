@@ -25,7 +25,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from hypvision.engine.metrics import Metric
-from hypvision.io.types import Metrics, Plain
+from hypvision.io import Metrics, Plain
 
 _SIZES = ("small", "medium", "large")
 

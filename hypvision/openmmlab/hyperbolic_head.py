@@ -32,9 +32,7 @@ from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz, ManifoldParameter, PoincareBall, lorentz
 from hypvision.geometry.numerics import exact, length, sinhc_sqrt, square_root, tiny
-from hypvision.io.checks import ensure, one_of
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import StrPath, Values
+from hypvision.io import HypvisionError, StrPath, Values, ensure, one_of
 from hypvision.losses.class_tree import ClassTree
 from hypvision.nn import LorentzMLR
 from hypvision.nn.functional import precise, radial_map, space_square, space_time

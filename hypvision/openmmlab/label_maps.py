@@ -22,9 +22,9 @@ from PIL import Image
 
 from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.engine.metrics import Metric
+from hypvision.io import Metrics
 from hypvision.io.files import below, replacing
 from hypvision.io.images import output_names
-from hypvision.io.types import Metrics
 
 _SCORES = ("seg_logits", "pred_sem_seg")
 

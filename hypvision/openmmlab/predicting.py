@@ -22,9 +22,7 @@ from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request
 from hypvision.inference.results import Boxes, Labels, Result, Segments
 from hypvision.inference.summary import Subject
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Names, Plain
+from hypvision.io import HypvisionError, Names, Plain, ensure
 from hypvision.openmmlab.testing import kinds
 
 BOX_SCORE = 0.3  # lowest score of a box that is drawn

@@ -11,8 +11,7 @@ from torch import nn
 from hypvision.checkpoints.records import Record
 from hypvision.engine.config import Run
 from hypvision.engine.published import build_published
-from hypvision.io.errors import require
-from hypvision.io.types import Values
+from hypvision.io import Values, require
 
 _SCOPES = {"segmentation": "mmseg", "detection": "mmdet"}
 # Test pipelines that keep the image at its own size, as the zoo's models were tested.

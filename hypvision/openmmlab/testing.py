@@ -8,8 +8,7 @@ from pathlib import Path
 
 from hypvision.engine.config import Run
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, REPORTS, TEST_OPTIONS, TestOptions
-from hypvision.io.checks import ensure
-from hypvision.io.types import Plain, Values
+from hypvision.io import Plain, Values, ensure
 
 # Steps that follow the flip of a view: padding must be on the right and below, and annotations are
 # those of the unflipped image.

@@ -12,7 +12,7 @@ from mmseg.registry import METRICS
 from torch import Tensor
 
 from hypvision.engine.metrics import Metric
-from hypvision.io.types import Metrics, StrPath, Values
+from hypvision.io import Metrics, StrPath, Values
 from hypvision.losses.class_tree import ClassTree
 
 KINDS = ("sibling", "cousin")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError
 
 from .base import constant, factors, foreign_manifold_of, local_part, manifold_of
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from hypvision.geometry import CurvatureParameter, Manifold, named_manifold_parameters
 from hypvision.geometry.parameters import loose, mark
-from hypvision.io.types import Plain
+from hypvision.io import Plain
 
 from .base import foreign_manifold_of
 

@@ -10,9 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hypvision.io.errors import require
+from hypvision.io import StrPath, require
 from hypvision.io.files import replacing
-from hypvision.io.types import StrPath
 from hypvision.scaling.fits import Exponent, Setting
 
 Row = dict[str, Any]

@@ -16,10 +16,9 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Metrics, Plain, StrPath, Values
 from hypvision.io.records import positive, read_table
 from hypvision.io.shipped import config_folder
-from hypvision.io.types import Metrics, Plain, StrPath, Values
 from hypvision.scaling.fits import JointFit, joint_fit
 from hypvision.scaling.measures import frame, norms, overlaps
 

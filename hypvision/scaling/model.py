@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hypvision.io.checks import between
+from hypvision.io import between
 from hypvision.scaling.data import Batch
 
 # Bytes of the outputs y that are computed at a time on a CPU: half of the cache of a core.

@@ -17,10 +17,9 @@ from torch import Tensor
 from hypvision.checkpoints.read import read_file, stored_weights
 from hypvision.checkpoints.sources import fetch_from_hub
 from hypvision.checkpoints.storage import check_format
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, StrPath
 from hypvision.io.files import below, why_no_file
 from hypvision.io.records import ShardTable, read_record
-from hypvision.io.types import StrPath
 
 _WHOLE = ("model.safetensors", "pytorch_model.bin")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")

@@ -33,11 +33,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from hypvision.checkpoints.read import read_file
-from hypvision.io.checks import between
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Metrics, Plain, StrPath, between
 from hypvision.io.files import check_output_folder, replacing, write_json
 from hypvision.io.records import is_number, positive, read_record, rule
-from hypvision.io.types import Metrics, Plain, StrPath
 from hypvision.scaling import measures
 from hypvision.scaling.data import Batch, density_scan, frequencies, sample, stream
 from hypvision.scaling.model import initial, joined, loss, loss_and_gradient, parts

@@ -37,12 +37,19 @@ from hypvision.engine.extensions import PREDICTORS, RUN_HOOKS, TEST_OPTIONS, Tes
 from hypvision.engine.hooks import ClassWeights, classes_in
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request, classifier, label_score
-from hypvision.io.checks import between, ensure, more_than, one_of, refuse
-from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io import (
+    HypvisionError,
+    Plain,
+    between,
+    did_you_mean,
+    ensure,
+    more_than,
+    one_of,
+    refuse,
+)
 from hypvision.io.files import below
 from hypvision.io.images import as_rgb
 from hypvision.io.records import foreign_setting
-from hypvision.io.types import Plain
 from hypvision.losses import PrototypeHead
 from hypvision.models.base import head_names
 from hypvision.models.timm_models import create_model

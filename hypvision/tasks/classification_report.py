@@ -11,8 +11,8 @@ from mmengine.registry import METRICS
 
 from hypvision.engine.extensions import REPORTS
 from hypvision.engine.reports import ReportMetric
+from hypvision.io import Ancestors, Plain
 from hypvision.io.images import as_rgb
-from hypvision.io.types import Ancestors, Plain
 from hypvision.tasks.classification_metrics import (
     average_precision,
     found_at_thresholds,

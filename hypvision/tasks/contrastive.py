@@ -35,8 +35,7 @@ from hypvision.clip.towers import (
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.geometry.numerics import has_float64
 from hypvision.inference.predictors import zero_shot
-from hypvision.io.checks import one_of, refuse
-from hypvision.io.types import NameList, Plain
+from hypvision.io import NameList, Plain, one_of, refuse
 from hypvision.losses.contrastive import (
     compositional_entailment,
     contrastive_loss,

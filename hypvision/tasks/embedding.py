@@ -22,16 +22,19 @@ from hypvision.inference.progress import progress
 from hypvision.inference.results import Embedding
 from hypvision.inference.running import results
 from hypvision.inference.sources import Frame, Sources
-from hypvision.io.checks import ensure, refuse_weights
-from hypvision.io.errors import (
+from hypvision.io import (
     HypvisionError,
+    Plain,
+    StrPath,
+    Values,
     did_you_mean,
+    ensure,
     explaining,
+    refuse_weights,
     require,
     require_finite,
 )
 from hypvision.io.images import check_normalisation, leaving_out, require_all
-from hypvision.io.types import Plain, StrPath, Values
 from hypvision.zoo.backbones import load_weights
 from hypvision.zoo.loading import load, network_of, no_model, trained_arguments
 

@@ -18,8 +18,8 @@ from hypvision.checkpoints.types import Weights
 from hypvision.data.samplers import evenly
 from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.engine.hooks import network_of
+from hypvision.io import Plain
 from hypvision.io.images import open_image
-from hypvision.io.types import Plain
 from hypvision.tasks.probe import as_tested, labelled_features
 from hypvision.zoo.familiar import KEY, Familiar, NoLevels, fit, levels_of, written
 

@@ -49,9 +49,17 @@ from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.hooks import CheckClassesHook, ClassWeights, classes_in, network_of
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request, classifier
-from hypvision.io.checks import ensure, one_of, refuse
-from hypvision.io.errors import HypvisionError, require_finite
-from hypvision.io.types import Names, Plain, StrPath, Values
+from hypvision.io import (
+    HypvisionError,
+    Names,
+    Plain,
+    StrPath,
+    Values,
+    ensure,
+    one_of,
+    refuse,
+    require_finite,
+)
 from hypvision.tasks.classification import per_image
 from hypvision.tasks.probe import fit_probe
 

@@ -21,10 +21,8 @@ from hypvision.data.fewshot import FewShotDataset
 from hypvision.data.preprocessing import set_preprocessing
 from hypvision.data.samplers import evenly
 from hypvision.engine.checkpoint import load
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, StrPath, ensure
 from hypvision.io.images import open_image
-from hypvision.io.types import StrPath
 from hypvision.tasks.few_shot import FewShotCLIP
 from hypvision.tasks.few_shot_benchmark import (
     CellSpec,

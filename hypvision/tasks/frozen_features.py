@@ -17,7 +17,7 @@ from hypvision.engine.extensions import MODEL_HOOKS
 from hypvision.engine.hooks import network_of
 from hypvision.engine.reports import BASELINE, CHOSEN
 from hypvision.inference.progress import say
-from hypvision.io.types import Metrics
+from hypvision.io import Metrics
 from hypvision.tasks.classification import per_image
 from hypvision.tasks.probe import evaluating
 

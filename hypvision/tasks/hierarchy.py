@@ -7,8 +7,7 @@ from typing import Any
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain
+from hypvision.io import HypvisionError, Plain
 from hypvision.models.himapper import HiMapper
 from hypvision.tasks.classification import ImageClassifier, freeze_parameters
 

@@ -31,8 +31,7 @@ from hypvision.helm.config import preset as _architecture
 from hypvision.helm.experts import MixtureOfCurvatures
 from hypvision.helm.head import token_losses
 from hypvision.helm.model import check_tokens, shifted
-from hypvision.io.checks import one_of
-from hypvision.io.types import Metrics, Plain
+from hypvision.io import Metrics, Plain, one_of
 from hypvision.optim import param_groups
 
 DATASETS.register_module(module=PackedText, force=True)

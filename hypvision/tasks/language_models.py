@@ -10,10 +10,8 @@ from typing import Any
 
 import torch
 
-from hypvision.io.checks import ensure, one_of
-from hypvision.io.errors import HypvisionError, one_line, require
+from hypvision.io import HypvisionError, Plain, StrPath, ensure, one_line, one_of, require
 from hypvision.io.files import check_new_folder, replacing_folder
-from hypvision.io.types import Plain, StrPath
 from hypvision.tasks.closures import one_thread
 
 # The tasks in the paper's tables, and the number of examples in the prompt of each.

@@ -21,11 +21,9 @@ from hypvision.data.tables import (
 )
 from hypvision.data.usage import PARTS, Usage, class_names
 from hypvision.engine.config import Run, load_config
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, StrPath, ensure
 from hypvision.io.files import write_text
 from hypvision.io.shipped import config_folder, find_config
-from hypvision.io.types import StrPath
 from hypvision.tasks.own_boxes import (
     Batches,
     boxes_config,

@@ -31,8 +31,7 @@ from hypvision.engine.hooks import network_of
 from hypvision.engine.hooks.repeat import steps_done
 from hypvision.engine.reports import BASELINE, CHOSEN
 from hypvision.inference.progress import say
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Metrics
+from hypvision.io import HypvisionError, Metrics
 from hypvision.tasks.classification_metrics import mean_average_precision
 from hypvision.zoo.familiar import NoLevels, level_features, levels_of
 

@@ -57,10 +57,8 @@ from hypvision.data.image_folder import imagenet_classes, unrecorded
 from hypvision.engine.config import Run, load_config, parse_options
 from hypvision.engine.hooks import take_templates
 from hypvision.inference.sources import find_files
-from hypvision.io.checks import ensure, refuse
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Metrics, Plain, StrPath, Values, ensure, refuse
 from hypvision.io.files import read_text
-from hypvision.io.types import Metrics, Plain, StrPath, Values
 from hypvision.tasks.familiar import familiar_images, noticed_images
 from hypvision.zoo.backbones import network_arguments
 from hypvision.zoo.familiar import KEY as FAMILIAR

@@ -14,8 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from hypvision.inference.sources import Frame, Sources, find_files, find_sources
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import StrPath
+from hypvision.io import HypvisionError, StrPath
 from hypvision.tasks.embedding import Embedder, distances, embed_sources
 from hypvision.tasks.metric_learning_metrics import nearest
 from hypvision.viz.sheet import text_tile

@@ -13,9 +13,8 @@ from hypvision.data.preprocessing import preprocessing_of
 from hypvision.engine.config import Run, load_config
 from hypvision.engine.predicting import untrained_model
 from hypvision.inference.summary import Subject
-from hypvision.io.checks import ensure
+from hypvision.io import StrPath, ensure
 from hypvision.io.plugins import PLUGINS
-from hypvision.io.types import StrPath
 from hypvision.tasks.publishing import input_size
 from hypvision.zoo.export_clip import ImageTower
 

@@ -19,10 +19,8 @@ from hypvision.data.closures import Closure, closure_of, read_closure
 from hypvision.geometry import Lorentz
 from hypvision.inference.progress import Progress
 from hypvision.inference.sources import Sources
-from hypvision.io.checks import ensure
-from hypvision.io.errors import require
+from hypvision.io import StrPath, ensure, require
 from hypvision.io.files import read_lines
-from hypvision.io.types import StrPath
 from hypvision.tasks.closures import SPREAD, embed_closure
 from hypvision.tasks.embedding import Embedder, embed_sources
 from hypvision.viz.disk import places_of_hierarchy, plain_name, to_disk

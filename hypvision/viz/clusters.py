@@ -20,8 +20,7 @@ from PIL import Image
 from timm.data import resolve_data_config
 from torch import Tensor, nn
 
-from hypvision.io.checks import at_least, between, one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, at_least, between, one_of
 from hypvision.io.images import to_rgb
 from hypvision.models.hcformer import StageAssignments
 from hypvision.nn import ClusterAssignment

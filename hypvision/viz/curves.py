@@ -12,10 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError, did_you_mean, require, some
+from hypvision.io import HypvisionError, Plain, StrPath, Values, did_you_mean, refuse, require, some
 from hypvision.io.files import csv_text, parse_json, read_lines, why_no_file, write_text
-from hypvision.io.types import Plain, StrPath, Values
 from hypvision.viz.palette import line_colours
 from hypvision.viz.sheet import save_figure
 

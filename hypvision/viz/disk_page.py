@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
+from hypvision.io import StrPath
 from hypvision.io.files import replacing, write_text
 from hypvision.io.images import write_image
-from hypvision.io.types import StrPath
 from hypvision.viz.overlay import font, printable
 from hypvision.viz.palette import css
 from hypvision.viz.sheet import contact_sheet

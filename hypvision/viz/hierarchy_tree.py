@@ -20,9 +20,8 @@ from PIL import Image, ImageDraw, ImageFilter
 from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz, lorentz
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain
 from hypvision.io.images import to_rgb
-from hypvision.io.types import Plain
 from hypvision.models.hierarchy_mapper import HierarchyMapper
 from hypvision.models.himapper import HiMapper
 from hypvision.viz.clusters import enlarge, evaluating, explain_image, prepare_for

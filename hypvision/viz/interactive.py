@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from hypvision.geometry import Manifold
-from hypvision.io.errors import require
+from hypvision.io import require
 from hypvision.viz.disk import geodesic_arc, places_of_hierarchy, plain_name
 from hypvision.viz.palette import css
 

@@ -10,8 +10,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from hypvision.io.errors import require
-from hypvision.io.types import StrPath
+from hypvision.io import StrPath, require
 from hypvision.viz.sheet import save_figure
 from hypvision.viz.traversal import apart
 

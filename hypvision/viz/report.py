@@ -12,8 +12,8 @@ from typing import Any
 
 from PIL import Image
 
+from hypvision.io import StrPath, Values
 from hypvision.io.files import csv_text, write_text
-from hypvision.io.types import StrPath, Values
 from hypvision.viz.sheet import save_image
 
 _ROWS = 100  # largest number of table rows on the page

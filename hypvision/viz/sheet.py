@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image, ImageDraw, ImageOps
 
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, StrPath
 from hypvision.io.errors import printable as escaped
 from hypvision.io.files import replacing
 from hypvision.io.images import to_rgb, write_image
-from hypvision.io.types import StrPath
 from hypvision.viz.overlay import font, printable
 
 if TYPE_CHECKING:

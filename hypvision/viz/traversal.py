@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from hypvision.io.errors import require
-from hypvision.io.types import StrPath
+from hypvision.io import StrPath, require
 from hypvision.viz.sheet import save_figure
 
 _LINE = 0.3  # height of a label in inches

@@ -15,9 +15,7 @@ from hypvision.checkpoints.pretrained import timm_cfg
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.sources import find, is_address, resolve
 from hypvision.checkpoints.storage import read_header
-from hypvision.io.checks import ensure, name_or_path
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain, StrPath, Values
+from hypvision.io import HypvisionError, Plain, StrPath, Values, ensure, name_or_path
 from hypvision.zoo.loading import (
     TimmModel,
     as_tuples,

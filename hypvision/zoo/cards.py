@@ -9,9 +9,9 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from hypvision.checkpoints.records import TASKS, Index, Metric, Record
+from hypvision.io import Values
 from hypvision.io.errors import count_text
 from hypvision.io.files import in_columns, markdown_table
-from hypvision.io.types import Values
 
 _README = """\
 # Model zoo

@@ -15,8 +15,7 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, ensure
 
 _DROPPED = -1.0  # score of boxes that must not suppress others
 

@@ -17,9 +17,8 @@ from hypvision.clip.spaces import Lifted, Sphere
 from hypvision.clip.towers import logit_scale_of
 from hypvision.data.classes import TEMPLATES
 from hypvision.data.preprocessing import preprocessing_of
-from hypvision.io.errors import HypvisionError, require
+from hypvision.io import HypvisionError, Plain, StrPath, require
 from hypvision.io.files import check_new_folder, replacing_folder
-from hypvision.io.types import Plain, StrPath
 from hypvision.zoo.export import ExportReport, export_network
 from hypvision.zoo.export_clip import TOWERS, clip_tower
 

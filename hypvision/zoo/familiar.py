@@ -17,9 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hypvision.io.checks import between, ensure
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain, Values
+from hypvision.io import HypvisionError, Plain, Values, between, ensure
 
 # Key in the ``meta`` of a checkpoint and in the header of a file. Entries named "familiar", of
 # older files, have features of the head, and are not read.

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
-from hypvision.io.types import Plain, StrPath
+from hypvision.io import Plain, StrPath
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _TEXTS = 256  # number of texts in a batch

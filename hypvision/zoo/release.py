@@ -24,10 +24,8 @@ from hypvision.checkpoints.index import read_index, with_record, write_index
 from hypvision.checkpoints.pretrained import timm_cfg
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import offline, resolve
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, one_line
+from hypvision.io import HypvisionError, StrPath, ensure, one_line
 from hypvision.io.files import check_new_folder, replacing_folder, write_json, write_text
-from hypvision.io.types import StrPath
 from hypvision.models.base import AnyCheckpoint
 from hypvision.zoo.cards import model_card, readme
 from hypvision.zoo.loading import classifier

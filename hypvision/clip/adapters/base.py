@@ -31,11 +31,9 @@ from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.storage import format_problem, read_metadata, write_tensors
 from hypvision.checkpoints.types import StateDict
 from hypvision.clip.towers import Tower, find_towers
-from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io import HypvisionError, Plain, StrPath, Values, did_you_mean, refuse
 from hypvision.io.files import why_no_file
 from hypvision.io.records import check_types, parse
-from hypvision.io.types import Plain, StrPath, Values
 
 
 @dataclass(frozen=True)

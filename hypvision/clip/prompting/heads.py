@@ -16,7 +16,7 @@ from hypvision.clip.prompting.hosts import Host, HostOutput, mean_class_features
 from hypvision.clip.spaces import space_of
 from hypvision.clip.towers import embedding_size
 from hypvision.geometry.numerics import exact
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError
 
 ROWS = 4096  # number of validation images that are compared with the cache in one batch
 

@@ -41,10 +41,8 @@ from hypvision.clip.towers import (
 )
 from hypvision.data.classes import SELECTED, warn_of_equal_texts
 from hypvision.geometry.numerics import exact
-from hypvision.io.checks import at_least, refuse
-from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io import HypvisionError, StrPath, Values, at_least, did_you_mean, refuse
 from hypvision.io.records import parse
-from hypvision.io.types import StrPath, Values
 
 _CHUNK = 256  # number of texts that are encoded at once without gradients
 

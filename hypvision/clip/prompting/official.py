@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from hypvision.checkpoints.match import check_tuning, translated
 from hypvision.checkpoints.read import read_file
 from hypvision.checkpoints.types import StateDict, Weights
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain, Values
+from hypvision.io import HypvisionError, Plain, Values
 
 _PREFIX = "host.learner."
 _TEXT = "text_encoder.transformer.resblocks"

@@ -21,8 +21,7 @@ from hypvision.clip.prompting.prompted import PromptLearner, depth_for
 from hypvision.clip.towers import PromptTokens, embedding_size, encode_image
 from hypvision.data.preprocessing import preprocessing_of
 from hypvision.geometry.numerics import exact
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain
+from hypvision.io import HypvisionError, Plain
 
 
 class PromptKD(Host, name="promptkd"):

@@ -25,8 +25,7 @@ from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting.hosts import HostOutput, mean_divergence, sentence_features
 from hypvision.clip.prompting.prompted import IVLP
 from hypvision.data.classes import imagenet_templates
-from hypvision.io.checks import at_least, more_than
-from hypvision.io.types import StrPath
+from hypvision.io import StrPath, at_least, more_than
 
 
 class PromptSRC(IVLP, name="promptsrc"):

@@ -28,11 +28,9 @@ from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.radial.traversal import Step, traverse
 from hypvision.clip.spaces import Hyperboloid, Space, Sphere
 from hypvision.data.preprocessing import preprocessing_of
-from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError, require_finite
+from hypvision.io import HypvisionError, Metrics, Plain, StrPath, Values, refuse, require_finite
 from hypvision.io.files import name_of, on_disk
 from hypvision.io.images import SUFFIXES, leaving_out, open_image, require_all
-from hypvision.io.types import Metrics, Plain, StrPath, Values
 
 _Path = TypeVar("_Path")  # path of a file, or another object that ``read`` can open
 

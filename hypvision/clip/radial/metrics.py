@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from hypvision.clip.spaces import Space
-from hypvision.io.errors import ArgumentError, require_finite
-from hypvision.io.types import Metrics
+from hypvision.io import ArgumentError, Metrics, require_finite
 
 _BLOCK = 2**18  # number of similarities in a block, which then fits into a CPU's cache
 

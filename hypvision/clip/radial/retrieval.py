@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from hypvision.clip.spaces import Space
-from hypvision.io.errors import HypvisionError, require, require_finite
+from hypvision.io import HypvisionError, Metrics, StrPath, require, require_finite
 from hypvision.io.files import read_lines, why_no_file
 from hypvision.io.records import read_record
-from hypvision.io.types import Metrics, StrPath
 
 
 class HyperLexPair(NamedTuple):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hypvision.clip.radial.metrics import walk
 from hypvision.clip.spaces import Space, Sphere
-from hypvision.io.checks import one_of
+from hypvision.io import one_of
 
 
 class Step(NamedTuple):

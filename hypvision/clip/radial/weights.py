@@ -19,9 +19,7 @@ from hypvision.checkpoints.read import network_weights, read_file
 from hypvision.checkpoints.storage import read_header, write_weights
 from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.clip.features import bytes_of
-from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain, StrPath
+from hypvision.io import HypvisionError, Plain, StrPath, refuse
 
 _TRAINING = re.compile(r"clip\.(.+)")
 _ROOT = "radial_root"

@@ -17,8 +17,7 @@ from hypvision.checkpoints.match import translated
 from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.clip.models import MEAN, STD
 from hypvision.clip.segmentation.catseg import window_mask
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain
+from hypvision.io import HypvisionError, Plain
 
 _PREDICTOR = "sem_seg_head.predictor."
 _ADAPTER = ".hyperclip."  # part of our names of HyperCLIP's adapters; below the official name

@@ -28,11 +28,9 @@ from hypvision.clip.segmentation.official import segmenter_names, segmenter_vari
 from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
 from hypvision.clip.towers import patch_size
 from hypvision.data.classes import CLASS_LISTS, SUFFIXES, load_classes, split_classes
-from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain, StrPath, Values, refuse
 from hypvision.io.files import names_file
 from hypvision.io.images import open_image
-from hypvision.io.types import Plain, StrPath, Values
 
 _OFFICIAL: dict[str, Plain] = {
     "vitb16": dict(clip=dict(name="ViT-B-16", force_quick_gelu=True)),

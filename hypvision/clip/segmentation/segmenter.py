@@ -24,9 +24,7 @@ from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.segmentation.catseg import CATSegHead
 from hypvision.clip.segmentation.official import segmenter_names
 from hypvision.clip.towers import encode_dense, patch_size, vision_tower
-from hypvision.io.checks import at_least, one_of, refuse
-from hypvision.io.errors import HypvisionError, require_finite
-from hypvision.io.types import Plain
+from hypvision.io import HypvisionError, Plain, at_least, one_of, refuse, require_finite
 
 
 def _resize(x: Tensor, size: Sequence[int]) -> Tensor:

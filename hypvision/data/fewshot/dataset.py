@@ -31,10 +31,8 @@ from hypvision.data.fewshot.splits import (
 )
 from hypvision.data.preprocessing import Preprocessing, default_preprocessing
 from hypvision.data.usage import Usage
-from hypvision.io.checks import ensure, one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain, StrPath, ensure, one_of
 from hypvision.io.images import open_image
-from hypvision.io.types import Plain, StrPath
 
 
 def augmentation(

@@ -36,11 +36,9 @@ from hypvision.data.fewshot.splits import (
 )
 from hypvision.data.usage import Usage
 from hypvision.data.usage import class_names as folder_names_in
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, did_you_mean, require
+from hypvision.io import HypvisionError, StrPath, did_you_mean, ensure, require
 from hypvision.io.files import read_lines
 from hypvision.io.records import read_table
-from hypvision.io.types import StrPath
 
 _PHOTO = "a photo of a {}."
 _SOURCE = "CoOp's DATASETS.md lists the downloads: put it there"

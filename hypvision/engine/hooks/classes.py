@@ -21,9 +21,7 @@ from hypvision.data.samplers import BalancedSampler, class_numbers
 from hypvision.data.usage import classes_of, composed, usages
 from hypvision.engine.extensions import MODEL_HOOKS
 from hypvision.engine.hooks.repeat import network_of
-from hypvision.io.checks import at_least, ensure, one_of
-from hypvision.io.errors import HypvisionError, some
-from hypvision.io.types import Names, Plain, Values
+from hypvision.io import HypvisionError, Names, Plain, Values, at_least, ensure, one_of, some
 
 
 class DatasetHook(Hook, ABC):

@@ -11,9 +11,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
 from hypvision.engine.hooks.repeat import steps_done, validates_here
-from hypvision.io.checks import at_least, ensure, one_of
-from hypvision.io.errors import HypvisionError, explaining
-from hypvision.io.types import Metrics
+from hypvision.io import HypvisionError, Metrics, at_least, ensure, explaining, one_of
 
 
 @HOOKS.register_module(force=True)

@@ -13,7 +13,7 @@ from mmengine.runner import Runner
 
 from hypvision.checkpoints.language import KEY, Language, language_of, written
 from hypvision.engine.hooks.repeat import network_of
-from hypvision.io.types import Plain, Values
+from hypvision.io import Plain, Values
 
 _logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from mmengine.runner import Runner
 from hypvision.engine.hooks.repeat import network_of
 from hypvision.engine.metrics import worst
 from hypvision.geometry import CurvatureParameter
-from hypvision.io.types import Metrics
+from hypvision.io import Metrics
 
 
 @HOOKS.register_module()

@@ -38,9 +38,8 @@ from hypvision.engine.checkpoint import (
     resume_problem,
 )
 from hypvision.engine.sharded import cut, whole_tensor
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Metrics, Plain, StrPath
 from hypvision.io.files import write_text
-from hypvision.io.types import Metrics, Plain, StrPath
 from hypvision.optim.averages import averaging_points
 
 

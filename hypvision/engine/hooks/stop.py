@@ -36,8 +36,7 @@ from hypvision.engine.hooks.repeat import (
     last_good,
     network_of,
 )
-from hypvision.io.errors import HypvisionError, few
-from hypvision.io.types import Metrics, Values
+from hypvision.io import HypvisionError, Metrics, Values, few
 
 _ADVICE = (
     "Stop it and try a lower rate (--cfg-options optim_wrapper.optimizer.lr=...), or for a network "

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hypvision.clip.adapters.base import Adapter, register
 from hypvision.clip.adapters.bottleneck.config import BottleneckConfig
 from hypvision.clip.towers import Tower, find_towers
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError
 
 
 class SmallMLP(nn.Module):

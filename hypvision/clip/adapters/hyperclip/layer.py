@@ -32,8 +32,7 @@ from hypvision.clip.adapters.hyperclip.config import HyperCLIPConfig
 from hypvision.clip.memo import Memo
 from hypvision.clip.towers import Tower
 from hypvision.geometry.numerics import Function, exact, tanhc
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain
+from hypvision.io import HypvisionError, Plain
 
 _EPS_ARTANH = 1e-5  # the official code clamps artanh's argument to +-(1 - 1e-5)
 _EPS_BALL = 1e-3  # the official code projects points to the radius (1 - 1e-3) / sqrt(c)

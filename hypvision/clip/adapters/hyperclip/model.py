@@ -24,8 +24,7 @@ from hypvision.clip.adapters.hyperclip.layer import (
     block_product,
 )
 from hypvision.clip.towers import Tower, find_towers
-from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, refuse
 
 
 class _Site(NamedTuple):
