@@ -11,11 +11,12 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from hypvision.app.answers import HIERARCHY, TEXTS, Answers, best_clip, zoo_models
-from hypvision.app.uploads import told, uploaded, without_folders
-from hypvision.app.worker import Worker
 from hypvision.clip.locate import clips_here
 from hypvision.io import StrPath, require
+
+from .answers import HIERARCHY, TEXTS, Answers, best_clip, zoo_models
+from .uploads import told, uploaded, without_folders
+from .worker import Worker
 
 TITLE = "hypvision"
 EXAMPLES = Path(__file__).parent / "examples"

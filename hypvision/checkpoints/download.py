@@ -28,7 +28,6 @@ from typing import Any
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from hypvision.checkpoints.storage import format_problem
 from hypvision.io import (
     HypvisionError,
     StrPath,
@@ -49,6 +48,8 @@ from hypvision.io.web import (
     deadline,
     need,
 )
+
+from .storage import format_problem
 
 _logger = logging.getLogger(__name__)
 

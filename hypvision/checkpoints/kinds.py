@@ -8,8 +8,9 @@ import re
 import zipfile
 from typing import NamedTuple
 
-from hypvision.checkpoints.pickles import check_pickle, open_zip
 from hypvision.io import StrPath
+
+from .pickles import check_pickle, open_zip
 
 _GIVE = "Give a safetensors file, or one of torch.save."
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from hypvision.checkpoints.records import is_template
 from hypvision.io import Values
 from hypvision.io.records import is_text
+
+from .records import is_template
 
 KEY = "language"
 _MOST = 100_000  # limit for the number of texts, each of which would be encoded

@@ -31,19 +31,13 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 import torch
 
-from hypvision.checkpoints.download import (
-    download,
-    download_text,
-    file_sha256,
-    locked,
-    verify_file,
-    verify_sum,
-)
-from hypvision.checkpoints.index import builtin_index, parse_index, read_index
-from hypvision.checkpoints.records import ADDRESSES, Index, Record
 from hypvision.io import HypvisionError, StrPath, ensure, explaining, one_line, without_secrets
 from hypvision.io.files import write_text
 from hypvision.io.web import SourceError, deadline, guarded, in_time, separated
+
+from .download import download, download_text, file_sha256, locked, verify_file, verify_sum
+from .index import builtin_index, parse_index, read_index
+from .records import ADDRESSES, Index, Record
 
 _logger = logging.getLogger(__name__)
 

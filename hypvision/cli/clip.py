@@ -9,7 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hypvision.cli.arguments import (
+from hypvision.io import HypvisionError, ensure
+from hypvision.io.files import below, in_columns, protecting, why_no_file, write_json, write_table
+
+from .arguments import (
     Parser,
     add_clip_argument,
     add_device_argument,
@@ -18,15 +21,6 @@ from hypvision.cli.arguments import (
     device_of,
     number,
     whole,
-)
-from hypvision.io import HypvisionError, ensure
-from hypvision.io.files import (
-    below,
-    in_columns,
-    protecting,
-    why_no_file,
-    write_json,
-    write_table,
 )
 
 if TYPE_CHECKING:

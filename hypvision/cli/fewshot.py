@@ -10,9 +10,10 @@ from argparse import Namespace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hypvision.cli.arguments import Parser, add_clip_argument, add_submit_arguments, whole
-from hypvision.cli.submit import Cell, run_cells, submit_options
 from hypvision.io import HypvisionError, Metrics
+
+from .arguments import Parser, add_clip_argument, add_submit_arguments, whole
+from .submit import Cell, run_cells, submit_options
 
 if TYPE_CHECKING:
     from hypvision.tasks.few_shot_benchmark import CellSpec, Settings

@@ -13,7 +13,17 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hypvision.cli.arguments import (
+from hypvision.io import Plain, require, without_secrets
+from hypvision.io.files import (
+    check_output,
+    protecting,
+    replacing,
+    with_ending,
+    write_json,
+    write_table,
+)
+
+from .arguments import (
     Parser,
     add_clip_argument,
     add_device_argument,
@@ -24,15 +34,6 @@ from hypvision.cli.arguments import (
     number,
     texts_of,
     whole,
-)
-from hypvision.io import Plain, require, without_secrets
-from hypvision.io.files import (
-    check_output,
-    protecting,
-    replacing,
-    with_ending,
-    write_json,
-    write_table,
 )
 
 if TYPE_CHECKING:

@@ -16,7 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hypvision.cli.arguments import (
+from hypvision.io import HypvisionError, Plain, one_line, without_secrets
+from hypvision.io.files import protecting
+from hypvision.version import __version__
+
+from .arguments import (
     Parser,
     add_cfg_options,
     add_clip_argument,
@@ -27,9 +31,6 @@ from hypvision.cli.arguments import (
     number,
     whole,
 )
-from hypvision.io import HypvisionError, Plain, one_line, without_secrets
-from hypvision.io.files import protecting
-from hypvision.version import __version__
 
 if TYPE_CHECKING:
     from hypvision.inference.predictors import Request

@@ -6,7 +6,10 @@ from argparse import Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hypvision.cli.arguments import (
+from hypvision.io import Plain, ensure, without_secrets
+from hypvision.io.files import write_json, write_table
+
+from .arguments import (
     Parser,
     add_clip_argument,
     add_device_argument,
@@ -15,9 +18,7 @@ from hypvision.cli.arguments import (
     device_of,
     whole,
 )
-from hypvision.cli.export import TOWERS
-from hypvision.io import Plain, ensure, without_secrets
-from hypvision.io.files import write_json, write_table
+from .export import TOWERS
 
 if TYPE_CHECKING:
     from hypvision.inference.summary import Subject, Summary

@@ -15,15 +15,16 @@ from torch.utils.data import DataLoader
 
 from hypvision.checkpoints.sources import home
 from hypvision.checkpoints.storage import kept_tensor
-from hypvision.clip.models import CLIPBundle
-from hypvision.clip.radial.measure import embed_images
-from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.data.preprocessing import preprocessing_of, set_preprocessing
 from hypvision.io import HypvisionError, StrPath
 from hypvision.io.files import read_bytes
 
+from .models import CLIPBundle
+from .radial.measure import embed_images
+from .radial.texts import distinct, embed_texts
+
 if TYPE_CHECKING:
-    from hypvision.clip.prompting.hosts import Host
+    from .prompting.hosts import Host
 
 _PLAIN = (bool, int, float, str, tuple, type(None))
 

@@ -24,7 +24,9 @@ from open_clip.model import CLIP
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
-from hypvision.clip.hyperbolic_checkpoint import (
+from hypvision.io import HypvisionError, Plain, one_of, refuse
+
+from .hyperbolic_checkpoint import (
     BOX_SCALES,
     CURVATURES,
     FACTORS,
@@ -32,16 +34,8 @@ from hypvision.clip.hyperbolic_checkpoint import (
     SCALARS,
     family_of_config,
 )
-from hypvision.clip.spaces import (
-    ExteriorAngles,
-    Hyperboloid,
-    HyperboloidProduct,
-    Modality,
-    Space,
-    Sphere,
-)
-from hypvision.clip.towers import class_token_features, logit_scale_of
-from hypvision.io import HypvisionError, Plain, one_of, refuse
+from .spaces import ExteriorAngles, Hyperboloid, HyperboloidProduct, Modality, Space, Sphere
+from .towers import class_token_features, logit_scale_of
 
 MAX_LOGIT_SCALE = math.log(100)
 

@@ -22,10 +22,11 @@ from hypvision.checkpoints.sources import (
     repositories_with,
     resolve,
 )
-from hypvision.clip.hyperbolic_checkpoint import PUBLISHED
 from hypvision.io import HypvisionError, Plain, StrPath, require
 from hypvision.io.files import why_no_file
 from hypvision.io.records import parse, read_record
+
+from .hyperbolic_checkpoint import PUBLISHED
 
 _CONFIG = "open_clip_config.json"
 # Names of weight files in the order in which they are tried.

@@ -42,27 +42,6 @@ from hypvision.checkpoints.sources import find, hub_switch, is_address
 from hypvision.checkpoints.torchscript import class_names, is_torchscript
 from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.checkpoints.wrappers import without_prefix
-from hypvision.clip.hugging_face import from_hugging_face, is_hugging_face, to_hugging_face
-from hypvision.clip.hyperbolic_checkpoint import (
-    PIXELS,
-    PUBLISHED,
-    check_scalars,
-    from_official,
-    is_official,
-    root_of,
-)
-from hypvision.clip.locate import (
-    config_folder,
-    fetch_published,
-    fetch_weights,
-    is_repository,
-    offering,
-    repository_config,
-    repository_weights,
-    weights_file,
-)
-from hypvision.clip.spaces import Space, space_of
-from hypvision.clip.towers import embedding_size, encode_image, encode_text
 from hypvision.io import (
     HypvisionError,
     Plain,
@@ -74,8 +53,30 @@ from hypvision.io import (
     require,
 )
 
+from .hugging_face import from_hugging_face, is_hugging_face, to_hugging_face
+from .hyperbolic_checkpoint import (
+    PIXELS,
+    PUBLISHED,
+    check_scalars,
+    from_official,
+    is_official,
+    root_of,
+)
+from .locate import (
+    config_folder,
+    fetch_published,
+    fetch_weights,
+    is_repository,
+    offering,
+    repository_config,
+    repository_weights,
+    weights_file,
+)
+from .spaces import Space, space_of
+from .towers import embedding_size, encode_image, encode_text
+
 if TYPE_CHECKING:
-    from hypvision.clip.tokenizer import Tokenizer
+    from .tokenizer import Tokenizer
 
 MEAN = (122.7709383, 116.7460125, 104.09373615)
 """Mean of RGB from 0 to 255 with which OpenAI's CLIP was trained; ``STD`` is the deviation."""
@@ -453,7 +454,7 @@ architecture."""
 def _model_class(config: Values) -> type[nn.Module]:
     open_clip = require("open_clip", "clip")
     if config.get("geometry"):
-        from hypvision.clip.hyperbolic import HyperbolicCLIP
+        from .hyperbolic import HyperbolicCLIP
 
         return HyperbolicCLIP
     custom = config.get("custom_text") or "hf_model_name" in config["text_cfg"]
@@ -497,7 +498,7 @@ def _check_towers(name: str, config: Values) -> None:
     """Raise an error for towers that would take hours to build or more memory than there is."""
     numbers = 0.0
     for part in ("vision_cfg", "text_cfg"):
-        tower = dict(
+        tower: Plain = dict(
             width=0, context_length=77, vocab_size=49408, image_size=224, patch_size=16
         ) | dict(config[part])
         sizes = [
@@ -587,7 +588,7 @@ def _text_length(config: Values) -> int:
 def tokenizer_of(config: Values, context_length: int | None = None, **options: Any) -> Tokenizer:
     """Return the tokenizer of a model of :data:`ARCHITECTURES`, from its config; ``options`` are
     arguments of open_clip's ``SimpleTokenizer``."""
-    from hypvision.clip.tokenizer import Tokenizer
+    from .tokenizer import Tokenizer
 
     length = context_length or _text_length(config)
     return Tokenizer(length, ends=not config.get("box_scales"), **options)

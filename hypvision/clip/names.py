@@ -17,11 +17,12 @@ from typing import Any
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.sources import find
 from hypvision.checkpoints.types import Weights
-from hypvision.clip.hyperbolic_checkpoint import family_of, family_of_config, variant
-from hypvision.clip.locate import is_repository, offering
-from hypvision.clip.models import ARCHITECTURES, architecture, pretrained_tags, read_clip
 from hypvision.io import HypvisionError, Plain, Values, refuse, require
 from hypvision.io.records import parse_arguments
+
+from .hyperbolic_checkpoint import family_of, family_of_config, variant
+from .locate import is_repository, offering
+from .models import ARCHITECTURES, architecture, pretrained_tags, read_clip
 
 
 def parse_name(text: str) -> tuple[str, str | None]:

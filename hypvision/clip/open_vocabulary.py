@@ -27,14 +27,15 @@ from hypvision.checkpoints.language import Language
 from hypvision.checkpoints.match import placed
 from hypvision.checkpoints.records import is_template
 from hypvision.checkpoints.types import StateDict, Weights
-from hypvision.clip import adapters
-from hypvision.clip.hyperbolic_checkpoint import PIXELS, check_scalars
-from hypvision.clip.memo import Memo
-from hypvision.clip.models import CLIPBundle, clip_names, create_clip
-from hypvision.clip.spaces import Sphere, space_of
-from hypvision.clip.towers import embedding_size, encode_by_length, encode_text, find_towers
 from hypvision.data.classes import TEMPLATES, load_classes, prompts
 from hypvision.io import HypvisionError, Plain, StrPath, one_of, refuse
+
+from . import adapters
+from .hyperbolic_checkpoint import PIXELS, check_scalars
+from .memo import Memo
+from .models import CLIPBundle, clip_names, create_clip
+from .spaces import Sphere, space_of
+from .towers import embedding_size, encode_by_length, encode_text, find_towers
 
 # Long lists have a few classes with equal texts (ADE-847: 18 of 847); a larger share than this must
 # be a mistake of the user.

@@ -19,14 +19,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hypvision.clip.models import CLIPBundle
-from hypvision.clip.spaces import Modality, Sphere
-from hypvision.clip.towers import encode_by_length, encode_dense, encode_image
 from hypvision.data.classes import TEMPLATES, prompts
 from hypvision.data.preprocessing import preprocessing_of
 from hypvision.geometry import poincare
 from hypvision.io import HypvisionError, Metrics, StrPath, more_than, one_of
 from hypvision.io.images import leaving_out, open_image, require_all
+
+from .models import CLIPBundle
+from .spaces import Modality, Sphere
+from .towers import encode_by_length, encode_dense, encode_image
 
 
 def hyperbolic_radius(

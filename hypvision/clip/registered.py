@@ -27,9 +27,10 @@ from typing import Any
 from torch import nn
 
 from hypvision.checkpoints.index import builtin_index
-from hypvision.clip.hyperbolic_checkpoint import PUBLISHED
-from hypvision.clip.models import ARCHITECTURES, create_clip, scripted, tokenizer_of
 from hypvision.io import HypvisionError, Plain
+
+from .hyperbolic_checkpoint import PUBLISHED
+from .models import ARCHITECTURES, create_clip, scripted, tokenizer_of
 
 # Arguments of open_clip that change nothing here: hypvision's reader runs no code of a file, files
 # lie in its own cache, and no text tower here is one of Hugging Face with weights of its own.

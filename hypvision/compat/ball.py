@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.types import Device
 
-from hypvision.compat.linear import init_planes_
 from hypvision.geometry import PoincareBall
 from hypvision.geometry.numerics import exact, log_beta, safe_sqrt, sinhc_sqrt, square_norm
 from hypvision.io import Plain, at_least, between, one_of
@@ -23,6 +22,8 @@ from hypvision.nn.checks import (
 )
 from hypvision.nn.conv import box_sum
 from hypvision.nn.functional import precise, space_square
+
+from .linear import init_planes_
 
 
 class PoincareConv2d(nn.Module):

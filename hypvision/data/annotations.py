@@ -12,9 +12,10 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from hypvision.data.usage import Usage
 from hypvision.io import HypvisionError, Plain, refuse, some
 from hypvision.io.images import MAX_PIXELS
+
+from .usage import Usage
 
 MAX_POINTS = 100_000  # largest number of polygon points that one object may have
 MASK_FORMAT = (

@@ -171,7 +171,7 @@ def emoji_chains(root: StrPath, split: str, seed: int = 0) -> list[Chain]:
     each emoji of a split, with negatives from siblings in the same split; the last text has six
     keywords at most. Emoji are left out if two of their texts are equal, or if they have no keyword
     beyond the words of their name."""
-    from hypvision.data.emoji import read_emoji
+    from .emoji import read_emoji
 
     chains = []
     for item in read_emoji(root, split)[0]:

@@ -23,10 +23,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hypvision.data.chains import Chain
 from hypvision.io import HypvisionError, Plain, StrPath, ensure, whole_number
 from hypvision.io.files import read_lines
 from hypvision.io.records import read_table
+
+from .chains import Chain
 
 _LONGEST = 3  # words in the longest term that captions are searched for
 _SHORTEST = 3  # letters of the shortest term: WordNet has "a" and "in", as units of measurement

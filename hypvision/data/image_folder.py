@@ -22,16 +22,6 @@ from torchvision import datasets as tv_datasets
 from torchvision import transforms as tv_transforms
 from torchvision.transforms.v2 import functional
 
-from hypvision.data.classes import MAX_CLASSES, check_classes, numbered
-from hypvision.data.usage import (
-    Listing,
-    Usage,
-    check_depth,
-    class_images,
-    class_names,
-    find_white,
-    natural,
-)
 from hypvision.io import (
     HypvisionError,
     NameList,
@@ -48,6 +38,9 @@ from hypvision.io import (
 from hypvision.io.files import inside, on_disk, read_lines, why_no_file
 from hypvision.io.images import WHITE, check_normalisation, open_channels, open_image
 from hypvision.io.shipped import where_data_come_from
+
+from .classes import MAX_CLASSES, check_classes, numbered
+from .usage import Listing, Usage, check_depth, class_images, class_names, find_white, natural
 
 CIFAR_LAYOUT = {
     "cifar10": (tv_datasets.CIFAR10, "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"),

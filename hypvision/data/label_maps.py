@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from hypvision.data.usage import Usage, composed
 from hypvision.io import HypvisionError, Plain, StrPath, refuse, some
 from hypvision.io.images import (
     SUFFIXES,
@@ -22,6 +21,8 @@ from hypvision.io.images import (
     read_labels,
     why_no_image,
 )
+
+from .usage import Usage, composed
 
 LOSSLESS = (".png", ".tif", ".tiff", ".bmp", ".gif", ".pgm", ".ppm")
 """Suffixes of formats for label maps; lossy formats such as JPEG would change the label numbers."""

@@ -27,7 +27,6 @@ from tqdm import tqdm
 
 from hypvision.checkpoints.sources import offline
 from hypvision.checkpoints.types import StateDict
-from hypvision.data.usage import Usage
 from hypvision.io import (
     HypvisionError,
     StrPath,
@@ -40,6 +39,8 @@ from hypvision.io import (
 )
 from hypvision.io.files import check_regular, parse_json, read_text, replacing, write_json
 from hypvision.io.records import positive, read_record
+
+from .usage import Usage
 
 _logger = logging.getLogger(__name__)
 

@@ -13,10 +13,14 @@ import numpy as np
 import torch
 from mmengine.registry import DATASETS
 
-from hypvision.data.annotations import name_difference
-from hypvision.data.classes import check_classes, numbered
-from hypvision.data.image_folder import _ImageDataset, chosen
-from hypvision.data.tables import (
+from hypvision.io import HypvisionError, NameList, Plain, StrPath, ensure, some
+from hypvision.io.files import inside
+from hypvision.io.records import read_json_lines
+
+from .annotations import name_difference
+from .classes import check_classes, numbered
+from .image_folder import _ImageDataset, chosen
+from .tables import (
     IMAGE_COLUMNS,
     LABEL_COLUMNS,
     ONES,
@@ -27,10 +31,7 @@ from hypvision.data.tables import (
     read_cells,
     split_labels,
 )
-from hypvision.data.usage import Listing, Usage, composed, find_white
-from hypvision.io import HypvisionError, NameList, Plain, StrPath, ensure, some
-from hypvision.io.files import inside
-from hypvision.io.records import read_json_lines
+from .usage import Listing, Usage, composed, find_white
 
 _TABLE = "the table of images and their labels"
 _FORMS = (

@@ -36,12 +36,6 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.utils.data import IterableDataset, get_worker_info
 
-from hypvision.data.caption_folder import box_fields, chosen_boxes
-from hypvision.data.image_folder import build_transform
-from hypvision.data.remote import RemoteFile, is_remote
-from hypvision.data.shard_index import INDEX, correct, count_shards
-from hypvision.data.usage import Usage
-from hypvision.data.words import split_words
 from hypvision.io import (
     HypvisionError,
     NameList,
@@ -57,6 +51,13 @@ from hypvision.io import (
 )
 from hypvision.io.files import parse_json, read_lines, why_no_file
 from hypvision.io.images import FORMATS, MAX_PIXELS, to_rgb
+
+from .caption_folder import box_fields, chosen_boxes
+from .image_folder import build_transform
+from .remote import RemoteFile, is_remote
+from .shard_index import INDEX, correct, count_shards
+from .usage import Usage
+from .words import split_words
 
 require("webdataset", "shards")
 

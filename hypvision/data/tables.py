@@ -16,9 +16,6 @@ from typing import Any, NamedTuple
 
 from mmengine.registry import DATASETS
 
-from hypvision.data.classes import check_classes, numbered
-from hypvision.data.image_folder import _ImageDataset
-from hypvision.data.usage import Usage, composed, natural
 from hypvision.io import (
     HypvisionError,
     NameList,
@@ -32,6 +29,10 @@ from hypvision.io import (
 from hypvision.io.files import inside, read_lines
 from hypvision.io.images import images_in, is_image
 from hypvision.io.records import read_json_lines
+
+from .classes import check_classes, numbered
+from .image_folder import _ImageDataset
+from .usage import Usage, composed, natural
 
 # Names of the column of images, and of the column of labels, the most usual one first.
 IMAGE_COLUMNS = (

@@ -26,14 +26,15 @@ from torch.utils.data import IterableDataset
 
 from hypvision.data.preprocessing import set_preprocessing
 from hypvision.data.usage import classes_of
-from hypvision.engine.checking import Report, open_parts, read_config
-from hypvision.engine.config import PHASES
-from hypvision.engine.hooks import seed_everything
 from hypvision.io import HypvisionError, Plain, StrPath, ensure, few
 from hypvision.io.images import leaving_out, require_all
 from hypvision.viz.overlay import add_legend, draw_boxes, paint
 from hypvision.viz.palette import label_colours
 from hypvision.viz.sheet import titled_sheet
+
+from .checking import Report, open_parts, read_config
+from .config import PHASES
+from .hooks import seed_everything
 
 CELL = 256
 """The long side of a picture on the sheet, in pixels."""

@@ -30,16 +30,17 @@ from hypvision.data.label_maps import labels_of
 from hypvision.data.masks import decode
 from hypvision.data.twins import note_of, paths_of, twins
 from hypvision.data.usage import classes_of, usages
-from hypvision.engine.checks import check_data, explain
-from hypvision.engine.config import PHASES, leave_out_pretrained, load_config, prepare
-from hypvision.engine.hooks import DatasetHook
-from hypvision.engine.reports import check_result
 from hypvision.inference.progress import progress
 from hypvision.io import Plain, StrPath, Values, one_line
 from hypvision.io.images import as_rgb, open_image
 from hypvision.viz.overlay import add_legend, draw_boxes, draw_segmentation, paint
 from hypvision.viz.palette import label_colours
 from hypvision.viz.sheet import save_image
+
+from .checks import check_data, explain
+from .config import PHASES, leave_out_pretrained, load_config, prepare
+from .hooks import DatasetHook
+from .reports import check_result
 
 PICTURES = 5
 """The number of samples drawn of each part of the data (train, val, test)."""

@@ -32,9 +32,6 @@ from mmengine.registry import MODELS
 from mmengine.runner import Runner
 from mmengine.utils import import_modules_from_strings
 
-from hypvision.engine import precision
-from hypvision.engine.checks import as_list, close_configs, datasets_of, inner_dataset, walk
-from hypvision.engine.extensions import MODEL_HOOKS, PREPARATIONS, RUN_HOOKS
 from hypvision.io import (
     HypvisionError,
     Plain,
@@ -49,6 +46,10 @@ from hypvision.io import (
 from hypvision.io.files import check_regular, replacing, why_no_file
 from hypvision.io.plugins import PLUGINS
 from hypvision.io.shipped import Recipe, config_folder, find_config, recipe_of
+
+from . import precision
+from .checks import as_list, close_configs, datasets_of, inner_dataset, walk
+from .extensions import MODEL_HOOKS, PREPARATIONS, RUN_HOOKS
 
 _logger = logging.getLogger(__name__)
 

@@ -25,12 +25,13 @@ from mmengine.logging import MMLogger
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
 from hypvision.data.usage import classes_of
-from hypvision.engine.hooks import network_of
-from hypvision.engine.metrics import worst
-from hypvision.engine.reports import weights_to_use
 from hypvision.inference.progress import Progress, say
 from hypvision.io import Metrics, Values
 from hypvision.io.errors import count_text
+
+from .hooks import network_of
+from .metrics import worst
+from .reports import weights_to_use
 
 _OWN = str(Path(__file__).resolve().parents[1])
 

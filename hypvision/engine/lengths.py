@@ -9,9 +9,10 @@ from typing import Any
 
 from mmengine.registry import DATASETS, DefaultScope
 
-from hypvision.engine.checks import as_list
-from hypvision.engine.config import Run, import_extensions
 from hypvision.io import Plain, ensure
+
+from .checks import as_list
+from .config import Run, import_extensions
 
 
 def with_epochs(config: Run, epochs: int, launcher: str = "none") -> list[str]:

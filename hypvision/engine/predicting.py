@@ -11,14 +11,15 @@ from torch import nn
 
 from hypvision.checkpoints.language import language_of
 from hypvision.checkpoints.match import load_trained
-from hypvision.engine.checkpoint import load
-from hypvision.engine.checks import check_channels, readable_errors
-from hypvision.engine.config import Run, import_extensions, leave_out_pretrained, load_config
-from hypvision.engine.extensions import PREDICTORS, PREPARATIONS
-from hypvision.engine.hooks import take_templates
 from hypvision.inference.predictors import Predictor, Request
 from hypvision.io import HypvisionError, Plain, StrPath
 from hypvision.zoo.familiar import familiar_of
+
+from .checkpoint import load
+from .checks import check_channels, readable_errors
+from .config import Run, import_extensions, leave_out_pretrained, load_config
+from .extensions import PREDICTORS, PREPARATIONS
+from .hooks import take_templates
 
 
 def predictor_of(request: Request) -> Predictor:

@@ -14,8 +14,9 @@ from hypvision.checkpoints.match import load_trained
 from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.records import Record
 from hypvision.checkpoints.storage import read_header
-from hypvision.engine.checks import walk
 from hypvision.io import HypvisionError, Plain, Values
+
+from .checks import walk
 
 # Names that mmcv, or hypvision's segmenters on CLIP, look up in their own code instead of a
 # registry.

@@ -16,16 +16,17 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from hypvision.engine.checks import data_folders
-from hypvision.engine.config import Run
-from hypvision.engine.extensions import PREDICTION_ARGUMENTS, REPORTS, TEST_OPTIONS, TestOptions
-from hypvision.engine.hooks import network_of
 from hypvision.inference.progress import say
 from hypvision.io import HypvisionError, Metrics, Plain, require, without_secrets
 from hypvision.io.files import check_output, check_output_folder
 from hypvision.io.images import is_image
 from hypvision.viz.curves import MOST, choose, draw_curves, read_runs
 from hypvision.viz.report import Part, write_report
+
+from .checks import data_folders
+from .config import Run
+from .extensions import PREDICTION_ARGUMENTS, REPORTS, TEST_OPTIONS, TestOptions
+from .hooks import network_of
 
 _logger = logging.getLogger(__name__)
 

@@ -30,7 +30,12 @@ from torch.utils.data import BatchSampler
 
 from hypvision.checkpoints.match import check_compatible, engine_names
 from hypvision.checkpoints.sources import is_address
-from hypvision.engine.checkpoint import (
+from hypvision.inference.progress import say
+from hypvision.io import HypvisionError, Metrics, Plain, StrPath, ensure, explaining
+from hypvision.io.files import check_output, note_holder, protecting, who_holds, why_no_file
+from hypvision.io.plugins import PLUGINS
+
+from .checkpoint import (
     EngineNamesHook,
     hand_over,
     load,
@@ -40,29 +45,13 @@ from hypvision.engine.checkpoint import (
     reading_once,
     resume_problem,
 )
-from hypvision.engine.checks import check_channels, check_data, check_schedule
-from hypvision.engine.config import Run, leave_out_pretrained, load_config, prepare
-from hypvision.engine.console import ConsoleHook, quiet
-from hypvision.engine.hooks import InterruptHook, network_of, take_templates
-from hypvision.engine.loops import SeekingIterTrainLoop
-from hypvision.engine.reports import (
-    add_report,
-    draw_results,
-    show,
-    use_tta,
-    write_predictions,
-)
-from hypvision.engine.tracking import track
-from hypvision.inference.progress import say
-from hypvision.io import HypvisionError, Metrics, Plain, StrPath, ensure, explaining
-from hypvision.io.files import (
-    check_output,
-    note_holder,
-    protecting,
-    who_holds,
-    why_no_file,
-)
-from hypvision.io.plugins import PLUGINS
+from .checks import check_channels, check_data, check_schedule
+from .config import Run, leave_out_pretrained, load_config, prepare
+from .console import ConsoleHook, quiet
+from .hooks import InterruptHook, network_of, take_templates
+from .loops import SeekingIterTrainLoop
+from .reports import add_report, draw_results, show, use_tta, write_predictions
+from .tracking import track
 
 _logger = logging.getLogger(__name__)
 _RUNS = count()
@@ -135,7 +124,7 @@ def _build_runner(config: Run, console: ConsoleHook | None, of_training: bool) -
             part._non_blocking = True
     if config.get("compile"):
         # PyTorch's compiler takes seconds to import, so it is imported only if needed.
-        from hypvision.engine.compiling import let_compile
+        from .compiling import let_compile
 
         let_compile(runner)
     if console is not None:

@@ -17,9 +17,10 @@ from hypvision.clip.radial.measure import embed_readable
 from hypvision.clip.radial.texts import embed_texts
 from hypvision.clip.spaces import Space
 from hypvision.data.caption_folder import Box, Captioned, cut_box, find_captions, read_captions
-from hypvision.inference.sources import find_files
 from hypvision.io import StrPath
 from hypvision.io.images import open_image
+
+from .sources import find_files
 
 
 class Picture(NamedTuple):

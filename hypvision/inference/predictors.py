@@ -30,8 +30,6 @@ from hypvision.checkpoints.pretrained import record_overlay
 from hypvision.checkpoints.sources import find, is_address, resolve
 from hypvision.checkpoints.storage import read_header
 from hypvision.data.classes import load_classes
-from hypvision.inference.knowledge import Known
-from hypvision.inference.results import Classes, PlacedClasses, Result, Tags
 from hypvision.io import (
     HypvisionError,
     Plain,
@@ -57,6 +55,9 @@ from hypvision.zoo.loading import (
     timm_model,
 )
 from hypvision.zoo.loading import classifier as classifier_of
+
+from .knowledge import Known
+from .results import Classes, PlacedClasses, Result, Tags
 
 if TYPE_CHECKING:
     from hypvision.clip.open_vocabulary import OpenVocabularyCLIP

@@ -11,19 +11,13 @@ import torch
 from PIL import Image
 from typing_extensions import NamedTuple, TypeVar
 
-from hypvision.inference.knowledge import Known, doubts, warnings_of
-from hypvision.inference.predictors import Predictor, Request, load_predictor
-from hypvision.inference.results import Result
-from hypvision.inference.sources import (
-    Frame,
-    Source,
-    Sources,
-    check_every,
-    find_sources,
-    in_advance,
-)
 from hypvision.io import HypvisionError, StrPath, Values, name_or_path
 from hypvision.io.images import leaving_out
+
+from .knowledge import Known, doubts, warnings_of
+from .predictors import Predictor, Request, load_predictor
+from .results import Result
+from .sources import Frame, Source, Sources, check_every, find_sources, in_advance
 
 _R = TypeVar("_R", bound=Result, default=Result)
 

@@ -25,10 +25,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.sources import find, is_address
-from hypvision.inference.predictors import means_config
 from hypvision.io import HypvisionError, Plain, Values, explaining, one_line, refuse, refuse_weights
 from hypvision.io.plugins import PLUGINS
 from hypvision.zoo.loading import images_of, known_model, load, timm_model
+
+from .predictors import means_config
 
 if TYPE_CHECKING:
     from hypvision.clip.models import CLIPBundle

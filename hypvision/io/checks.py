@@ -18,8 +18,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from hypvision.io.errors import ArgumentError, HypvisionError, did_you_mean
-from hypvision.io.types import Plain
+from .errors import ArgumentError, HypvisionError, did_you_mean
+from .types import Plain
 
 _NAME_AND_WEIGHTS = (
     "Give timm's name of the network, or the config of the training, as --model, and the file as "

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from hypvision.io.records import read_table
-from hypvision.io.types import StrPath
+from .records import read_table
+from .types import StrPath
 
 RECIPES = "recipes.csv"
 

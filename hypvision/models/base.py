@@ -20,7 +20,8 @@ from hypvision.checkpoints.pretrained import pretrained_overlay
 from hypvision.checkpoints.read import allow_training_files, network_weights
 from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.io import ArgumentError, Plain, one_of
-from hypvision.models.timm_models import forget_weights, read_overlay
+
+from .timm_models import forget_weights, read_overlay
 
 # the names of timm's poolings that keep the number of channels
 POOLS = ("avg", "max", "avgmax", "fast", "fastavg", "fastmax", "fastavgmax", "")

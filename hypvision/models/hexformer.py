@@ -30,13 +30,7 @@ from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import exact, heading
 from hypvision.io import HypvisionError, Plain, explaining, one_of
 from hypvision.nn import LorentzConv2d, ToTangent
-from hypvision.nn.functional import (
-    divided,
-    precise,
-    timed,
-    to_centroids,
-    with_time,
-)
+from hypvision.nn.functional import divided, precise, timed, to_centroids, with_time
 from hypvision.nn.linear import timed_linear
 
 from .lorentz_resnet import LorentzClassifier

@@ -37,7 +37,6 @@ from torch.types import Device
 from hypvision.checkpoints.pretrained import pretrained_overlay
 from hypvision.io import ArgumentError, HypvisionError, Plain, did_you_mean, more_than, one_of
 from hypvision.losses.himapper import LOGITS, gaussian_prior_kl, tree_contrastive_loss
-from hypvision.models.timm_models import create_model
 
 from .base import (
     POOLS,
@@ -54,6 +53,7 @@ from .himapper_checkpoint import (  # the filters are found here by their names
     checkpoint_filter_fn,  # noqa: F401
     start_filter_fn,
 )
+from .timm_models import create_model
 
 PRESETS: dict[str, Plain] = {
     "proper": dict(

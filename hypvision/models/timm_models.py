@@ -19,7 +19,8 @@ from hypvision.checkpoints.match import filtered
 from hypvision.checkpoints.read import network_weights, read, read_file
 from hypvision.checkpoints.sources import fetch, fetch_from_hub, hub_switch, is_address, offline
 from hypvision.io import HypvisionError, Plain, StrPath, Values, depths
-from hypvision.models.packaged import hint, installed_weights
+
+from .packaged import hint, installed_weights
 
 
 def create_model(

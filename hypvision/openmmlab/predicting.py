@@ -23,7 +23,8 @@ from hypvision.inference.predictors import Predictor, Request
 from hypvision.inference.results import Boxes, Labels, Result, Segments
 from hypvision.inference.summary import Subject
 from hypvision.io import HypvisionError, Names, Plain, ensure
-from hypvision.openmmlab.testing import kinds
+
+from .testing import kinds
 
 BOX_SCORE = 0.3  # lowest score of a box that is drawn
 _OFFSET = 1000  # mmdet's panoptic maps contain class + 1000 * number of the object

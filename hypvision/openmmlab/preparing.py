@@ -9,7 +9,8 @@ from mmengine.config import Config
 
 from hypvision.engine.extensions import PREPARATIONS
 from hypvision.io import HypvisionError
-from hypvision.openmmlab.ops import INSTALL, has_compiled_mmcv, missing_operators
+
+from .ops import INSTALL, has_compiled_mmcv, missing_operators
 
 _logger = logging.getLogger(__name__)
 

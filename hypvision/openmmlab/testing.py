@@ -51,7 +51,7 @@ def _augment(config: Run) -> None:
             config.tta_model = dict(type="SegTTAModel")
         else:
             # This import brings mmcv's operators and registers MirrorDetector.
-            from hypvision.openmmlab.tta import NMS
+            from .tta import NMS
 
             rules = config.model.get("test_cfg") or {}
             # Two-stage detectors have the settings of their second stage in "rcnn".

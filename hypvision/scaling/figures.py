@@ -12,7 +12,8 @@ from typing import Any
 
 from hypvision.io import StrPath, require
 from hypvision.io.files import replacing
-from hypvision.scaling.fits import Exponent, Setting
+
+from .fits import Exponent, Setting
 
 Row = dict[str, Any]
 Panel = Callable[[Any], None]

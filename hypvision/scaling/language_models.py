@@ -19,8 +19,9 @@ from torch import Tensor
 from hypvision.io import HypvisionError, Metrics, Plain, StrPath, Values
 from hypvision.io.records import positive, read_table
 from hypvision.io.shipped import config_folder
-from hypvision.scaling.fits import JointFit, joint_fit
-from hypvision.scaling.measures import frame, norms, overlaps
+
+from .fits import JointFit, joint_fit
+from .measures import frame, norms, overlaps
 
 
 class LanguageModel(NamedTuple):

@@ -25,7 +25,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hypvision.io import between
-from hypvision.scaling.data import Batch
+
+from .data import Batch
 
 # Bytes of the outputs y that are computed at a time on a CPU: half of the cache of a core.
 _CACHE_BYTES = 2**19

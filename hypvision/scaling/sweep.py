@@ -36,10 +36,11 @@ from hypvision.checkpoints.read import read_file
 from hypvision.io import HypvisionError, Metrics, Plain, StrPath, between
 from hypvision.io.files import check_output_folder, replacing, write_json
 from hypvision.io.records import is_number, positive, read_record, rule
-from hypvision.scaling import measures
-from hypvision.scaling.data import Batch, density_scan, frequencies, sample, stream
-from hypvision.scaling.model import initial, joined, loss, loss_and_gradient, parts
-from hypvision.scaling.optimizer import AdamW, learning_rate_factor
+
+from . import measures
+from .data import Batch, density_scan, frequencies, sample, stream
+from .model import initial, joined, loss, loss_and_gradient, parts
+from .optimizer import AdamW, learning_rate_factor
 
 CHECK_STEPS = 200  # training steps between checks that the losses are finite
 SAVE_SECONDS = 120  # least time between two checkpoints

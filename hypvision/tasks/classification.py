@@ -54,9 +54,10 @@ from hypvision.losses import PrototypeHead
 from hypvision.models.base import head_names
 from hypvision.models.timm_models import create_model
 from hypvision.nn.busemann import BusemannHead
-from hypvision.tasks.publishing import image_input, input_size
 from hypvision.viz.sheet import fitted, save_image, titled_sheet
 from hypvision.zoo.backbones import network_arguments
+
+from .publishing import image_input, input_size
 
 _logger = logging.getLogger(__name__)
 _PAINTED = 160  # least length of a painted image's longer side in pixels

@@ -19,7 +19,8 @@ from hypvision.engine.metrics import Metric, OfClass
 from hypvision.io import Ancestors, HypvisionError, Metrics, Plain, StrPath, at_least, between
 from hypvision.io.files import write_json
 from hypvision.io.records import read_record
-from hypvision.tasks.metric_learning_metrics import GroupTree
+
+from .metric_learning_metrics import GroupTree
 
 
 def read_ancestors(given: Ancestors | StrPath, reader: str) -> Ancestors:

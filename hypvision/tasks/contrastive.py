@@ -45,7 +45,8 @@ from hypvision.losses.contrastive import (
     soft_cross_entropy,
 )
 from hypvision.losses.uncha import box_to_whole_contrast, uncertain_entailment
-from hypvision.tasks.classification import per_image
+
+from .classification import per_image
 
 
 def distinct(texts: Sequence[str]) -> tuple[list[int], list[int]]:

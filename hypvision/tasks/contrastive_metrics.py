@@ -17,7 +17,8 @@ from hypvision.clip.spaces import Modality, Space
 from hypvision.data.closures import read_closure
 from hypvision.engine.metrics import Metric
 from hypvision.io import Ancestors, Metrics, Plain, refuse, some
-from hypvision.tasks.classification_metrics import (
+
+from .classification_metrics import (
     ScoreMetric,
     TopKAccuracy,
     auroc,

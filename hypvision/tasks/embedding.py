@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from mmengine.config import Config
 
     from hypvision.clip.models import CLIPBundle
-    from hypvision.tasks.metric_learning import MetricLearner
+
+    from .metric_learning import MetricLearner
 
 
 def _reads_nothing(texts: Sequence[str]) -> Tensor:
@@ -78,7 +79,8 @@ def load_learner(config: StrPath, weights: StrPath) -> tuple[MetricLearner, Conf
     require("mmengine", "mm")
     from hypvision.engine.config import load_config
     from hypvision.engine.predicting import trained_model
-    from hypvision.tasks.metric_learning import MetricLearner
+
+    from .metric_learning import MetricLearner
 
     loaded = load_config(config)
     ensure(
@@ -125,7 +127,7 @@ def load_embedder(
 def _of_timm(model: str, weights: StrPath | None, device: str) -> Embedder:
     """Return the embedder of a timm model with the weights of a file, or with its published
     weights."""
-    from hypvision.tasks.classification import create_backbone
+    from .classification import create_backbone
 
     refuse_weights(
         model,

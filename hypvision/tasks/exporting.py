@@ -10,8 +10,9 @@ from hypvision.data.image_folder import unrecorded
 from hypvision.engine.config import import_extensions, load_config
 from hypvision.engine.predicting import trained_model
 from hypvision.io import HypvisionError, Plain, StrPath
-from hypvision.tasks.publishing import image_input, input_size
 from hypvision.zoo.export import ExportReport, export_network, part_of
+
+from .publishing import image_input, input_size
 
 _logger = logging.getLogger(__name__)
 

@@ -20,8 +20,9 @@ from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.engine.hooks import network_of
 from hypvision.io import Plain
 from hypvision.io.images import open_image
-from hypvision.tasks.probe import as_tested, labelled_features
 from hypvision.zoo.familiar import KEY, Familiar, NoLevels, fit, levels_of, written
+
+from .probe import as_tested, labelled_features
 
 _OF_A_CLASS = 20  # largest number of training images of a class
 _FOREIGN = 200  # largest number of images of another kind

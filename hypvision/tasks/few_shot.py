@@ -60,8 +60,9 @@ from hypvision.io import (
     refuse,
     require_finite,
 )
-from hypvision.tasks.classification import per_image
-from hypvision.tasks.probe import fit_probe
+
+from .classification import per_image
+from .probe import fit_probe
 
 
 @MODELS.register_module()

@@ -36,8 +36,9 @@ from hypvision.engine.run import train
 from hypvision.io import HypvisionError, Metrics, Plain, StrPath, Values
 from hypvision.io.files import write_json
 from hypvision.io.records import is_number, positive, read_record, rule
-from hypvision.tasks.few_shot import FewShotCLIP, accuracy
-from hypvision.tasks.few_shot_recipes import few_shot_config, host_options, recipe, split_method
+
+from .few_shot import FewShotCLIP, accuracy
+from .few_shot_recipes import few_shot_config, host_options, recipe, split_method
 
 # Methods that recognise only the classes of their training.
 _SEEN_ONLY = ("linear-probe", "tip-adapter", "tip-adapter-f")

@@ -23,8 +23,11 @@ from hypvision.data.samplers import evenly
 from hypvision.engine.checkpoint import load
 from hypvision.io import HypvisionError, StrPath, ensure
 from hypvision.io.images import open_image
-from hypvision.tasks.few_shot import FewShotCLIP
-from hypvision.tasks.few_shot_benchmark import (
+from hypvision.viz.disk import poincare_disk, to_disk
+from hypvision.viz.sheet import contact_sheet, save_figure, save_image, titled_sheet
+
+from .few_shot import FewShotCLIP
+from .few_shot_benchmark import (
     CellSpec,
     Settings,
     cell_config,
@@ -32,8 +35,6 @@ from hypvision.tasks.few_shot_benchmark import (
     read_result,
     tested_images,
 )
-from hypvision.viz.disk import poincare_disk, to_disk
-from hypvision.viz.sheet import contact_sheet, save_figure, save_image, titled_sheet
 
 
 class Places(NamedTuple):

@@ -18,8 +18,9 @@ from hypvision.engine.hooks import network_of
 from hypvision.engine.reports import BASELINE, CHOSEN
 from hypvision.inference.progress import say
 from hypvision.io import Metrics
-from hypvision.tasks.classification import per_image
-from hypvision.tasks.probe import evaluating
+
+from .classification import per_image
+from .probe import evaluating
 
 _NAME = "features of the backbone"
 

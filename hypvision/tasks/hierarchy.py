@@ -9,7 +9,8 @@ from torch import Tensor
 
 from hypvision.io import HypvisionError, Plain
 from hypvision.models.himapper import HiMapper
-from hypvision.tasks.classification import ImageClassifier, freeze_parameters
+
+from .classification import ImageClassifier, freeze_parameters
 
 
 @MODELS.register_module()

@@ -35,7 +35,8 @@ from hypvision.io import HypvisionError, Plain, Values, one_of
 from hypvision.losses import HIERLoss, MetricLoss, clip_to_ball, rescale_radii
 from hypvision.losses.contrastive import gathered
 from hypvision.nn import LorentzLinear
-from hypvision.tasks.classification import BackboneModel, per_image
+
+from .classification import BackboneModel, per_image
 
 GEOMETRIES = {"poincare": PoincareBall, "lorentz": Lorentz, "euclidean": Euclidean}
 

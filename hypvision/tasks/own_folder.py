@@ -24,7 +24,8 @@ from hypvision.engine.config import Run, load_config
 from hypvision.io import HypvisionError, StrPath, ensure
 from hypvision.io.files import write_text
 from hypvision.io.shipped import config_folder, find_config
-from hypvision.tasks.own_boxes import (
+
+from .own_boxes import (
     Batches,
     boxes_config,
     choose_boxes,
@@ -32,7 +33,7 @@ from hypvision.tasks.own_boxes import (
     refuse_other_boxes,
     set_epochs,
 )
-from hypvision.tasks.probe import every_fifth
+from .probe import every_fifth
 
 # names of the validation part; the leftmost that exists is used
 _VAL = (*PARTS["val"], *PARTS["test"])

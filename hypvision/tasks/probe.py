@@ -32,8 +32,9 @@ from hypvision.engine.hooks.repeat import steps_done
 from hypvision.engine.reports import BASELINE, CHOSEN
 from hypvision.inference.progress import say
 from hypvision.io import HypvisionError, Metrics
-from hypvision.tasks.classification_metrics import mean_average_precision
 from hypvision.zoo.familiar import NoLevels, level_features, levels_of
+
+from .classification_metrics import mean_average_precision
 
 #: Weight decays that are tried, the strongest first, for features with standard deviation 1.
 DECAYS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)

@@ -43,14 +43,7 @@ from hypvision.checkpoints.storage import (
 )
 from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.clip.hyperbolic_checkpoint import PIXELS
-from hypvision.clip.models import (
-    ARCHITECTURES,
-    MEAN,
-    RESIZING,
-    STD,
-    architecture,
-    pixels_of,
-)
+from hypvision.clip.models import ARCHITECTURES, MEAN, RESIZING, STD, architecture, pixels_of
 from hypvision.clip.open_vocabulary import checked_templates
 from hypvision.data.classes import load_classes
 from hypvision.data.image_folder import imagenet_classes, unrecorded
@@ -59,12 +52,13 @@ from hypvision.engine.hooks import take_templates
 from hypvision.inference.sources import find_files
 from hypvision.io import HypvisionError, Metrics, Plain, StrPath, Values, ensure, refuse
 from hypvision.io.files import read_text
-from hypvision.tasks.familiar import familiar_images, noticed_images
 from hypvision.zoo.backbones import network_arguments
 from hypvision.zoo.familiar import KEY as FAMILIAR
 from hypvision.zoo.familiar import Familiar, familiar_of, in_header, levels_of
 from hypvision.zoo.loading import load
 from hypvision.zoo.release import index_of, put_record
+
+from .familiar import familiar_images, noticed_images
 
 PACKAGED_LIMIT = 40 * 2**20  # limit in bytes for all weight files in the repository
 MAIN_METRICS = {

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from hypvision.inference.sources import Frame, Sources, find_files, find_sources
 from hypvision.io import HypvisionError, StrPath
-from hypvision.tasks.embedding import Embedder, distances, embed_sources
-from hypvision.tasks.metric_learning_metrics import nearest
 from hypvision.viz.sheet import text_tile
+
+from .embedding import Embedder, distances, embed_sources
+from .metric_learning_metrics import nearest
 
 _SIDE = 320  # longer side of thumbnails in pixels
 

@@ -15,8 +15,9 @@ from hypvision.engine.predicting import untrained_model
 from hypvision.inference.summary import Subject
 from hypvision.io import StrPath, ensure
 from hypvision.io.plugins import PLUGINS
-from hypvision.tasks.publishing import input_size
 from hypvision.zoo.export_clip import ImageTower
+
+from .publishing import input_size
 
 _STAND_INS = tuple(f"class {number}" for number in range(1, 21))
 

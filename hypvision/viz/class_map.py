@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from hypvision.io import HypvisionError
 from hypvision.io.images import to_rgb
-from hypvision.viz.clusters import evaluating
+
+from .clusters import evaluating
 
 _OPACITY = 0.65  # opacity of the colour where the map has its maximum
 

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 from hypvision.io import HypvisionError, Plain, StrPath, Values, did_you_mean, refuse, require, some
 from hypvision.io.files import csv_text, parse_json, read_lines, why_no_file, write_text
-from hypvision.viz.palette import line_colours
-from hypvision.viz.sheet import save_figure
+
+from .palette import line_colours
+from .sheet import save_figure
 
 LOG = "vis_data/scalars.json"
 _SUFFIXES = {"train": "", "val": " (validation)"}  # endings of the titles of panels

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from hypvision.geometry import Lorentz, Manifold, PoincareBall, lorentz, poincare
 from hypvision.io import require
-from hypvision.viz.palette import label_colours
+
+from .palette import label_colours
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,9 +21,10 @@ from PIL import Image, ImageDraw
 from hypvision.io import StrPath
 from hypvision.io.files import replacing, write_text
 from hypvision.io.images import write_image
-from hypvision.viz.overlay import font, printable
-from hypvision.viz.palette import css
-from hypvision.viz.sheet import contact_sheet
+
+from .overlay import font, printable
+from .palette import css
+from .sheet import contact_sheet
 
 _TEMPLATE = Path(__file__).with_name("disk_page.html")
 _ARC = 12  # number of points drawn on a geodesic

@@ -24,10 +24,11 @@ from hypvision.io import HypvisionError, Plain
 from hypvision.io.images import to_rgb
 from hypvision.models.hierarchy_mapper import HierarchyMapper
 from hypvision.models.himapper import HiMapper
-from hypvision.viz.clusters import enlarge, evaluating, explain_image, prepare_for
-from hypvision.viz.disk import geodesic_arc, to_disk
-from hypvision.viz.overlay import font, paint
-from hypvision.viz.sheet import titled_sheet, wrapped
+
+from .clusters import enlarge, evaluating, explain_image, prepare_for
+from .disk import geodesic_arc, to_disk
+from .overlay import font, paint
+from .sheet import titled_sheet, wrapped
 
 GAP = 4
 MARGIN = 12

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from hypvision.geometry import Manifold
 from hypvision.io import require
-from hypvision.viz.disk import geodesic_arc, places_of_hierarchy, plain_name
-from hypvision.viz.palette import css
+
+from .disk import geodesic_arc, places_of_hierarchy, plain_name
+from .palette import css
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

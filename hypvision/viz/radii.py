@@ -11,8 +11,9 @@ from PIL import Image
 from torch import Tensor
 
 from hypvision.io import StrPath, require
-from hypvision.viz.sheet import save_figure
-from hypvision.viz.traversal import apart
+
+from .sheet import save_figure
+from .traversal import apart
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

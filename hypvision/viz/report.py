@@ -14,7 +14,8 @@ from PIL import Image
 
 from hypvision.io import StrPath, Values
 from hypvision.io.files import csv_text, write_text
-from hypvision.viz.sheet import save_image
+
+from .sheet import save_image
 
 _ROWS = 100  # largest number of table rows on the page
 # The Content-Security-Policy forbids a browser to load anything, whatever a class name contains.

@@ -13,7 +13,8 @@ from hypvision.io import HypvisionError, StrPath
 from hypvision.io.errors import printable as escaped
 from hypvision.io.files import replacing
 from hypvision.io.images import to_rgb, write_image
-from hypvision.viz.overlay import font, printable
+
+from .overlay import font, printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

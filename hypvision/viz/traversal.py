@@ -11,7 +11,8 @@ import numpy as np
 from PIL import Image
 
 from hypvision.io import StrPath, require
-from hypvision.viz.sheet import save_figure
+
+from .sheet import save_figure
 
 _LINE = 0.3  # height of a label in inches
 _LETTER = 0.072  # mean width of a letter of 9 points in inches

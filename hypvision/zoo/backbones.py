@@ -16,14 +16,8 @@ from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.sources import find, is_address, resolve
 from hypvision.checkpoints.storage import read_header
 from hypvision.io import HypvisionError, Plain, StrPath, Values, ensure, name_or_path
-from hypvision.zoo.loading import (
-    TimmModel,
-    as_tuples,
-    network_of,
-    timm_model,
-    trained_arguments,
-    training_cfg,
-)
+
+from .loading import TimmModel, as_tuples, network_of, timm_model, trained_arguments, training_cfg
 
 # Arguments of a config's backbone that are not of the network, or that only its training needs.
 _NOT_THE_NETWORK = {

@@ -42,10 +42,11 @@ from hypvision.io import (
     require,
 )
 from hypvision.io.files import many_objects, replacing
-from hypvision.zoo.decompositions import decompose
-from hypvision.zoo.export_clip import ImageTower, TextTower, geometry_of
-from hypvision.zoo.export_detector import DetectorNetwork
-from hypvision.zoo.loading import images_of, load, load_trained
+
+from .decompositions import decompose
+from .export_clip import ImageTower, TextTower, geometry_of
+from .export_detector import DetectorNetwork
+from .loading import images_of, load, load_trained
 
 SUFFIXES = {"onnx": ".onnx", "torchexport": ".pt2"}
 FORMATS = tuple(SUFFIXES)

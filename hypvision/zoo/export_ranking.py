@@ -19,8 +19,9 @@ from hypvision.data.classes import TEMPLATES
 from hypvision.data.preprocessing import preprocessing_of
 from hypvision.io import HypvisionError, Plain, StrPath, require
 from hypvision.io.files import check_new_folder, replacing_folder
-from hypvision.zoo.export import ExportReport, export_network
-from hypvision.zoo.export_clip import TOWERS, clip_tower
+
+from .export import ExportReport, export_network
+from .export_clip import TOWERS, clip_tower
 
 # The pattern by which CLIP cuts a text into words, before it merges pairs of their bytes.
 _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"

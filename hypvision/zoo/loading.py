@@ -33,7 +33,8 @@ from hypvision.io.plugins import PLUGINS
 from hypvision.io.records import foreign_setting, is_plain
 from hypvision.io.shipped import is_config
 from hypvision.models.timm_models import create_model
-from hypvision.zoo.familiar import familiar_of
+
+from .familiar import familiar_of
 
 
 def no_model(name: str, others: Iterable[str] = (), advice: str = "") -> HypvisionError:

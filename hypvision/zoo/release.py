@@ -27,8 +27,9 @@ from hypvision.checkpoints.sources import offline, resolve
 from hypvision.io import HypvisionError, StrPath, ensure, one_line
 from hypvision.io.files import check_new_folder, replacing_folder, write_json, write_text
 from hypvision.models.base import AnyCheckpoint
-from hypvision.zoo.cards import model_card, readme
-from hypvision.zoo.loading import classifier
+
+from .cards import model_card, readme
+from .loading import classifier
 
 _LOCK = ".index.lock"
 

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.types import StateDict
 from hypvision.clip.models import CLIPBundle
-from hypvision.clip.prompting.hosts import Host, HostOutput, mean_class_features
 from hypvision.clip.spaces import space_of
 from hypvision.clip.towers import embedding_size
 from hypvision.geometry.numerics import exact
 from hypvision.io import HypvisionError
+
+from .hosts import Host, HostOutput, mean_class_features
 
 ROWS = 4096  # number of validation images that are compared with the cache in one batch
 

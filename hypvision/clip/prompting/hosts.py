@@ -29,7 +29,6 @@ from hypvision.checkpoints.types import StateDict
 from hypvision.clip.adapters.base import ADAPTERS
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle
-from hypvision.clip.prompting.official import learned_names
 from hypvision.clip.spaces import Sphere, space_of
 from hypvision.clip.towers import (
     PromptTokens,
@@ -43,6 +42,8 @@ from hypvision.data.classes import SELECTED, warn_of_equal_texts
 from hypvision.geometry.numerics import exact
 from hypvision.io import HypvisionError, StrPath, Values, at_least, did_you_mean, refuse
 from hypvision.io.records import parse
+
+from .official import learned_names
 
 _CHUNK = 256  # number of texts that are encoded at once without gradients
 

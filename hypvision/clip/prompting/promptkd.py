@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from hypvision.clip.models import CLIPBundle, create_clip
-from hypvision.clip.prompting.hosts import Host, HostOutput, build_host, feature_size, load_learned
-from hypvision.clip.prompting.prompted import PromptLearner, depth_for
 from hypvision.clip.towers import PromptTokens, embedding_size, encode_image
 from hypvision.data.preprocessing import preprocessing_of
 from hypvision.geometry.numerics import exact
 from hypvision.io import HypvisionError, Plain
+
+from .hosts import Host, HostOutput, build_host, feature_size, load_learned
+from .prompted import PromptLearner, depth_for
 
 
 class PromptKD(Host, name="promptkd"):

@@ -22,10 +22,11 @@ from torch import Tensor
 from hypvision.clip.features import cached_texts
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle
-from hypvision.clip.prompting.hosts import HostOutput, mean_divergence, sentence_features
-from hypvision.clip.prompting.prompted import IVLP
 from hypvision.data.classes import imagenet_templates
 from hypvision.io import StrPath, at_least, more_than
+
+from .hosts import HostOutput, mean_divergence, sentence_features
+from .prompted import IVLP
 
 
 class PromptSRC(IVLP, name="promptsrc"):

@@ -16,21 +16,16 @@ from tqdm import tqdm
 
 from hypvision.checkpoints.read import read_file
 from hypvision.clip.models import CLIPBundle
-from hypvision.clip.radial.metrics import ChainMetrics, chain_metrics, kendall_tau
-from hypvision.clip.radial.retrieval import (
-    LabelTree,
-    hyperlex_correlation,
-    level_accuracy,
-    read_hyperlex,
-    tree_recall,
-)
-from hypvision.clip.radial.texts import distinct, embed_texts
-from hypvision.clip.radial.traversal import Step, traverse
 from hypvision.clip.spaces import Hyperboloid, Space, Sphere
 from hypvision.data.preprocessing import preprocessing_of
 from hypvision.io import HypvisionError, Metrics, Plain, StrPath, Values, refuse, require_finite
 from hypvision.io.files import name_of, on_disk
 from hypvision.io.images import SUFFIXES, leaving_out, open_image, require_all
+
+from .metrics import ChainMetrics, chain_metrics, kendall_tau
+from .retrieval import LabelTree, hyperlex_correlation, level_accuracy, read_hyperlex, tree_recall
+from .texts import distinct, embed_texts
+from .traversal import Step, traverse
 
 _Path = TypeVar("_Path")  # path of a file, or another object that ``read`` can open
 

@@ -16,8 +16,9 @@ from torch import Tensor
 from hypvision.checkpoints.match import translated
 from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.clip.models import MEAN, STD
-from hypvision.clip.segmentation.catseg import window_mask
 from hypvision.io import HypvisionError, Plain
+
+from .catseg import window_mask
 
 _PREDICTOR = "sem_seg_head.predictor."
 _ADAPTER = ".hyperclip."  # part of our names of HyperCLIP's adapters; below the official name

@@ -24,13 +24,14 @@ from hypvision.checkpoints.storage import read_header
 from hypvision.clip.models import create_clip
 from hypvision.clip.names import clip_options
 from hypvision.clip.open_vocabulary import check_words
-from hypvision.clip.segmentation.official import segmenter_names, segmenter_variant
-from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
 from hypvision.clip.towers import patch_size
 from hypvision.data.classes import CLASS_LISTS, SUFFIXES, load_classes, split_classes
 from hypvision.io import HypvisionError, Plain, StrPath, Values, refuse
 from hypvision.io.files import names_file
 from hypvision.io.images import open_image
+
+from .official import segmenter_names, segmenter_variant
+from .segmenter import OpenVocabSegmenter
 
 _OFFICIAL: dict[str, Plain] = {
     "vitb16": dict(clip=dict(name="ViT-B-16", force_quick_gelu=True)),

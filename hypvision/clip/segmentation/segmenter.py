@@ -21,10 +21,11 @@ from torch import Tensor, nn
 from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
-from hypvision.clip.segmentation.catseg import CATSegHead
-from hypvision.clip.segmentation.official import segmenter_names
 from hypvision.clip.towers import encode_dense, patch_size, vision_tower
 from hypvision.io import HypvisionError, Plain, at_least, one_of, refuse, require_finite
+
+from .catseg import CATSegHead
+from .official import segmenter_names
 
 
 def _resize(x: Tensor, size: Sequence[int]) -> Tensor:

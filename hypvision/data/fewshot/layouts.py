@@ -21,8 +21,14 @@ from timm.data import ImageNetInfo
 
 from hypvision.data.annotations import name_difference
 from hypvision.data.classes import SELECTED, check_classes, numbered
-from hypvision.data.fewshot import raw
-from hypvision.data.fewshot.splits import (
+from hypvision.data.usage import Usage
+from hypvision.data.usage import class_names as folder_names_in
+from hypvision.io import HypvisionError, StrPath, did_you_mean, ensure, require
+from hypvision.io.files import read_lines
+from hypvision.io.records import read_table
+
+from . import raw
+from .splits import (
     PARTS,
     Item,
     Split,
@@ -34,11 +40,6 @@ from hypvision.data.fewshot.splits import (
     read_split,
     write_split,
 )
-from hypvision.data.usage import Usage
-from hypvision.data.usage import class_names as folder_names_in
-from hypvision.io import HypvisionError, StrPath, did_you_mean, ensure, require
-from hypvision.io.files import read_lines
-from hypvision.io.records import read_table
 
 _PHOTO = "a photo of a {}."
 _SOURCE = "CoOp's DATASETS.md lists the downloads: put it there"

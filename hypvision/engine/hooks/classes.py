@@ -20,8 +20,9 @@ from hypvision.data.annotations import name_difference
 from hypvision.data.samplers import BalancedSampler, class_numbers
 from hypvision.data.usage import classes_of, composed, usages
 from hypvision.engine.extensions import MODEL_HOOKS
-from hypvision.engine.hooks.repeat import network_of
 from hypvision.io import HypvisionError, Names, Plain, Values, at_least, ensure, one_of, some
+
+from .repeat import network_of
 
 
 class DatasetHook(Hook, ABC):

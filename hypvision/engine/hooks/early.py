@@ -10,8 +10,9 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
-from hypvision.engine.hooks.repeat import steps_done, validates_here
 from hypvision.io import HypvisionError, Metrics, at_least, ensure, explaining, one_of
+
+from .repeat import steps_done, validates_here
 
 
 @HOOKS.register_module(force=True)

@@ -12,10 +12,11 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from hypvision.engine.hooks.repeat import network_of
 from hypvision.engine.metrics import worst
 from hypvision.geometry import CurvatureParameter
 from hypvision.io import Metrics
+
+from .repeat import network_of
 
 
 @HOOKS.register_module()

@@ -17,11 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from mmengine.dist import (
-    all_reduce,
-    get_world_size,
-    is_main_process,
-)
+from mmengine.dist import all_reduce, get_world_size, is_main_process
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
@@ -30,13 +26,10 @@ from torch.optim import Optimizer
 
 from hypvision.data.usage import classes_of
 from hypvision.engine.checkpoint import point_to
-from hypvision.engine.hooks.classes import class_heads
-from hypvision.engine.hooks.repeat import (
-    last_checkpoint,
-    last_good,
-    network_of,
-)
 from hypvision.io import HypvisionError, Metrics, Values, few
+
+from .classes import class_heads
+from .repeat import last_checkpoint, last_good, network_of
 
 _ADVICE = (
     "Stop it and try a lower rate (--cfg-options optim_wrapper.optimizer.lr=...), or for a network "

@@ -9,7 +9,8 @@ from mmengine.utils import is_abs
 
 from hypvision.data.yolo import read_yolo, yolo_as_coco
 from hypvision.io import Plain
-from hypvision.openmmlab.datasets.detection import CheckedCocoDataset
+
+from .detection import CheckedCocoDataset
 
 
 @DATASETS.register_module()

@@ -29,7 +29,9 @@ from hypvision.io import Metrics, NameList, Plain
 from hypvision.io.files import write_text
 from hypvision.openmmlab.coco_metric import CheckedCocoMetric, detections_of, precision_curves
 from hypvision.openmmlab.datasets.detection import CheckedCocoDataset
-from hypvision.openmmlab.open_vocabulary.vocabulary import (
+from hypvision.viz.palette import palette
+
+from .vocabulary import (
     ClipScores,
     OpenVocabMaps,
     Vocabulary,
@@ -38,7 +40,6 @@ from hypvision.openmmlab.open_vocabulary.vocabulary import (
     mean_percent,
     preprocessing,
 )
-from hypvision.viz.palette import palette
 
 
 @MODELS.register_module()

@@ -34,7 +34,9 @@ from hypvision.engine.metrics import Metric
 from hypvision.io import HypvisionError, Metrics, NameList, Names, Plain, ensure
 from hypvision.io.images import read_labels
 from hypvision.openmmlab.datasets.detection import CountedDataset, images_by_id, read_annotations
-from hypvision.openmmlab.open_vocabulary.vocabulary import (
+from hypvision.viz.palette import palette
+
+from .vocabulary import (
     ClipScores,
     OpenVocabMaps,
     Vocabulary,
@@ -43,7 +45,6 @@ from hypvision.openmmlab.open_vocabulary.vocabulary import (
     mean_percent,
     preprocessing,
 )
-from hypvision.viz.palette import palette
 
 
 @MODELS.register_module()

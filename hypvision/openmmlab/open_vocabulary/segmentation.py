@@ -27,13 +27,9 @@ from hypvision.data.classes import load_classes, numbered
 from hypvision.io import HypvisionError, Metrics, NameList, Plain, one_of, refuse
 from hypvision.openmmlab.datasets.segmentation import LoadLabelMap
 from hypvision.openmmlab.label_maps import LabelMapIoUMetric
-from hypvision.openmmlab.open_vocabulary.vocabulary import (
-    Vocabulary,
-    groups_of,
-    held_out,
-    mean_percent,
-)
 from hypvision.viz.palette import palette as colours
+
+from .vocabulary import Vocabulary, groups_of, held_out, mean_percent
 
 
 @MODELS.register_module()

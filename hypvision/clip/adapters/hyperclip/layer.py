@@ -28,11 +28,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from hypvision.clip.adapters.hyperclip.config import HyperCLIPConfig
 from hypvision.clip.memo import Memo
 from hypvision.clip.towers import Tower
 from hypvision.geometry.numerics import Function, exact, tanhc
 from hypvision.io import HypvisionError, Plain
+
+from .config import HyperCLIPConfig
 
 _EPS_ARTANH = 1e-5  # the official code clamps artanh's argument to +-(1 - 1e-5)
 _EPS_BALL = 1e-3  # the official code projects points to the radius (1 - 1e-3) / sqrt(c)

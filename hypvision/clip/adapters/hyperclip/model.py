@@ -14,17 +14,11 @@ from torch.nn.utils import parametrize
 
 from hypvision.checkpoints.types import StateDict
 from hypvision.clip.adapters.base import Adapter, adapter_of, register
-from hypvision.clip.adapters.hyperclip.config import HyperCLIPConfig
-from hypvision.clip.adapters.hyperclip.layer import (
-    CLIP_RADIUS,
-    AdaptedWeight,
-    BlockMaps,
-    PackedMap,
-    Together,
-    block_product,
-)
 from hypvision.clip.towers import Tower, find_towers
 from hypvision.io import HypvisionError, refuse
+
+from .config import HyperCLIPConfig
+from .layer import CLIP_RADIUS, AdaptedWeight, BlockMaps, PackedMap, Together, block_product
 
 
 class _Site(NamedTuple):
