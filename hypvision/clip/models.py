@@ -498,7 +498,7 @@ def _check_towers(name: str, config: Values) -> None:
     """Raise an error for towers that would take hours to build or more memory than there is."""
     numbers = 0.0
     for part in ("vision_cfg", "text_cfg"):
-        tower: Plain = dict(
+        tower = dict(
             width=0, context_length=77, vocab_size=49408, image_size=224, patch_size=16
         ) | dict(config[part])
         sizes = [
@@ -509,11 +509,11 @@ def _check_towers(name: str, config: Values) -> None:
         depths(**{f"The layers in {part} of the CLIP model '{name}'": layers})
         if (
             isinstance(layers, Real)
-            and all(isinstance(size, Real) and size >= 0 for size in sizes)
+            and all(isinstance(size, Real) and float(size) >= 0 for size in sizes)
             and sizes[-1]
         ):
             width, *tokens, side, patch = map(float, sizes)
-            numbers += width * (12 * layers * width + sum(tokens) + (side / patch) ** 2)
+            numbers += width * (12 * float(layers) * width + sum(tokens) + (side / patch) ** 2)
     if not hasattr(os, "sysconf"):  # Windows does not tell its memory
         return
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
