@@ -5,8 +5,8 @@ needs Gradio (extra ``app``).
 the tabs, and :mod:`~hypvision.app.server` serves them.
 """
 
-from hypvision.app.answers import Answers
-from hypvision.app.page import build
-from hypvision.app.server import serve
+from .answers import Answers
+from .page import build
+from .server import serve
 
 __all__ = ["Answers", "build", "serve"]

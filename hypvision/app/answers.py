@@ -29,8 +29,7 @@ from hypvision.geometry import Lorentz
 from hypvision.inference import Classes, predict
 from hypvision.inference.predictors import Request, load_predictor
 from hypvision.inference.sources import Frame, Sources, find_sources
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io import HypvisionError, StrPath, did_you_mean, ensure
 from hypvision.io.images import open_image
 from hypvision.tasks.closures import closure_ranks, embed_closure
 from hypvision.tasks.embedding import embed_sources, gives_features, named_embedder
@@ -108,7 +107,7 @@ class Answers:
     """
 
     def __init__(
-        self, gallery: str | Path | None = None, device: str = "cpu", max_pixels: int = MAX_PIXELS
+        self, gallery: StrPath | None = None, device: str = "cpu", max_pixels: int = MAX_PIXELS
     ):
         self.device = device
         self.max_pixels = max_pixels

@@ -11,11 +11,12 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from hypvision.app.answers import HIERARCHY, TEXTS, Answers, best_clip, zoo_models
-from hypvision.app.uploads import told, uploaded, without_folders
-from hypvision.app.worker import Worker
 from hypvision.clip.locate import clips_here
-from hypvision.io.errors import require
+from hypvision.io import StrPath, require
+
+from .answers import HIERARCHY, TEXTS, Answers, best_clip, zoo_models
+from .uploads import told, uploaded, without_folders
+from .worker import Worker
 
 TITLE = "hypvision"
 EXAMPLES = Path(__file__).parent / "examples"
@@ -28,7 +29,7 @@ STYLE = (
 SECONDS = 20  # how many seconds an error is shown
 
 
-def build(answers: Answers | Worker, scratch: str | Path) -> Any:
+def build(answers: Answers | Worker, scratch: StrPath) -> Any:
     """Return the page, a ``gradio.Blocks`` whose buttons call ``answers``. Examples are copied into
     the folder ``scratch``; uploads go into the folder ``GRADIO_TEMP_DIR``."""
     gr = gradio()

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from hypvision.app.answers import Answers
-from hypvision.app.page import STYLE, build, gradio
-from hypvision.app.sessions import Sessions
-from hypvision.app.worker import SECONDS, Worker
-from hypvision.io.errors import explaining
+from hypvision.io import explaining
+
+from .answers import Answers
+from .page import STYLE, build, gradio
+from .sessions import Sessions
+from .worker import SECONDS, Worker
 
 UPLOAD = 20  # largest upload in megabytes
 WAITING = 16  # number of requests that may wait while another one is computed

@@ -18,8 +18,9 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-from hypvision.app.uploads import NOT_YOURS, UNKNOWN, uploaded, uploads
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError
+
+from .uploads import NOT_YOURS, UNKNOWN, uploaded, uploads
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -9,8 +9,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, explain_machine, one_line
+from hypvision.io import HypvisionError, ensure, explain_machine, one_line
 
 NOT_YOURS = (
     "This file was not uploaded here, or was removed, as happens after an hour. Upload it again."

@@ -13,9 +13,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from hypvision.app.answers import Answers
-from hypvision.app.uploads import told
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError
+
+from .answers import Answers
+from .uploads import told
 
 SECONDS = 300  # longest time for a request
 _answers: Answers  # set in the process that computes

@@ -28,11 +28,16 @@ from typing import Any
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from hypvision.checkpoints.storage import format_problem
-from hypvision.io.checks import ensure, whole_number
-from hypvision.io.errors import HypvisionError, explaining, one_line, without_secrets
+from hypvision.io import (
+    HypvisionError,
+    StrPath,
+    ensure,
+    explaining,
+    one_line,
+    whole_number,
+    without_secrets,
+)
 from hypvision.io.files import check_output, note_holder, replacing, who_holds
-from hypvision.io.types import StrPath
 from hypvision.io.web import (
     BUSY,
     SourceError,
@@ -43,6 +48,8 @@ from hypvision.io.web import (
     deadline,
     need,
 )
+
+from .storage import format_problem
 
 _logger = logging.getLogger(__name__)
 

@@ -14,12 +14,11 @@ from typing import Any
 
 import yaml
 
-from hypvision.checkpoints.records import Index, Record
-from hypvision.io.checks import ensure
-from hypvision.io.errors import explaining
+from hypvision.io import Plain, StrPath, ensure, explaining
 from hypvision.io.files import read_text, write_text
 from hypvision.io.records import key, parse, rule
-from hypvision.io.types import Plain, StrPath
+
+from .records import Index, Record
 
 VERSION = 1
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 import codecs
 import re
 import zipfile
-from pathlib import Path
 from typing import NamedTuple
 
-from hypvision.checkpoints.pickles import check_pickle, open_zip
+from hypvision.io import StrPath
+
+from .pickles import check_pickle, open_zip
 
 _GIVE = "Give a safetensors file, or one of torch.save."
 
@@ -92,7 +93,7 @@ _TEXTS = {
 }
 
 
-def kind_of(path: str | Path) -> Kind | None:
+def kind_of(path: StrPath) -> Kind | None:
     """Return the kind of a file by its bytes, whatever its name is; None if its bytes fit no known
     kind."""
     with open(path, "rb") as file:
@@ -110,7 +111,7 @@ def kind_of(path: str | Path) -> Kind | None:
     return _text_kind(start)
 
 
-def _zip_kind(path: str | Path) -> Kind:
+def _zip_kind(path: StrPath) -> Kind:
     # The directory at the end of the zip file is missing, as of a file cut off.
     if not zipfile.is_zipfile(path):
         return _SAVED
@@ -127,7 +128,7 @@ def _zip_kind(path: str | Path) -> Kind:
     return Kind(f"a zip archive of {listed}", _UNPACK)
 
 
-def _pickle_kind(path: str | Path, protocol: int) -> Kind:
+def _pickle_kind(path: StrPath, protocol: int) -> Kind:
     try:
         with open(path, "rb") as file:
             # This reads the instructions without executing them.

@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from hypvision.checkpoints.records import is_template
+from hypvision.io import Values
 from hypvision.io.records import is_text
+
+from .records import is_template
 
 KEY = "language"
 _MOST = 100_000  # limit for the number of texts, each of which would be encoded
@@ -27,7 +29,7 @@ def written(found: Language) -> dict[str, list[str]]:
     return {name: list(value) for name, value in found._asdict().items()}
 
 
-def language_of(checkpoint: Mapping[str, Any]) -> Language:
+def language_of(checkpoint: Values) -> Language:
     """Return the language in the ``meta`` of a checkpoint; an empty one if the checkpoint has none,
     or values of another form."""
     meta = checkpoint.get("meta")

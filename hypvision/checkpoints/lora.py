@@ -19,12 +19,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hypvision.checkpoints.read import network_weights, read_file
-from hypvision.checkpoints.types import StateDict, Weights
-from hypvision.checkpoints.wrappers import common_prefix
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, StrPath
 from hypvision.io.records import read_record
-from hypvision.io.types import StrPath
+
+from .read import network_weights, read_file
+from .types import StateDict, Weights
+from .wrappers import common_prefix
 
 CONFIG = "adapter_config.json"
 _FILES = ("adapter_model.safetensors", "adapter_model.bin")

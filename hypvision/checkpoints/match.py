@@ -14,17 +14,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hypvision.checkpoints.read import (
-    BACKBONE,
-    network_weights,
-    stored_weights,
-    tensor_problem,
-)
-from hypvision.checkpoints.types import StateDict, Weights
-from hypvision.checkpoints.wrappers import without_prefix
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, few
-from hypvision.io.types import StrPath, Values
+from hypvision.io import HypvisionError, StrPath, Values, ensure, few
+
+from .read import BACKBONE, network_weights, stored_weights, tensor_problem
+from .types import StateDict, Weights
+from .wrappers import without_prefix
 
 _logger = logging.getLogger(__name__)
 _judged: ContextVar[bool] = ContextVar("judged", default=False)

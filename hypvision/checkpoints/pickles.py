@@ -9,16 +9,14 @@ from __future__ import annotations
 import os
 import pickletools
 import zipfile
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from pathlib import Path
 from pickle import UnpicklingError
 from typing import IO, Any
 from unittest.mock import patch
 
 from torch import _weights_only_unpickler
 
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, StrPath, Values
 
 # The limit for the instructions of a small file: torch.save writes 30 for a tensor, and 119 for a
 # parameter with AdamW. A larger file may have one for every six bytes; a training of parameters of
@@ -33,7 +31,7 @@ _DIRECTORY_64 = b"PK\x06\x06"
 _IN_PLACE = {"APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD"}
 
 
-def check_pickle(file: IO[bytes], path: str | Path) -> None:
+def check_pickle(file: IO[bytes], path: StrPath) -> None:
     """Raise an error for a pickle with more objects, or more deeply nested ones, than any training
     saves.
 
@@ -78,7 +76,7 @@ def check_pickle(file: IO[bytes], path: str | Path) -> None:
         depths += [deepest] * len(code.stack_after)
 
 
-def open_zip(path: str | Path) -> zipfile.ZipFile:
+def open_zip(path: StrPath) -> zipfile.ZipFile:
     """Open a zip archive for reading, if its directory is not larger than that of any
     checkpoint."""
     with open(path, "rb") as file:
@@ -95,7 +93,7 @@ def open_zip(path: str | Path) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 
-def _too_much(path: str | Path, what: str) -> HypvisionError:
+def _too_much(path: StrPath, what: str) -> HypvisionError:
     return HypvisionError(
         f"The checkpoint '{path}' was refused: it has {what}, and no training saves as many. Get "
         "the file from a source that you trust, or save its weights alone: "
@@ -121,5 +119,5 @@ def _bytearray(*parts: Any) -> bytearray:
 def bounded_functions() -> AbstractContextManager[Any]:
     """Return a context in which PyTorch's restricted reader calls the functions above in place of
     Python's."""
-    known: Mapping[str, Any] = _weights_only_unpickler._get_allowed_globals()
+    known: Values = _weights_only_unpickler._get_allowed_globals()
     return patch.dict(known, {"_codecs.encode": _latin1, "builtins.bytearray": _bytearray})  # type: ignore[arg-type]

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hypvision.checkpoints.index import builtin_index
-from hypvision.checkpoints.records import Index, Record
-from hypvision.checkpoints.sources import resolve
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain, Values
+from hypvision.io import HypvisionError, Plain, Values
+
+from .index import builtin_index
+from .records import Index, Record
+from .sources import resolve
 
 
 def timm_cfg(record: Record) -> Plain:

@@ -30,24 +30,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hypvision.checkpoints import torchscript
-from hypvision.checkpoints.kinds import Kind, kind_of
-from hypvision.checkpoints.pickles import bounded_functions, check_pickle, open_zip
-from hypvision.checkpoints.sources import fetch
-from hypvision.checkpoints.storage import (
-    DAMAGED,
-    check_format,
-    format_problem,
-    load_unpacked,
-    unpack,
-)
-from hypvision.checkpoints.types import StateDict
-from hypvision.checkpoints.wrappers import plain_names, unwrapped
-from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError, explaining
+from hypvision.io import HypvisionError, Plain, StrPath, Values, explaining, refuse
 from hypvision.io.files import below, why_no_file
 from hypvision.io.records import ShardTable, read_record
-from hypvision.io.types import Plain, StrPath, Values
+
+from . import torchscript
+from .kinds import Kind, kind_of
+from .pickles import bounded_functions, check_pickle, open_zip
+from .sources import fetch
+from .storage import DAMAGED, check_format, format_problem, load_unpacked, unpack
+from .types import StateDict
+from .wrappers import plain_names, unwrapped
 
 # Stand-ins for classes and functions in the pickles of trainings
 

@@ -18,8 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from hypvision.checkpoints.storage import STORAGES
-from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io import HypvisionError, Plain, Values, did_you_mean
 from hypvision.io.records import (
     foreign_setting,
     is_inside,
@@ -30,7 +29,8 @@ from hypvision.io.records import (
     positive,
     rule,
 )
-from hypvision.io.types import Plain, Values
+
+from .storage import STORAGES
 
 _UNSET: tuple[Any, ...] = (None, (), {})
 TASKS = ("classification", "segmentation", "detection", "retrieval", "zero-shot")

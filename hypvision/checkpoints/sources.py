@@ -31,20 +31,13 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 import torch
 
-from hypvision.checkpoints.download import (
-    download,
-    download_text,
-    file_sha256,
-    locked,
-    verify_file,
-    verify_sum,
-)
-from hypvision.checkpoints.index import builtin_index, parse_index, read_index
-from hypvision.checkpoints.records import ADDRESSES, Index, Record
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, explaining, one_line, without_secrets
+from hypvision.io import HypvisionError, StrPath, ensure, explaining, one_line, without_secrets
 from hypvision.io.files import write_text
 from hypvision.io.web import SourceError, deadline, guarded, in_time, separated
+
+from .download import download, download_text, file_sha256, locked, verify_file, verify_sum
+from .index import builtin_index, parse_index, read_index
+from .records import ADDRESSES, Index, Record
 
 _logger = logging.getLogger(__name__)
 
@@ -260,7 +253,7 @@ def resolve(record: str | Record, index: Index | None = None) -> Path:
 # Any name of a checkpoint
 
 
-def fetch(source: str | Path) -> Path:
+def fetch(source: StrPath) -> Path:
     """Return the file on this machine for the name or address of a checkpoint, after a download if
     need be.
 
@@ -464,7 +457,7 @@ def repositories_with(name: str) -> list[str]:
 # Addresses of whole releases
 
 
-def is_address(text: str | Path) -> bool:
+def is_address(text: StrPath) -> bool:
     """Return whether a text means weights of the zoo or of a release, rather than a file."""
     return str(text).startswith(("zoo:", "hf-hub:", "file://"))
 

@@ -29,13 +29,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from hypvision.checkpoints.kinds import kind_of
-from hypvision.checkpoints.types import StateDict, Weights
-from hypvision.io.checks import ensure, one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain, StrPath, Values, ensure, one_of
 from hypvision.io.files import parse_json, replacing
 from hypvision.io.records import foreign_setting
-from hypvision.io.types import Plain, StrPath, Values
+
+from .kinds import kind_of
+from .types import StateDict, Weights
 
 _logger = logging.getLogger(__name__)
 

@@ -20,10 +20,11 @@ from typing import Any
 
 from torch import Tensor
 
-from hypvision.checkpoints.pickles import open_zip
-from hypvision.checkpoints.types import StateDict
+from hypvision.io import StrPath
 from hypvision.io.files import read_pieces
-from hypvision.io.types import StrPath
+
+from .pickles import open_zip
+from .types import StateDict
 
 _MARK = b"/constants.pkl"
 _HIDDEN = b"/constants.hid"

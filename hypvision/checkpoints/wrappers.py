@@ -16,9 +16,9 @@ from typing import Any
 
 from torch import Tensor
 
-from hypvision.checkpoints.types import StateDict, Weights
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Values
+from hypvision.io import HypvisionError, Values
+
+from .types import StateDict, Weights
 
 # Averages come first, as in timm, then the weights themselves. A teacher comes before its student,
 # since it is the average of the student in DINO and most semi-supervised trainings.

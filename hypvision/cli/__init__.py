@@ -19,10 +19,12 @@ from contextlib import ExitStack, contextmanager, redirect_stdout
 from functools import partial
 from typing import NamedTuple, TextIO, cast
 
-from hypvision.cli.arguments import Parser
-from hypvision.io.errors import Escaped, HypvisionError, explaining, guard, how_to_install
+from hypvision.io import HypvisionError, explaining
+from hypvision.io.errors import Escaped, guard, how_to_install
 from hypvision.io.files import protecting
 from hypvision.version import __version__
+
+from .arguments import Parser
 
 __all__ = ["COMMANDS", "GROUPS", "Command", "main", "parser_of"]
 

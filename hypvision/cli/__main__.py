@@ -3,7 +3,7 @@ not installed on the path."""
 
 import sys
 
-from hypvision.cli import main
+from . import main
 
 if __name__ == "__main__":
     sys.exit(main())

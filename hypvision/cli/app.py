@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from hypvision.cli.arguments import Parser, add_device_argument, device_of, whole
-from hypvision.io.errors import require
+from hypvision.io import require
+
+from .arguments import Parser, add_device_argument, device_of, whole
 
 
 def add_app_arguments(parser: Parser) -> None:

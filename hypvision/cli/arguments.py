@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io import HypvisionError, Plain, did_you_mean, ensure
 from hypvision.io.files import check_output, check_output_folder
 
 if TYPE_CHECKING:
@@ -285,7 +284,7 @@ def add_sources_arguments(
         "image, folder of images (with its sub-folders), glob pattern, list of paths (.txt), or "
         f"video{more}"
     )
-    how: dict[str, Any] = dict(nargs="+") if group is None else dict(nargs="*", default=[])
+    how: Plain = dict(nargs="+") if group is None else dict(nargs="*", default=[])
     parser.add(f"images {metavar}", text, group=group, **how)
     parser.add("--every N", "take every N-th frame of a video", whole(1), 1)
 

@@ -6,8 +6,9 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hypvision.cli.arguments import Parser, add_cfg_options, whole
 from hypvision.io.files import below, check_output_folder, in_columns
+
+from .arguments import Parser, add_cfg_options, whole
 
 if TYPE_CHECKING:
     from hypvision.engine.checking import Report

@@ -9,7 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hypvision.cli.arguments import (
+from hypvision.io import HypvisionError, ensure
+from hypvision.io.files import below, in_columns, protecting, why_no_file, write_json, write_table
+
+from .arguments import (
     Parser,
     add_clip_argument,
     add_device_argument,
@@ -18,16 +21,6 @@ from hypvision.cli.arguments import (
     device_of,
     number,
     whole,
-)
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
-from hypvision.io.files import (
-    below,
-    in_columns,
-    protecting,
-    why_no_file,
-    write_json,
-    write_table,
 )
 
 if TYPE_CHECKING:
@@ -159,7 +152,7 @@ def run_clip_evaluate(args: Namespace) -> None:
 def _sets_there(args: Namespace, root: Path) -> list[Benchmark]:
     """Return the chosen data sets that are in the folder, and print the others."""
     from hypvision.data.zero_shot import suite
-    from hypvision.io.checks import one_of
+    from hypvision.io import one_of
 
     sets = {benchmark.set: benchmark for benchmark in suite(args.suite)}
     found = []

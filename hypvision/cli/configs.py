@@ -10,11 +10,11 @@ import sys
 from argparse import REMAINDER, Namespace
 from pathlib import Path
 
-from hypvision.cli.arguments import Parser
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, did_you_mean, explaining
+from hypvision.io import HypvisionError, did_you_mean, ensure, explaining
 from hypvision.io.files import why_no_file
 from hypvision.io.shipped import config_folder, shipped_configs
+
+from .arguments import Parser
 
 
 def add_configs_arguments(parser: Parser) -> None:

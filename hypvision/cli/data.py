@@ -6,8 +6,9 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from hypvision.cli.arguments import Parser, number, whole
 from hypvision.io.files import read_lines
+
+from .arguments import Parser, number, whole
 
 # Copied from hypvision.data, because importing it imports PyTorch.
 PREPARED = (

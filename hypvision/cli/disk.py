@@ -6,9 +6,10 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from hypvision.cli.arguments import Parser, add_device_argument, device_of, whole
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError
 from hypvision.io.files import protecting
+
+from .arguments import Parser, add_device_argument, device_of, whole
 
 MODEL = "tf_efficientnet_lite0.imagenet"  # its weights ship and are trained on photos
 

@@ -21,7 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hypvision.cli.arguments import (
+from hypvision.io import HypvisionError, Plain, ensure, refuse_weights
+from hypvision.io.files import below, protecting
+
+from .arguments import (
     Parser,
     add_clip_argument,
     add_model_args,
@@ -33,10 +36,6 @@ from hypvision.cli.arguments import (
     texts_of,
     whole,
 )
-from hypvision.io.checks import ensure, refuse_weights
-from hypvision.io.errors import HypvisionError
-from hypvision.io.files import below, protecting
-from hypvision.io.types import Plain
 
 if TYPE_CHECKING:
     from PIL import Image

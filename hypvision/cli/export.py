@@ -7,10 +7,10 @@ from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
-from hypvision.cli.arguments import Parser, add_clip_argument, add_model_args, clip_of, whole
-from hypvision.io.checks import ensure, refuse_weights
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, ensure, refuse_weights
 from hypvision.io.files import check_output
+
+from .arguments import Parser, add_clip_argument, add_model_args, clip_of, whole
 
 # Copied from hypvision.zoo.export, because importing it imports PyTorch.
 FORMATS = ("onnx", "torchexport")

@@ -10,9 +10,10 @@ from argparse import Namespace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hypvision.cli.arguments import Parser, add_clip_argument, add_submit_arguments, whole
-from hypvision.cli.submit import Cell, run_cells, submit_options
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Metrics
+
+from .arguments import Parser, add_clip_argument, add_submit_arguments, whole
+from .submit import Cell, run_cells, submit_options
 
 if TYPE_CHECKING:
     from hypvision.tasks.few_shot_benchmark import CellSpec, Settings
@@ -193,7 +194,7 @@ def settings_of(args: Namespace) -> Settings:
     )
 
 
-def run_one(spec, settings, out) -> dict[str, float]:
+def run_one(spec, settings, out) -> Metrics:
     """Train and test one cell of the grid, print its result in a line and return it; this function
     may run in a separate process."""
     import hypvision.tasks  # noqa: F401 - registers what configs name

@@ -6,15 +6,9 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 
-from hypvision.cli.arguments import (
-    Parser,
-    add_cfg_options,
-    add_device_argument,
-    device_of,
-    number,
-    whole,
-)
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError
+
+from .arguments import Parser, add_cfg_options, add_device_argument, device_of, number, whole
 
 
 def add_lm_save_arguments(parser: Parser) -> None:

@@ -13,7 +13,17 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hypvision.cli.arguments import (
+from hypvision.io import Plain, require, without_secrets
+from hypvision.io.files import (
+    check_output,
+    protecting,
+    replacing,
+    with_ending,
+    write_json,
+    write_table,
+)
+
+from .arguments import (
     Parser,
     add_clip_argument,
     add_device_argument,
@@ -25,16 +35,6 @@ from hypvision.cli.arguments import (
     texts_of,
     whole,
 )
-from hypvision.io.errors import require, without_secrets
-from hypvision.io.files import (
-    check_output,
-    protecting,
-    replacing,
-    with_ending,
-    write_json,
-    write_table,
-)
-from hypvision.io.types import Plain
 
 if TYPE_CHECKING:
     from hypvision.inference.sources import Frame, Sources

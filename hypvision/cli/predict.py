@@ -16,7 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hypvision.cli.arguments import (
+from hypvision.io import HypvisionError, Plain, one_line, without_secrets
+from hypvision.io.files import protecting
+from hypvision.version import __version__
+
+from .arguments import (
     Parser,
     add_cfg_options,
     add_clip_argument,
@@ -27,9 +31,6 @@ from hypvision.cli.arguments import (
     number,
     whole,
 )
-from hypvision.io.errors import HypvisionError, one_line, without_secrets
-from hypvision.io.files import protecting
-from hypvision.version import __version__
 
 if TYPE_CHECKING:
     from hypvision.inference.predictors import Request
@@ -214,7 +215,7 @@ def _request(args: Namespace) -> Request:
         None if text is None else parse_classes(text) for text in (args.classes, args.things)
     )
     arguments = parse_arguments(args.model_args)
-    options: dict[str, Any] = {}
+    options: Plain = {}
     if args.cfg_options:  # parse_options imports mmengine
         from hypvision.engine.config import parse_options
 

@@ -9,19 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hypvision.cli.arguments import (
-    Parser,
-    add_device_argument,
-    add_submit_arguments,
-    device_of,
-    number,
-    whole,
-)
-from hypvision.cli.submit import Cell, Outcome, run_cells, submit_options
-from hypvision.io.checks import between, ensure
-from hypvision.io.errors import HypvisionError, explaining, require
+from hypvision.io import HypvisionError, Plain, StrPath, between, ensure, explaining, require
 from hypvision.io.files import check_regular, why_no_file, write_table
-from hypvision.io.types import Plain, StrPath
+
+from .arguments import Parser, add_device_argument, add_submit_arguments, device_of, number, whole
+from .submit import Cell, Outcome, run_cells, submit_options
 
 if TYPE_CHECKING:
     from hypvision.scaling.fits import Exponent, Setting

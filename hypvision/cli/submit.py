@@ -26,13 +26,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from hypvision.io.errors import (
-    HypvisionError,
-    ending_as_interrupted,
-    explain_machine,
-    require,
-)
-from hypvision.io.types import Plain, StrPath
+from hypvision.io import HypvisionError, Plain, StrPath, explain_machine, require
+from hypvision.io.errors import ending_as_interrupted
 
 _POLL_SECONDS = 0.5
 _END_SECONDS = 20  # longest wait for jobs that are ended: one may be importing PyTorch

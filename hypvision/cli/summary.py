@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from argparse import Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hypvision.cli.arguments import (
+from hypvision.io import Plain, ensure, without_secrets
+from hypvision.io.files import write_json, write_table
+
+from .arguments import (
     Parser,
     add_clip_argument,
     add_device_argument,
@@ -15,11 +18,7 @@ from hypvision.cli.arguments import (
     device_of,
     whole,
 )
-from hypvision.cli.export import TOWERS
-from hypvision.io.checks import ensure
-from hypvision.io.errors import without_secrets
-from hypvision.io.files import write_json, write_table
-from hypvision.io.types import Plain
+from .export import TOWERS
 
 if TYPE_CHECKING:
     from hypvision.inference.summary import Subject, Summary
@@ -123,7 +122,7 @@ def _subject(args: Namespace, arguments: Plain) -> Subject:
     return subject_of_config(config_of(args.model), args.size)
 
 
-def _save(path: str, found: Summary, about: dict[str, Any]) -> None:
+def _save(path: str, found: Summary, about: Plain) -> None:
     """Write the rows of modules as .csv, or everything as .json."""
     rows = [row._asdict() for row in found.rows]
     if path.endswith(".csv"):

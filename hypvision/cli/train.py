@@ -11,17 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hypvision.cli.arguments import (
-    Parser,
-    add_cfg_options,
-    add_submit_arguments,
-    number,
-    whole,
-)
-from hypvision.cli.submit import Cell, run_cells
-from hypvision.io.checks import ensure
+from hypvision.io import Plain, ensure
 from hypvision.io.files import check_output
-from hypvision.io.types import Plain
+
+from .arguments import Parser, add_cfg_options, add_submit_arguments, number, whole
+from .submit import Cell, run_cells
 
 
 def _add_common_arguments(parser: Parser) -> None:

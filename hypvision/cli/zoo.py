@@ -8,10 +8,10 @@ import shutil
 from argparse import Namespace
 from pathlib import Path
 
-from hypvision.cli.arguments import Parser, add_cfg_options, number
-from hypvision.io.checks import ensure, refuse
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, ensure, refuse
 from hypvision.io.files import write_text
+
+from .arguments import Parser, add_cfg_options, number
 
 # Copied from hypvision.checkpoints.records, because importing it imports PyTorch.
 TASKS = ("classification", "segmentation", "detection", "retrieval", "zero-shot")

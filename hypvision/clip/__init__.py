@@ -14,12 +14,13 @@ not.
 - :mod:`~hypvision.clip.radius`: hyperbolic radii of embeddings.
 """
 
-from hypvision.clip import adapters, towers
-from hypvision.clip.models import create_clip
-from hypvision.clip.registered import register
-from hypvision.clip.segmentation.segment import Segmentation, load_segmenter, segment
-from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
 from hypvision.data.classes import load_classes
+
+from . import adapters, towers
+from .models import create_clip
+from .registered import register
+from .segmentation.segment import Segmentation, load_segmenter, segment
+from .segmentation.segmenter import OpenVocabSegmenter
 
 __all__ = [
     "OpenVocabSegmenter",

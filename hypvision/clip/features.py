@@ -15,15 +15,16 @@ from torch.utils.data import DataLoader
 
 from hypvision.checkpoints.sources import home
 from hypvision.checkpoints.storage import kept_tensor
-from hypvision.clip.models import CLIPBundle
-from hypvision.clip.radial.measure import embed_images
-from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.data.preprocessing import preprocessing_of, set_preprocessing
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, StrPath
 from hypvision.io.files import read_bytes
 
+from .models import CLIPBundle
+from .radial.measure import embed_images
+from .radial.texts import distinct, embed_texts
+
 if TYPE_CHECKING:
-    from hypvision.clip.prompting.hosts import Host
+    from .prompting.hosts import Host
 
 _PLAIN = (bool, int, float, str, tuple, type(None))
 
@@ -71,7 +72,7 @@ def fingerprint(model: nn.Module, images: bool, *about: Any) -> Any:
 
 @torch.no_grad()
 def cached_texts(
-    folder: str | Path | None, host: Host, sentences: list[str], make: Callable[[], Tensor]
+    folder: StrPath | None, host: Host, sentences: list[str], make: Callable[[], Tensor]
 ) -> Tensor:
     """Return the tensor of ``make()`` on the host's device, cached in ``folder``, if given, under a
     hash of the sentences and the text tower."""
@@ -85,7 +86,7 @@ def cached_texts(
 
 @torch.no_grad()
 def image_features(
-    host: Host, dataset: Any, views: int = 0, folder: str | Path | None = None
+    host: Host, dataset: Any, views: int = 0, folder: StrPath | None = None
 ) -> Tensor:
     """Return features ``(V, N, d)`` of the data set's images by a host's frozen image tower, on the
     CPU and not normalised; cached in ``folder``, if given. They are of ``views`` augmented views of
@@ -149,7 +150,7 @@ def frozen_texts(
     model: nn.Module,
     tokenizer: Callable[[list[str]], Tensor],
     texts: Sequence[str],
-    folder: str | Path | None = None,
+    folder: StrPath | None = None,
     dtype: torch.dtype = torch.float16,
 ) -> FrozenFeatures:
     """Return embeddings of texts, which may contain repetitions, by the model's current weights;
@@ -169,8 +170,8 @@ def frozen_texts(
 
 def frozen_images(
     clip: CLIPBundle,
-    paths: Sequence[str | Path],
-    folder: str | Path | None = None,
+    paths: Sequence[StrPath],
+    folder: StrPath | None = None,
     dtype: torch.dtype = torch.float16,
 ) -> FrozenFeatures:
     """Return embeddings of images, given by path, as :func:`frozen_texts` does for texts; the names
@@ -188,7 +189,7 @@ def frozen_images(
 
 
 def _frozen(
-    folder: str | Path, key: Any, names: list[str], compute: Callable[[], Tensor]
+    folder: StrPath, key: Any, names: list[str], compute: Callable[[], Tensor]
 ) -> FrozenFeatures:
     path = Path(folder).expanduser() / f"{key.hexdigest()[:32]}.safetensors"
     return FrozenFeatures(names, kept_tensor(path, compute, len(names)), path)

@@ -8,14 +8,12 @@ need ``force_quick_gelu=True``).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from hypvision.checkpoints.match import translated
-from hypvision.io.errors import HypvisionError
+from hypvision.checkpoints.types import StateDict, Weights
+from hypvision.io import HypvisionError, Plain, Values
 
 _TRANSPOSED = [
     ("text_projection.weight", "text_projection"),
@@ -48,13 +46,13 @@ _NAMES = [
 _PACKED = re.compile(r"(.*)self_attn\.([qkv])_proj\.(weight|bias)")
 
 
-def is_hugging_face(weights: Mapping[str, Any]) -> bool:
+def is_hugging_face(weights: Values) -> bool:
     """Return whether the names of weights are those of Hugging Face's ``CLIPModel``."""
     return any(name.startswith(("text_model.", "vision_model.")) for name in weights)
 
 
-def _convert(weights: Mapping[str, Tensor], backwards: bool) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+def _convert(weights: Weights, backwards: bool) -> StateDict:
+    found: StateDict = {}
     for name, value in weights.items():
         new = translated(name, _NAMES, backwards)
         if new is None:
@@ -66,10 +64,10 @@ def _convert(weights: Mapping[str, Tensor], backwards: bool) -> dict[str, Tensor
     return found
 
 
-def from_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def from_hugging_face(weights: Weights) -> StateDict:
     """Return open_clip's state dict for Hugging Face's ``weights``, of both towers or of one
     alone."""
-    packed: dict[str, dict[str, Tensor]] = {}
+    packed: dict[str, StateDict] = {}
     rest = {}
     for name, value in weights.items():
         match = _PACKED.fullmatch(name)
@@ -95,7 +93,7 @@ def from_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def to_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def to_hugging_face(weights: Weights) -> StateDict:
     """Return Hugging Face's state dict for that of open_clip's ``CLIP`` with two plain
     transformers, the inverse of :func:`from_hugging_face`."""
     rest = {}
@@ -112,7 +110,7 @@ def to_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {**_convert(rest, backwards=True), **found}
 
 
-def clip_variant(weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
+def clip_variant(weights: Weights) -> tuple[str, Plain]:
     """Return open_clip's name of the architecture of OpenAI that the weights have, and the
     arguments of :func:`~hypvision.clip.models.create_clip` that it needs."""
     patches = weights.get("visual.conv1.weight")

@@ -24,7 +24,9 @@ from open_clip.model import CLIP
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
-from hypvision.clip.hyperbolic_checkpoint import (
+from hypvision.io import HypvisionError, Plain, one_of, refuse
+
+from .hyperbolic_checkpoint import (
     BOX_SCALES,
     CURVATURES,
     FACTORS,
@@ -32,17 +34,8 @@ from hypvision.clip.hyperbolic_checkpoint import (
     SCALARS,
     family_of_config,
 )
-from hypvision.clip.spaces import (
-    ExteriorAngles,
-    Hyperboloid,
-    HyperboloidProduct,
-    Modality,
-    Space,
-    Sphere,
-)
-from hypvision.clip.towers import class_token_features, logit_scale_of
-from hypvision.io.checks import one_of, refuse
-from hypvision.io.errors import HypvisionError
+from .spaces import ExteriorAngles, Hyperboloid, HyperboloidProduct, Modality, Space, Sphere
+from .towers import class_token_features, logit_scale_of
 
 MAX_LOGIT_SCALE = math.log(100)
 
@@ -79,8 +72,8 @@ class HyperbolicCLIP(CLIP):
     def __init__(
         self,
         embed_dim: int,
-        vision_cfg: dict[str, Any],
-        text_cfg: dict[str, Any],
+        vision_cfg: Plain,
+        text_cfg: Plain,
         geometry: str = "lorentz",
         learn_curvature: bool = True,
         vision_heads: int = 12,
@@ -199,7 +192,7 @@ class HyperbolicCLIP(CLIP):
             buffer = self.get_buffer(name)
             buffer.copy_(torch.tensor(tuple(values)).reshape(buffer.shape))
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: Plain, prefix: str, *args: Any) -> None:
         for name in PIXELS:  # files of older trainings lack the normalisation
             state_dict.setdefault(prefix + name, self.get_buffer(name))
         super()._load_from_state_dict(state_dict, prefix, *args)

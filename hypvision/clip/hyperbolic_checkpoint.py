@@ -15,7 +15,8 @@ from torch import Tensor
 
 from hypvision.checkpoints.match import translated, unknown_name
 from hypvision.checkpoints.read import read_file
-from hypvision.io.errors import HypvisionError
+from hypvision.checkpoints.types import StateDict, Weights
+from hypvision.io import HypvisionError, Plain, Values
 
 PUBLISHED: dict[str, dict[str, str]] = {}
 """Model -> tag -> address of the official weights, for which no checksums are published. PHyCLIP
@@ -92,7 +93,7 @@ _NAMES = [
 _KEPT = ("logit_scale", "root", *SCALARS, *PIXELS, *BOX_SCALES, *FACTORS)  # equal names in both
 
 
-def is_official(weights: Mapping[str, Tensor]) -> bool:
+def is_official(weights: Weights) -> bool:
     """Return whether the names of weights are those of the official code of MERU and HyCoCLIP."""
     return "textual.token_embed.weight" in weights
 
@@ -107,14 +108,14 @@ def family_of(weights: Iterable[str]) -> str:
     )
 
 
-def family_of_config(config: Mapping[str, Any]) -> str:
+def family_of_config(config: Values) -> str:
     """Return the key in :data:`FAMILIES` for the arguments of a CLIP model."""
     if config.get("box_scales"):
         return "uncha"
     return {"product": "phyclip", "lorentz": "meru"}.get(config.get("geometry", ""), "clip")
 
 
-def from_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def from_official(weights: Weights) -> StateDict:
     """Return the state dict of :class:`~hypvision.clip.hyperbolic.HyperbolicCLIP` for an official
     one.
 
@@ -142,7 +143,7 @@ def _causal(size: int) -> Tensor:
     return torch.ones(size, size, dtype=torch.bool).triu(1)
 
 
-def to_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def to_official(weights: Weights) -> StateDict:
     """Return the official state dict for one by our names, the inverse of :func:`from_official`."""
     found = {}
     for name, value in weights.items():
@@ -156,9 +157,7 @@ def to_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def check_scalars(
-    weights: Mapping[str, Tensor], family: str, source: Any = None, whole: bool = True
-) -> None:
+def check_scalars(weights: Weights, family: str, source: Any = None, whole: bool = True) -> None:
     """Raise an error if weights, by our names, belong to another family than ``family``, or have a
     scalar or a normalisation outside its interval. With ``whole`` they must be a whole model's, so
     that no scalar may be missing; ``source`` is the file for messages."""
@@ -176,7 +175,7 @@ def check_scalars(
             _check_curvature(name, math.exp(float(value)), place)
 
 
-def _check_family(weights: Mapping[str, Tensor], family: str, place: str, whole: bool) -> None:
+def _check_family(weights: Weights, family: str, place: str, whole: bool) -> None:
     """Raise an error for scalars of another family, and with ``whole`` for missing scalars."""
     found = family_of(weights)
     about = FAMILIES[found]
@@ -197,7 +196,7 @@ def _check_family(weights: Mapping[str, Tensor], family: str, place: str, whole:
         )
 
 
-def _check_pixels(weights: Mapping[str, Tensor], place: str) -> None:
+def _check_pixels(weights: Weights, place: str) -> None:
     """Raise an error for an impossible mean or standard deviation of pixels."""
     for name in PIXELS:
         value = weights.get(name, torch.ones(3, 1, 1))
@@ -220,7 +219,7 @@ def _check_curvature(name: str, c: float, place: str) -> None:
         )
 
 
-def read_official(path: Path) -> dict[str, Any]:
+def read_official(path: Path) -> Plain:
     """Return the content of an official file; the root of traversals, which lies beside the
     weights, is moved among them, as in our files."""
     content = read_file(path)
@@ -233,14 +232,14 @@ def read_official(path: Path) -> dict[str, Any]:
     )
 
 
-def as_official(weights: Mapping[str, Tensor], epoch: int) -> dict[str, Any]:
+def as_official(weights: Weights, epoch: int) -> Plain:
     """Return the content of a file in the official layout: weights as ``model``, ``root`` beside
     them."""
     model = {name: value for name, value in weights.items() if name != "root"}
     return {"model": model, **({"root": weights["root"]} if "root" in weights else {})}
 
 
-def root_of(content: Mapping[str, Any], width: int, source: Any) -> Tensor | None:
+def root_of(content: Values, width: int, source: Any) -> Tensor | None:
     """Return the root of traversals in the content of a CLIP baseline's file, ``(width,)`` and of
     unit length; None if there is none. ``source`` is the file for messages."""
     root = content.get("root")
@@ -255,7 +254,7 @@ def root_of(content: Mapping[str, Any], width: int, source: Any) -> Tensor | Non
     return root.float() / length
 
 
-def variant(weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
+def variant(weights: Weights) -> tuple[str, Plain]:
     """Return the name of the CLIP model for a state dict by our names, and its arguments.
     HyCoCLIP's, ATMG's and MERU's weights cannot be told apart, as they differ only in training."""
     width = len(weights["visual.trunk.norm.weight"])

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.sources import (
@@ -23,11 +22,11 @@ from hypvision.checkpoints.sources import (
     repositories_with,
     resolve,
 )
-from hypvision.clip.hyperbolic_checkpoint import PUBLISHED
-from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError, require
+from hypvision.io import HypvisionError, Plain, StrPath, require
 from hypvision.io.files import why_no_file
 from hypvision.io.records import parse, read_record
+
+from .hyperbolic_checkpoint import PUBLISHED
 
 _CONFIG = "open_clip_config.json"
 # Names of weight files in the order in which they are tried.
@@ -47,7 +46,7 @@ def is_repository(name: str) -> bool:
     return name.startswith(("hf-hub:", "local-dir:"))
 
 
-def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence[str]) -> Path:
+def weights_file(name: str, pretrained: StrPath, needed: bool, tags: Sequence[str]) -> Path:
     """Return the file of weights that are no tag of open_clip; without ``needed`` it may be
     missing."""
     text = str(pretrained)
@@ -59,22 +58,23 @@ def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence
             return Path(text)
         return _from_zoo(name, text) if known else fetch(text)
     path = _own_file(Path(text).expanduser())
-    if path.exists():
-        return path
+    # A name of weights has no suffix of a file.
+    is_word = path.suffix not in (".pt", ".pth", ".safetensors", ".bin")
+    if not path.exists() and (is_word or needed):
+        raise HypvisionError(_why_none(name, pretrained, is_word, tags))
+    return path
+
+
+def _why_none(name: str, pretrained: StrPath, is_word: bool, tags: Sequence[str]) -> str:
+    """Return why there are no such weights: no tag of this name, or no file."""
+    if not is_word:
+        missing = why_no_file(pretrained, "CLIP checkpoint")
+        return f"{missing} Give the path of a file, or a tag of open_clip."
     # open_clip's tags are names alone; a record of the zoo is given with its scheme.
     clips = (each for each in builtin_index() if each.task == "zero-shot")
     records = [f"zoo:{each.name}" for each in clips if each.model == name]
     there = "its own" if is_repository(name) else ", ".join([*tags, *records]) or "none"
-    is_word = path.suffix not in (".pt", ".pth", ".safetensors", ".bin")
-    missing = why_no_file(pretrained, "CLIP checkpoint")
-    refuse(
-        (
-            is_word,
-            f"'{name}' has no weights '{pretrained}'. It has {there}; or give the path of a file.",
-        ),
-        (needed, f"{missing} Give the path of a file, or a tag of open_clip."),
-    )
-    return path
+    return f"'{name}' has no weights '{pretrained}'. It has {there}; or give the path of a file."
 
 
 def _own_file(path: Path) -> Path:
@@ -108,22 +108,22 @@ def config_folder(name: str) -> Path:
     return found.parent
 
 
-def repository_config(folder: Path) -> dict[str, Any]:
+def repository_config(folder: Path) -> Plain:
     """Read the config of a model, with ``model_cfg`` and ``preprocess_cfg``; a config that would
     run code or read other folders is an error."""
     path = folder / _CONFIG
-    found = read_record(dict[str, Any], path, "It describes no model of open_clip.")
+    found = read_record(Plain, path, "It describes no model of open_clip.")
     where = f"'{path}' describes no model of open_clip"
-    inner = parse(dict[str, Any], found.get("model_cfg"), f"{where}: model_cfg")
+    inner = parse(Plain, found.get("model_cfg"), f"{where}: model_cfg")
     for key in ("vision_cfg", "text_cfg"):
-        parse(dict[str, Any], inner.get(key), f"{where}: {key}")
+        parse(Plain, inner.get(key), f"{where}: {key}")
     if "trust_remote_code" in str(found):  # This option would run Python code from the repository.
         raise HypvisionError(
             f"'{path}' was refused: it contains trust_remote_code, which would run code of the "
             "repository. Remove this setting, or take another model."
         )
     text = inner["text_cfg"]
-    kwargs = parse(dict[str, Any], text.get("tokenizer_kwargs") or {}, f"{where}: tokenizer_kwargs")
+    kwargs = parse(Plain, text.get("tokenizer_kwargs") or {}, f"{where}: tokenizer_kwargs")
     named = dict(timm_model_name=inner["vision_cfg"].get("timm_model_name"))
     named |= {key: text.get(key) for key in ("hf_model_name", "hf_tokenizer_name")}
     named |= {key: value for key, value in kwargs.items() if key.endswith(("_path", "_file"))}

@@ -18,7 +18,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict
@@ -40,9 +40,21 @@ from hypvision.checkpoints.read import check_bounds, network_weights, read_file
 from hypvision.checkpoints.records import Record
 from hypvision.checkpoints.sources import find, hub_switch, is_address
 from hypvision.checkpoints.torchscript import class_names, is_torchscript
+from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.checkpoints.wrappers import without_prefix
-from hypvision.clip.hugging_face import from_hugging_face, is_hugging_face, to_hugging_face
-from hypvision.clip.hyperbolic_checkpoint import (
+from hypvision.io import (
+    HypvisionError,
+    Plain,
+    StrPath,
+    Values,
+    depths,
+    did_you_mean,
+    one_of,
+    require,
+)
+
+from .hugging_face import from_hugging_face, is_hugging_face, to_hugging_face
+from .hyperbolic_checkpoint import (
     PIXELS,
     PUBLISHED,
     check_scalars,
@@ -50,7 +62,7 @@ from hypvision.clip.hyperbolic_checkpoint import (
     is_official,
     root_of,
 )
-from hypvision.clip.locate import (
+from .locate import (
     config_folder,
     fetch_published,
     fetch_weights,
@@ -60,13 +72,11 @@ from hypvision.clip.locate import (
     repository_weights,
     weights_file,
 )
-from hypvision.clip.spaces import Space, space_of
-from hypvision.clip.towers import embedding_size, encode_image, encode_text
-from hypvision.io.checks import depths, one_of
-from hypvision.io.errors import HypvisionError, did_you_mean, require
+from .spaces import Space, space_of
+from .towers import embedding_size, encode_image, encode_text
 
 if TYPE_CHECKING:
-    from hypvision.clip.tokenizer import Tokenizer
+    from .tokenizer import Tokenizer
 
 MEAN = (122.7709383, 116.7460125, 104.09373615)
 """Mean of RGB from 0 to 255 with which OpenAI's CLIP was trained; ``STD`` is the deviation."""
@@ -98,7 +108,7 @@ _OF_TOWERS = (
     "pretrained_text_path",
 )
 
-ARCHITECTURES: dict[str, dict[str, Any]] = {
+ARCHITECTURES: dict[str, Plain] = {
     # For emoji; two thirds of its 10 M parameters are in the token embedding. At 64 pixels, patches
     # of 16 pixels need a quarter of the computation that patches of 8 need.
     "emoji-s16": dict(
@@ -117,7 +127,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 a ``geometry``, of :class:`hypvision.clip.hyperbolic.HyperbolicCLIP`."""
 
 # family of hyperbolic CLIPs -> its arguments for HyperbolicCLIP
-_FAMILIES: dict[str, dict[str, Any]] = {
+_FAMILIES: dict[str, Plain] = {
     "clip": dict(geometry="sphere"),
     "meru": dict(geometry="lorentz"),
     "hycoclip": dict(geometry="lorentz"),
@@ -202,9 +212,9 @@ class CLIPBundle(NamedTuple):
 
 def create_clip(
     name: str = "ViT-B-16",
-    pretrained: str | Path | None = None,
+    pretrained: StrPath | None = None,
     load_weights: bool = True,
-    lora: str | Path | None = None,
+    lora: StrPath | None = None,
     **options: Any,
 ) -> CLIPBundle:
     """Return a CLIP model in evaluation mode, with its tokenizer and normalisation.
@@ -244,25 +254,23 @@ def create_clip(
     # timm's towers are resized after their weights are loaded, as open_clip does.
     size = options.pop("force_image_size", None) if late else None
     model, tokenizer = _random_model(name, source.folder, config, options, size)
-    content: Mapping[str, Any] = {}
+    content: Values = {}
     if path is not None:
         content = read_file(path)
         _load(model, content, path, resize)
         _normalise_as_loaded(model, options)
+        _resize_tower(model, size)
     if lora is not None:
         _merge_lora(model, lora)
-    pixels = model.visual.preprocess_cfg
-    if size is not None:
-        model.visual.set_input_size(size)
-        pixels["size"] = model.visual.image_size
     if name in ARCHITECTURES:
         _cast(model, options.get("precision", "fp32"))
     language = _language(pretrained, load_weights, content)
+    pixels = model.visual.preprocess_cfg
     mean, std = (tuple(map((255.0).__mul__, pixels[key])) for key in ("mean", "std"))
     return CLIPBundle(model.eval(), tokenizer, mean, std, *language)
 
 
-def _are_given(options: Mapping[str, Any], *names: str) -> bool:
+def _are_given(options: Values, *names: str) -> bool:
     """Return whether any of the options with these names is given and not None."""
     return any(options.get(name) is not None for name in names)
 
@@ -276,7 +284,7 @@ class _Source(NamedTuple):
     path: Path | None = None
 
 
-def _source_of(name: str, pretrained: str | Path | None, needed: bool) -> _Source:
+def _source_of(name: str, pretrained: StrPath | None, needed: bool) -> _Source:
     """Return the source for :func:`create_clip`; without ``needed`` its file may be missing."""
     folder = config_folder(name) if is_repository(name) else None
     tags = pretrained_tags(name) if folder is None else []
@@ -305,8 +313,8 @@ def _fetched(name: str, source: _Source, needed: bool) -> Path | None:
 def _random_model(
     name: str,
     folder: Path | None,
-    config: dict[str, Any],
-    options: dict[str, Any],
+    config: Plain,
+    options: Plain,
     size: Any,
 ) -> tuple[Any, Any]:
     """Return a model with random weights and its tokenizer. With ``size``, to which it will be
@@ -330,13 +338,20 @@ def _random_model(
     return model, tokenizer_of(config)
 
 
-def _normalise_as_loaded(model: Any, options: Mapping[str, Any]) -> None:
+def _normalise_as_loaded(model: Any, options: Values) -> None:
     """Set the normalisation in the loaded file of a hyperbolic CLIP, unless ``options`` give
     another."""
     if hasattr(model, "normalisation"):
         about = {**model.normalisation(), **(options.get("force_preprocess_cfg") or {})}
         model.normalise_by(about["mean"], about["std"])
         model.visual.preprocess_cfg |= model.normalisation()
+
+
+def _resize_tower(model: Any, size: Any) -> None:
+    """Let a vision tower of timm take images of another size; None: the size it has."""
+    if size is not None:
+        model.visual.set_input_size(size)
+        model.visual.preprocess_cfg["size"] = model.visual.image_size
 
 
 def _cast(model: Any, precision: str) -> None:
@@ -362,7 +377,7 @@ def _cast(model: Any, precision: str) -> None:
 
 
 def _model_of_open_clip(
-    name: str, folder: Path | None, config: Mapping[str, Any], options: dict[str, Any]
+    name: str, folder: Path | None, config: Values, options: Plain
 ) -> tuple[Any, Any]:
     """Return a model of open_clip with random weights, and its tokenizer."""
     where = name if folder is None else f"local-dir:{folder.absolute()}"
@@ -372,9 +387,7 @@ def _model_of_open_clip(
         return model, _tokenizer(name, folder, config)
 
 
-def _language(
-    pretrained: str | Path | None, load_weights: bool, content: Mapping[str, Any]
-) -> Language:
+def _language(pretrained: StrPath | None, load_weights: bool, content: Values) -> Language:
     """Return the templates and class words in the weights' record, or in the ``content`` of their
     file."""
     source = str(pretrained)
@@ -396,9 +409,7 @@ def image_size(name: str, **options: Any) -> int | tuple[int, int]:
     return size if isinstance(size, int) else tuple(size)
 
 
-def architecture(
-    name: str, folder: Path | None = None, options: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def architecture(name: str, folder: Path | None = None, options: Values | None = None) -> Plain:
     """Return the arguments of the model's class in :mod:`open_clip.model`, changed by ``options``
     of :func:`create_clip`."""
     options = options or {}
@@ -423,7 +434,7 @@ def architecture(
     }
 
 
-def pixels_of(vision: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def pixels_of(vision: Values) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of RGB from 0 to 1 for the ``vision_cfg`` of one of
     :data:`ARCHITECTURES`: ImageNet's for a ViT of timm, else OpenAI's. Weights may bring their
     own."""
@@ -440,10 +451,10 @@ RESIZING = {
 architecture."""
 
 
-def _model_class(config: Mapping[str, Any]) -> type[nn.Module]:
+def _model_class(config: Values) -> type[nn.Module]:
     open_clip = require("open_clip", "clip")
     if config.get("geometry"):
-        from hypvision.clip.hyperbolic import HyperbolicCLIP
+        from .hyperbolic import HyperbolicCLIP
 
         return HyperbolicCLIP
     custom = config.get("custom_text") or "hf_model_name" in config["text_cfg"]
@@ -461,15 +472,13 @@ def _arguments(function: Callable[..., Any]) -> list[str]:
     ]
 
 
-def _model_arguments(config: Mapping[str, Any]) -> list[str]:
+def _model_arguments(config: Values) -> list[str]:
     """Return the names of the arguments that the model's class takes from options."""
     names = _arguments(_model_class(config))
     return [*names, *_OF_HYPERBOLIC] if config.get("geometry") else names
 
 
-def _check_options(
-    name: str, config: Mapping[str, Any], options: Mapping[str, Any], towers: bool
-) -> None:
+def _check_options(name: str, config: Values, options: Values, towers: bool) -> None:
     """Raise an error for options without effect; ``towers``: single towers may have own weights."""
     known = {*_OF_ARCHITECTURE, "precision", *_model_arguments(config)}
     if name not in ARCHITECTURES:
@@ -485,7 +494,7 @@ def _check_options(
     one_of(_PRECISIONS, precision=options.get("precision", "fp32"))
 
 
-def _check_towers(name: str, config: Mapping[str, Any]) -> None:
+def _check_towers(name: str, config: Values) -> None:
     """Raise an error for towers that would take hours to build or more memory than there is."""
     numbers = 0.0
     for part in ("vision_cfg", "text_cfg"):
@@ -500,11 +509,11 @@ def _check_towers(name: str, config: Mapping[str, Any]) -> None:
         depths(**{f"The layers in {part} of the CLIP model '{name}'": layers})
         if (
             isinstance(layers, Real)
-            and all(isinstance(size, Real) and size >= 0 for size in sizes)
+            and all(isinstance(size, Real) and float(size) >= 0 for size in sizes)
             and sizes[-1]
         ):
             width, *tokens, side, patch = map(float, sizes)
-            numbers += width * (12 * layers * width + sum(tokens) + (side / patch) ** 2)
+            numbers += width * (12 * float(layers) * width + sum(tokens) + (side / patch) ** 2)
     if not hasattr(os, "sysconf"):  # Windows does not tell its memory
         return
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -516,7 +525,7 @@ def _check_towers(name: str, config: Mapping[str, Any]) -> None:
         )
 
 
-def _with_needs(name: str, source: _Source, options: Mapping[str, Any]) -> dict[str, Any]:
+def _with_needs(name: str, source: _Source, options: Values) -> Plain:
     """Return the options with those added that the weights need and that are not given."""
     found = dict(options)
     path = source.path
@@ -543,7 +552,7 @@ def _with_needs(name: str, source: _Source, options: Mapping[str, Any]) -> dict[
     return found
 
 
-def _may_lack_quick_gelu(name: str, options: Mapping[str, Any]) -> bool:
+def _may_lack_quick_gelu(name: str, options: Values) -> bool:
     """Return whether a model has GELU while no option asks for an activation."""
     if "force_quick_gelu" in options or name in ARCHITECTURES:
         return False
@@ -572,24 +581,20 @@ def _explained(name: str) -> Iterator[None]:
             root.setLevel(level)
 
 
-def _text_length(config: Mapping[str, Any]) -> int:
+def _text_length(config: Values) -> int:
     return config["text_cfg"].get("context_length", 77)
 
 
-def tokenizer_of(
-    config: Mapping[str, Any], context_length: int | None = None, **options: Any
-) -> Tokenizer:
+def tokenizer_of(config: Values, context_length: int | None = None, **options: Any) -> Tokenizer:
     """Return the tokenizer of a model of :data:`ARCHITECTURES`, from its config; ``options`` are
     arguments of open_clip's ``SimpleTokenizer``."""
-    from hypvision.clip.tokenizer import Tokenizer
+    from .tokenizer import Tokenizer
 
     length = context_length or _text_length(config)
     return Tokenizer(length, ends=not config.get("box_scales"), **options)
 
 
-def _tokenizer(
-    name: str, folder: Path | None, config: Mapping[str, Any]
-) -> Callable[[list[str]], Tensor]:
+def _tokenizer(name: str, folder: Path | None, config: Values) -> Callable[[list[str]], Tensor]:
     """Return open_clip's tokenizer for a model, with its text length."""
     open_clip = require("open_clip", "clip")
     if not name.startswith("hf-hub:"):
@@ -622,14 +627,14 @@ def pretrained_tags(name: str) -> list[str]:
     )
 
 
-def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.Module:
+def build_model(record: Record, path: Path, overrides: Values) -> nn.Module:
     """Return the open_clip model of a zoo record of the task zero-shot, with weights from its
     verified file ``path`` and an attribute ``tokenizer``; :func:`hypvision.load` calls this.
     ``overrides`` are further arguments of :func:`create_clip`."""
     return with_tokenizer(record.model, path, overrides)
 
 
-def with_tokenizer(name: str, source: str | Path, options: Mapping[str, Any]) -> nn.Module:
+def with_tokenizer(name: str, source: StrPath, options: Values) -> nn.Module:
     """Return the open_clip model of :func:`create_clip`, with its tokenizer as ``tokenizer``."""
     bundle = create_clip(name, source, **options)
     bundle.model.__dict__["tokenizer"] = bundle.tokenizer
@@ -647,7 +652,7 @@ def is_clip(name: str) -> bool:
 _CLIP = re.compile(r"clip\.(.+)")  # a name of a CLIP's weight in a checkpoint of hypvision
 
 
-def clip_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def clip_names(weights: Weights) -> StateDict:
     """Return weights by open_clip's names, from those of Hugging Face's ``CLIPModel`` or of the
     official MERU and HyCoCLIP; other weights stay as they are."""
     if is_official(weights):
@@ -655,13 +660,13 @@ def clip_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return from_hugging_face(weights) if is_hugging_face(weights) else dict(weights)
 
 
-def read_clip(path: Path) -> dict[str, Tensor]:
+def read_clip(path: Path) -> StateDict:
     """Read the weights of a CLIP from a file of any origin, by the names of open_clip's
     ``CLIP``."""
     return clip_weights(read_file(path))
 
 
-def clip_weights(content: Mapping[str, Any]) -> dict[str, Tensor]:
+def clip_weights(content: Values) -> StateDict:
     """Return the weights of a CLIP in the content of a file of any origin, by the names of
     open_clip's ``CLIP``, and other weights in the file by their own names."""
     whole = network_weights(content, part=None)
@@ -672,7 +677,7 @@ def clip_weights(content: Mapping[str, Any]) -> dict[str, Tensor]:
     return clip_names(without_prefix(("logit_scale",), weights))
 
 
-def _load(model: Any, content: Mapping[str, Any], path: Path, resize: bool) -> None:
+def _load(model: Any, content: Values, path: Path, resize: bool) -> None:
     """Load the weights in a file's ``content``, of any origin, into a model; with ``resize`` their
     position embeddings are resized."""
     from open_clip import convert
@@ -700,7 +705,7 @@ def _load(model: Any, content: Mapping[str, Any], path: Path, resize: bool) -> N
     )  # fmt: skip
 
 
-def _of_family(model: Any, content: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
+def _of_family(model: Any, content: Values, path: Path) -> StateDict:
     """Return the weights in the content of a file, which must belong to the model's family; a
     normalisation that older files lack is added."""
     weights = clip_weights(content)
@@ -715,9 +720,7 @@ def _of_family(model: Any, content: Mapping[str, Any], path: Path) -> dict[str, 
     return weights
 
 
-def _resize_positions(
-    model: Any, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
-) -> None:
+def _resize_positions(model: Any, weights: StateDict, expected: Weights) -> None:
     """Resize the position embeddings in weights to the model's, by open_clip's functions."""
     from open_clip.model import resize_pos_embed, resize_text_pos_embed
 
@@ -732,7 +735,7 @@ def _resize_positions(
             resize(weights, model)
 
 
-def _merge_lora(model: nn.Module, folder: str | Path) -> None:
+def _merge_lora(model: nn.Module, folder: StrPath) -> None:
     """Merge a LoRA whose names are those of open_clip's CLIP, or of transformers' ``CLIPModel``."""
     weights = dict(model.state_dict())
     try:
@@ -745,7 +748,7 @@ def _merge_lora(model: nn.Module, folder: str | Path) -> None:
     model.load_state_dict(weights)
 
 
-def _advice(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
+def _advice(expected: Weights, given: Weights) -> str:
     """Return advice for weights of a CLIP that do not fit: options for another size, or another
     model."""
     found = []

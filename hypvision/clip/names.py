@@ -11,20 +11,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.sources import find
-from hypvision.clip.hyperbolic_checkpoint import family_of, family_of_config, variant
-from hypvision.clip.locate import is_repository, offering
-from hypvision.clip.models import ARCHITECTURES, architecture, pretrained_tags, read_clip
-from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError, require
+from hypvision.checkpoints.types import Weights
+from hypvision.io import HypvisionError, Plain, Values, refuse, require
 from hypvision.io.records import parse_arguments
+
+from .hyperbolic_checkpoint import family_of, family_of_config, variant
+from .locate import is_repository, offering
+from .models import ARCHITECTURES, architecture, pretrained_tags, read_clip
 
 
 def parse_name(text: str) -> tuple[str, str | None]:
@@ -39,7 +37,7 @@ def parse_name(text: str) -> tuple[str, str | None]:
     return scheme + name, weights or None
 
 
-def clip_options(text: str) -> dict[str, Any]:
+def clip_options(text: str) -> Plain:
     """Return the arguments of :func:`~hypvision.clip.models.create_clip` for
     ``NAME[:WEIGHTS][,OPTION=VALUE...]``.
 
@@ -50,7 +48,7 @@ def clip_options(text: str) -> dict[str, Any]:
     return {**_named(text), **parse_arguments(given, "--clip NAME:WEIGHTS,KEY=VALUE")}
 
 
-def _named(text: str) -> dict[str, Any]:
+def _named(text: str) -> Plain:
     """Return the arguments of :func:`~hypvision.clip.models.create_clip` for ``NAME[:WEIGHTS]``."""
     if text.startswith(("zoo:", "file:")) or text in builtin_index().records:
         return _of_record(text)
@@ -69,7 +67,7 @@ def _named(text: str) -> dict[str, Any]:
     return dict(name=name, pretrained=None if weights == "none" else weights)
 
 
-def _of_record(text: str) -> dict[str, Any]:
+def _of_record(text: str) -> Plain:
     """Return the arguments for a record's name, with or without ``zoo:``."""
     _, record = find(text)
     if record.task != "zero-shot":
@@ -126,7 +124,7 @@ _TABLES = (
 )  # fmt: skip
 
 
-def _sizes(weights: Mapping[str, Tensor]) -> list[Any] | None:
+def _sizes(weights: Weights) -> list[Any] | None:
     """Return the shapes of the tables of a CLIP with a ViT, and the numbers of its image and text
     blocks; None for any other model."""
     if not all(name in weights for name in _TABLES):
@@ -137,7 +135,7 @@ def _sizes(weights: Mapping[str, Tensor]) -> list[Any] | None:
     return [*(tuple(weights[name].shape) for name in _TABLES), len(image), len(text)]
 
 
-def _expected(config: Mapping[str, Any]) -> list[Any] | None:
+def _expected(config: Values) -> list[Any] | None:
     """Return what :func:`_sizes` returns for the weights of a model with this config."""
     vision = config["vision_cfg"]
     text = config["text_cfg"]

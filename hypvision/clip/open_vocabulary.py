@@ -9,9 +9,8 @@ which of them it cannot distinguish, and which never occurred in its training.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,15 +26,16 @@ from torch.optim.optimizer import (
 from hypvision.checkpoints.language import Language
 from hypvision.checkpoints.match import placed
 from hypvision.checkpoints.records import is_template
-from hypvision.clip import adapters
-from hypvision.clip.hyperbolic_checkpoint import PIXELS, check_scalars
-from hypvision.clip.memo import Memo
-from hypvision.clip.models import CLIPBundle, clip_names, create_clip
-from hypvision.clip.spaces import Sphere, space_of
-from hypvision.clip.towers import embedding_size, encode_by_length, encode_text, find_towers
+from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.data.classes import TEMPLATES, load_classes, prompts
-from hypvision.io.checks import one_of, refuse
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain, StrPath, one_of, refuse
+
+from . import adapters
+from .hyperbolic_checkpoint import PIXELS, check_scalars
+from .memo import Memo
+from .models import CLIPBundle, clip_names, create_clip
+from .spaces import Sphere, space_of
+from .towers import embedding_size, encode_by_length, encode_text, find_towers
 
 # Long lists have a few classes with equal texts (ADE-847: 18 of 847); a larger share than this must
 # be a mistake of the user.
@@ -171,7 +171,7 @@ def _check_dense(clip: nn.Module) -> None:
     )
 
 
-def _inject(clip: nn.Module, adapter: dict[str, Any] | None, tune: str) -> None:
+def _inject(clip: nn.Module, adapter: Plain | None, tune: str) -> None:
     """Add the adapter to the towers, if one trains; one that changes no tower is an error."""
     if adapter is None and tune != "adapter":
         return
@@ -214,10 +214,10 @@ class OpenVocabularyCLIP(nn.Module):
 
     def build_clip(
         self,
-        clip: dict[str, Any] | CLIPBundle | nn.Module | None = None,
-        adapter: dict[str, Any] | None = None,
+        clip: Plain | CLIPBundle | nn.Module | None = None,
+        adapter: Plain | None = None,
         tune: str = "adapter",
-        classes: str | Path | Sequence[str] | None = None,
+        classes: StrPath | Sequence[str] | None = None,
         templates: str | Sequence[str] | None = None,
         synonyms: str = "first",
         tokenizer: Any = None,
@@ -264,7 +264,7 @@ class OpenVocabularyCLIP(nn.Module):
         if classes is not None:
             self.set_classes(classes)
 
-    def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def checkpoint_filter(self, weights: Weights) -> StateDict:
         """Return weights by this model's names; weights of a CLIP model alone are accepted too."""
         found = placed(self, "clip", clip_names(weights))
         own = {name.removeprefix("clip."): value for name, value in found.items()}
@@ -289,7 +289,7 @@ class OpenVocabularyCLIP(nn.Module):
         """Whether any parameter of the CLIP model trains."""
         return any(parameter.requires_grad for parameter in self.clip.parameters())
 
-    def set_classes(self, classes: str | Path | Sequence[str]) -> None:
+    def set_classes(self, classes: StrPath | Sequence[str]) -> None:
         """Replace the class names by ``classes``, see
         :func:`~hypvision.data.classes.load_classes`."""
         self.classes = load_classes(classes)

@@ -14,21 +14,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hypvision.clip.models import CLIPBundle
-from hypvision.clip.spaces import Modality, Sphere
-from hypvision.clip.towers import encode_by_length, encode_dense, encode_image
 from hypvision.data.classes import TEMPLATES, prompts
 from hypvision.data.preprocessing import preprocessing_of
 from hypvision.geometry import poincare
-from hypvision.io.checks import more_than, one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Metrics, StrPath, more_than, one_of
 from hypvision.io.images import leaving_out, open_image, require_all
+
+from .models import CLIPBundle
+from .spaces import Modality, Sphere
+from .towers import encode_by_length, encode_dense, encode_image
 
 
 def hyperbolic_radius(
@@ -95,7 +94,7 @@ def _radii(clip: CLIPBundle, features: Tensor, modality: Modality, **how) -> Ten
     return clip.space.radius(clip.space.embed(features, modality))
 
 
-def radius_statistics(radii: Tensor) -> dict[str, float]:
+def radius_statistics(radii: Tensor) -> Metrics:
     """Return mean, standard deviation and quantiles of radii, for a log."""
     flat = radii.flatten().double()
     quantiles = torch.quantile(
@@ -152,7 +151,7 @@ def radius_penalty(text: Tensor, target: float, weight: float = 1.0, **how) -> T
 def measure_radii(
     clip: CLIPBundle,
     class_lists: Mapping[str, Sequence[str]],
-    images: Sequence[str | Path] = (),
+    images: Sequence[StrPath] = (),
     failed: list[str] | None = None,
     **how,
 ) -> dict[str, Tensor]:

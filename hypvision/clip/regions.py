@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.ops import roi_align
 
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError
 
 
 def pool_boxes(features: Tensor, rois: Tensor, scale: float) -> Tensor:

@@ -27,9 +27,10 @@ from typing import Any
 from torch import nn
 
 from hypvision.checkpoints.index import builtin_index
-from hypvision.clip.hyperbolic_checkpoint import PUBLISHED
-from hypvision.clip.models import ARCHITECTURES, create_clip, scripted, tokenizer_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain
+
+from .hyperbolic_checkpoint import PUBLISHED
+from .models import ARCHITECTURES, create_clip, scripted, tokenizer_of
 
 # Arguments of open_clip that change nothing here: hypvision's reader runs no code of a file, files
 # lie in its own cache, and no text tower here is one of Hugging Face with weights of its own.
@@ -151,7 +152,7 @@ def published(name: str) -> list[str]:
     return [*PUBLISHED.get(name, {}), *shipped]
 
 
-def _ours(asked: dict[str, Any]) -> nn.Module:
+def _ours(asked: Plain) -> nn.Module:
     """Return the model for those arguments of ``create_model`` that differ from its defaults."""
     name = asked.pop("model_name")
     pretrained = asked.pop("pretrained", None) or None  # open_clip's scripts give "" for none
@@ -171,7 +172,7 @@ def _ours(asked: dict[str, Any]) -> nn.Module:
     return scripted(model) if as_script else model
 
 
-def _refuse(name: str, options: dict[str, Any]) -> None:
+def _refuse(name: str, options: Plain) -> None:
     """Raise an error for an argument of open_clip that a model of this project cannot take."""
     reasons = dict(_REFUSED)
     config = ARCHITECTURES[name] | options

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from hypvision.geometry import Lorentz, Manifold, Product
 from hypvision.geometry.border import check_shapes
 from hypvision.geometry.numerics import exact, has_float64, sinhc
-from hypvision.io.checks import one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, one_of
 from hypvision.losses import cone_half_aperture, radial_angle
 
 Modality = Literal["image", "text"]

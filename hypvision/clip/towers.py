@@ -19,9 +19,9 @@ from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 from tqdm import tqdm
 
-from hypvision.clip.spaces import space_of
-from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, refuse
+
+from .spaces import space_of
 
 MANY_TEXTS = 4096  # a CPU takes about a minute for so many texts in a CLIP of usual size
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import exact, safe_sqrt
-from hypvision.io.checks import at_least
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError, Plain, at_least
 from hypvision.nn.attention import HeadProjections
 from hypvision.nn.functional import precise
 from hypvision.nn.linear import LorentzLinear
@@ -59,7 +56,7 @@ class LorentzLinearAttention(HeadProjections):
         device: Device = None,
         dtype: torch.dtype | None = None,
     ):
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: Plain = {"device": device, "dtype": dtype}
         super().__init__(dim, num_heads, manifold, bias, head_dim, init, factory)
         at_least(1, power=power)
         self.power = power

@@ -4,17 +4,15 @@ ball at each pixel."""
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.types import Device
 
-from hypvision.compat.linear import init_planes_
 from hypvision.geometry import PoincareBall
 from hypvision.geometry.numerics import exact, log_beta, safe_sqrt, sinhc_sqrt, square_norm
-from hypvision.io.checks import at_least, between, one_of
+from hypvision.io import Plain, at_least, between, one_of
 from hypvision.nn.batch_statistics import HyperbolicBatchNorm
 from hypvision.nn.checks import (
     check_features,
@@ -24,6 +22,8 @@ from hypvision.nn.checks import (
 )
 from hypvision.nn.conv import box_sum
 from hypvision.nn.functional import precise, space_square
+
+from .linear import init_planes_
 
 
 class PoincareConv2d(nn.Module):
@@ -145,7 +145,7 @@ class _PoincareBatchNorm(HyperbolicBatchNorm):
         at_least(0, eps=eps)
         between(0, 1, momentum=momentum)
         one_of(("midpoint", "frechet"), mean=mean)
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: Plain = {"device": device, "dtype": dtype}
         self.num_features = num_features
         self.eps = eps
         self.momentum = momentum

@@ -15,8 +15,7 @@ from hypvision.geometry import Lorentz, PoincareBall, poincare
 from hypvision.geometry.border import stable
 from hypvision.geometry.lorentz.cones import space_logits
 from hypvision.geometry.numerics import exact, safe_sqrt, square_norm
-from hypvision.io.checks import one_of
-from hypvision.io.types import Plain
+from hypvision.io import Plain, one_of
 from hypvision.nn.checks import check_features, check_manifold, check_sizes
 from hypvision.nn.functional import precise, space_time
 from hypvision.nn.linear import equal_rows_, isometric_

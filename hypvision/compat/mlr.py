@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.types import Device
 
-from hypvision.compat.linear import FGGLinear, Layer
 from hypvision.geometry import Lorentz, PoincareBall, lorentz, poincare
 from hypvision.geometry.numerics import exact
-from hypvision.io.checks import one_of
-from hypvision.io.types import Plain
+from hypvision.io import Plain, one_of
 from hypvision.nn.checks import check_features, check_manifold, check_sizes
 from hypvision.nn.functional import precise, space_time
+
+from .linear import FGGLinear, Layer
 
 
 class FGGMLR(FGGLinear):

@@ -36,17 +36,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hypvision.compat.ball import PoincareBatchNorm1d, PoincareBatchNorm2d, PoincareConv2d
-from hypvision.compat.linear import (
-    FGGLinear,
-    PLFCLinear,
-    PoincareFullyConnected,
-    PoincareLinear,
-)
-from hypvision.compat.mlr import FGGMLR, GaneaMLR, PoincareMLR
-from hypvision.compat.norm import GyroLorentzBatchNorm1d, GyroLorentzBatchNorm2d
-from hypvision.io.checks import one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, one_of
 from hypvision.nn import (
     EfficientLorentzConv2d,
     EfficientLorentzLinear,
@@ -61,6 +51,11 @@ from hypvision.nn import (
     LorentzMLR,
     LorentzResidual,
 )
+
+from .ball import PoincareBatchNorm1d, PoincareBatchNorm2d, PoincareConv2d
+from .linear import FGGLinear, PLFCLinear, PoincareFullyConnected, PoincareLinear
+from .mlr import FGGMLR, GaneaMLR, PoincareMLR
+from .norm import GyroLorentzBatchNorm1d, GyroLorentzBatchNorm2d
 
 _State = dict[str, Tensor | None]  # None: the published layer lacks this optional weight
 

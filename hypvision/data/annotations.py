@@ -12,10 +12,10 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from hypvision.data.usage import Usage
-from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError, some
+from hypvision.io import HypvisionError, Plain, refuse, some
 from hypvision.io.images import MAX_PIXELS
+
+from .usage import Usage
 
 MAX_POINTS = 100_000  # largest number of polygon points that one object may have
 MASK_FORMAT = (
@@ -217,7 +217,7 @@ def _kind(value: Any) -> str:
     return {**kinds, bool: "true or false"}.get(type(value), f"{value!r:.40}")
 
 
-def _run_length_fault(mask: dict[str, Any], height: int, width: int) -> str:
+def _run_length_fault(mask: Plain, height: int, width: int) -> str:
     size = mask.get("size")
     counts = mask.get("counts")
     if not isinstance(size, list) or not isinstance(counts, (list, str, bytes)):

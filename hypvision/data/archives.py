@@ -28,14 +28,13 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from hypvision.data.classes import load_classes, official_ids
-from hypvision.data.masks import box_of
-from hypvision.data.published import read_label, read_matlab
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain, ensure
 from hypvision.io.files import check_regular, read_lines, read_pieces
 from hypvision.io.images import is_hidden, read_labels, write_image
-from hypvision.io.types import Plain
+
+from .classes import load_classes, official_ids
+from .masks import box_of
+from .published import read_label, read_matlab
 
 # limit in bytes for a file in an archive; images and label maps have some megabytes
 LARGEST = 2**28

@@ -27,14 +27,13 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hypvision.data.image_folder import build_transform
-from hypvision.data.usage import Listing, Usage
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain, StrPath, ensure
 from hypvision.io.files import inside
 from hypvision.io.images import open_image, shown_size
 from hypvision.io.records import read_json_lines, read_table
-from hypvision.io.types import Plain, StrPath
+
+from .image_folder import build_transform
+from .usage import Listing, Usage
 
 _Box = TypeVar("_Box")
 TABLES = ("captions.csv", "captions.jsonl")

@@ -20,12 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hypvision.io.checks import ensure, refuse
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, StrPath, ensure, refuse
 from hypvision.io.files import csv_text, replacing
 from hypvision.io.images import SUFFIXES
 from hypvision.io.records import read_table
-from hypvision.io.types import StrPath
 
 SEPARATOR = "=>"
 _SCHEMAS = "'positive,negative[,image_url]' or 'id,captions[,image_url]'"
@@ -173,7 +171,7 @@ def emoji_chains(root: StrPath, split: str, seed: int = 0) -> list[Chain]:
     each emoji of a split, with negatives from siblings in the same split; the last text has six
     keywords at most. Emoji are left out if two of their texts are equal, or if they have no keyword
     beyond the words of their name."""
-    from hypvision.data.emoji import read_emoji
+    from .emoji import read_emoji
 
     chains = []
     for item in read_emoji(root, split)[0]:

@@ -16,8 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hypvision.io.checks import ensure, whole_number
-from hypvision.io.errors import HypvisionError, explaining, require
+from hypvision.io import HypvisionError, Plain, StrPath, ensure, explaining, require, whole_number
 from hypvision.io.files import parse_json, read_json, read_lines, why_no_file
 
 TEMPLATES = {
@@ -108,7 +107,7 @@ def check_classes(
                 f"{where} calls the label {label} both '{names[label]}' and '{name}'; a label has "
                 f"one name. {remedy}"
             )
-    labels: dict[str, Any] = {}
+    labels: Plain = {}
     for label, name in names.items():
         if labels.setdefault(name, label) != label and not shared_names:
             raise HypvisionError(
@@ -134,7 +133,7 @@ def warn_of_equal_texts(names: Sequence[str], tokens: Tensor) -> None:
         )
 
 
-def load_classes(source: str | Path | Sequence[str]) -> tuple[str, ...]:
+def load_classes(source: StrPath | Sequence[str]) -> tuple[str, ...]:
     """Return class names from a sequence, from a file, or from a list that comes with the package.
 
     Args:

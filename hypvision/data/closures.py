@@ -19,10 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, explaining
+from hypvision.io import HypvisionError, StrPath, ensure, explaining
 from hypvision.io.files import MAX_BYTES, read_text
-from hypvision.io.types import StrPath
 
 _FORMS = (
     "csv with the header id1,id2[,weight], or two columns with a tab between them; first the name, "

@@ -17,24 +17,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hypvision.data.annotations import Box, BoxCheck, as_number, is_number, whole_size
-from hypvision.data.masks import run_length
-from hypvision.data.tables import (
-    IMAGE_COLUMNS,
-    LABEL_COLUMNS,
-    box_columns,
-    column,
-    find_images_of,
-    read_cells,
-)
-from hypvision.data.usage import PARTS, Usage, natural
-from hypvision.data.voc_xml import read_xml
-from hypvision.data.yolo import find_yaml, polygon_area, read_yolo, yolo_as_coco
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain, StrPath, ensure
 from hypvision.io.files import check_same, inside, json_text, read_json, read_lines, write_same
 from hypvision.io.images import MAX_PIXELS, SUFFIXES, is_hidden, read_labels, shown_size
-from hypvision.io.types import Plain, StrPath
+
+from .annotations import Box, BoxCheck, as_number, is_number, whole_size
+from .masks import run_length
+from .tables import IMAGE_COLUMNS, LABEL_COLUMNS, box_columns, column, find_images_of, read_cells
+from .usage import PARTS, Usage, natural
+from .voc_xml import read_xml
+from .yolo import find_yaml, polygon_area, read_yolo, yolo_as_coco
 
 _PARTS = {name: part for part, names in PARTS.items() for name in names}
 _ALL = "default"  # name of the file for data without parts, as in CVAT

@@ -27,12 +27,11 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.utils.data import Dataset
 
-from hypvision.data.usage import Listing, Usage
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io import HypvisionError, Names, Plain, StrPath, did_you_mean, ensure
 from hypvision.io.images import open_image
 from hypvision.io.records import Name, read_record
-from hypvision.io.types import Names, Plain, StrPath
+
+from .usage import Listing, Usage
 
 TEMPLATES = ("a photo of a {}", "a picture of a {}", "a drawing of a {}", "an emoji of a {}")
 

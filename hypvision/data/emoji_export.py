@@ -18,8 +18,7 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from hypvision.io.checks import at_least, one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain, StrPath, at_least, one_of
 from hypvision.io.files import check_output_folder, replacing_folder, write_json
 from hypvision.io.images import write_image
 from hypvision.io.records import read_record
@@ -32,9 +31,9 @@ PHOTO = "photo"  # name of the class of pixels that show no emoji
 
 
 def export_emoji(
-    out: str | Path,
-    emoji: str | Path,
-    photos: str | Path,
+    out: StrPath,
+    emoji: StrPath,
+    photos: StrPath,
     layout: str = "masks",
     train: int = 1000,
     val: int = 200,
@@ -167,7 +166,7 @@ def already_there(out: Path, record: dict, overwrite: bool) -> bool:
     if not check_output_folder(out).exists() or not any(out.iterdir()):
         return False
     try:
-        found = read_record(dict[str, Any], out / RECORD, "")
+        found = read_record(Plain, out / RECORD, "")
     except HypvisionError:
         raise HypvisionError(
             f"'{out}' exists and is not a data set of `hypvision data make`. Choose another "

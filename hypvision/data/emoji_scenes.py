@@ -22,15 +22,15 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.utils.data import Dataset
 
-from hypvision.data.caption_folder import box_fields, chosen_boxes
-from hypvision.data.classes import enumerated
-from hypvision.data.emoji import Emoji, augment, read_emoji, style_images
-from hypvision.data.masks import box_of
-from hypvision.data.usage import Usage
-from hypvision.io.checks import at_least, between
+from hypvision.io import Plain, StrPath, at_least, between
 from hypvision.io.files import replacing
 from hypvision.io.images import images_in, open_image
-from hypvision.io.types import Plain, StrPath
+
+from .caption_folder import box_fields, chosen_boxes
+from .classes import enumerated
+from .emoji import Emoji, augment, read_emoji, style_images
+from .masks import box_of
+from .usage import Usage
 
 # A pixel is white if all of its channels have at least this value; white pixels that are connected
 # to the border of an emoji's image are background.

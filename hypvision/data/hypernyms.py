@@ -19,15 +19,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from hypvision.data.chains import Chain
-from hypvision.io.checks import ensure, whole_number
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain, StrPath, ensure, whole_number
 from hypvision.io.files import read_lines
 from hypvision.io.records import read_table
+
+from .chains import Chain
 
 _LONGEST = 3  # words in the longest term that captions are searched for
 _SHORTEST = 3  # letters of the shortest term: WordNet has "a" and "in", as units of measurement
@@ -35,7 +35,7 @@ _MEASURES = {"basket", "bowl", "box", "bunch", "couple", "cup", "flock", "glass"
 "image", "kind",
              "lot", "pair", "photo", "picture", "piece", "pile", "plate", "row", "set", "slice",
              "type"}  # fmt: skip
-_TABS: dict[str, Any] = dict(delimiter="\t", quoting=csv.QUOTE_NONE)  # for WordNet's tables
+_TABS: Plain = dict(delimiter="\t", quoting=csv.QUOTE_NONE)  # for WordNet's tables
 
 
 class _Term(NamedTuple):
@@ -103,7 +103,7 @@ class Terms:
         return sorted(tops - {path[0]})
 
 
-def read_terms(path: str | Path) -> Terms:
+def read_terms(path: StrPath) -> Terms:
     """Read a hierarchy of terms: a csv with the columns ``word,broader``, or the folder of a
     WordNet export."""
     path = Path(path).expanduser()
@@ -231,7 +231,7 @@ def _build(
     )
 
 
-def read_captions(path: str | Path) -> list[tuple[str, str | None]]:
+def read_captions(path: StrPath) -> list[tuple[str, str | None]]:
     """Return pairs of a caption and its image (or None): from a csv with the columns
     ``image,caption``, or from a text file with one caption a line."""
     path = Path(path).expanduser()

@@ -22,8 +22,25 @@ from torchvision import datasets as tv_datasets
 from torchvision import transforms as tv_transforms
 from torchvision.transforms.v2 import functional
 
-from hypvision.data.classes import MAX_CLASSES, check_classes, numbered
-from hypvision.data.usage import (
+from hypvision.io import (
+    HypvisionError,
+    NameList,
+    Plain,
+    StrPath,
+    did_you_mean,
+    ensure,
+    explaining,
+    one_of,
+    refuse,
+    some,
+    whole_number,
+)
+from hypvision.io.files import inside, on_disk, read_lines, why_no_file
+from hypvision.io.images import WHITE, check_normalisation, open_channels, open_image
+from hypvision.io.shipped import where_data_come_from
+
+from .classes import MAX_CLASSES, check_classes, numbered
+from .usage import (
     Listing,
     Usage,
     check_depth,
@@ -33,12 +50,6 @@ from hypvision.data.usage import (
     natural,
     similar_names,
 )
-from hypvision.io.checks import ensure, one_of, refuse, whole_number
-from hypvision.io.errors import HypvisionError, did_you_mean, explaining, some
-from hypvision.io.files import inside, on_disk, read_lines, why_no_file
-from hypvision.io.images import WHITE, check_normalisation, open_channels, open_image
-from hypvision.io.shipped import where_data_come_from
-from hypvision.io.types import NameList, Plain, StrPath
 
 CIFAR_LAYOUT = {
     "cifar10": (tv_datasets.CIFAR10, "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"),

@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hypvision.data.usage import Usage, composed
-from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError, some
+from hypvision.io import HypvisionError, Plain, StrPath, refuse, some
 from hypvision.io.images import (
     SUFFIXES,
     image_kind,
@@ -23,7 +21,8 @@ from hypvision.io.images import (
     read_labels,
     why_no_image,
 )
-from hypvision.io.types import Plain, StrPath
+
+from .usage import Usage, composed
 
 LOSSLESS = (".png", ".tif", ".tiff", ".bmp", ".gif", ".pgm", ".ppm")
 """Suffixes of formats for label maps; lossy formats such as JPEG would change the label numbers."""

@@ -27,12 +27,20 @@ from tqdm import tqdm
 
 from hypvision.checkpoints.sources import offline
 from hypvision.checkpoints.types import StateDict
-from hypvision.data.usage import Usage
-from hypvision.io.checks import at_least, ensure, one_of
-from hypvision.io.errors import HypvisionError, explaining, one_line, require
+from hypvision.io import (
+    HypvisionError,
+    StrPath,
+    at_least,
+    ensure,
+    explaining,
+    one_line,
+    one_of,
+    require,
+)
 from hypvision.io.files import check_regular, parse_json, read_text, replacing, write_json
 from hypvision.io.records import positive, read_record
-from hypvision.io.types import StrPath
+
+from .usage import Usage
 
 _logger = logging.getLogger(__name__)
 

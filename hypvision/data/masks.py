@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from hypvision.data.annotations import MASK_FORMAT, mask_fault, whole_size
-from hypvision.io.checks import ensure
-from hypvision.io.errors import require
+from hypvision.io import ensure, require
+
+from .annotations import MASK_FORMAT, mask_fault, whole_size
 
 
 def box_of(mask: np.ndarray) -> tuple[int, int, int, int]:

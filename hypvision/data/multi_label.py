@@ -13,10 +13,14 @@ import numpy as np
 import torch
 from mmengine.registry import DATASETS
 
-from hypvision.data.annotations import name_difference
-from hypvision.data.classes import check_classes, numbered
-from hypvision.data.image_folder import _ImageDataset, chosen
-from hypvision.data.tables import (
+from hypvision.io import HypvisionError, NameList, Plain, StrPath, ensure, some
+from hypvision.io.files import inside
+from hypvision.io.records import read_json_lines
+
+from .annotations import name_difference
+from .classes import check_classes, numbered
+from .image_folder import _ImageDataset, chosen
+from .tables import (
     IMAGE_COLUMNS,
     LABEL_COLUMNS,
     ONES,
@@ -29,12 +33,7 @@ from hypvision.data.tables import (
     split_labels,
     tell_parts,
 )
-from hypvision.data.usage import Listing, Usage, composed, find_white, similar_names
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, some
-from hypvision.io.files import inside
-from hypvision.io.records import read_json_lines
-from hypvision.io.types import NameList, Plain, StrPath
+from .usage import Listing, Usage, composed, find_white, similar_names
 
 _TABLE = "the table of images and their labels"
 _FORMS = (

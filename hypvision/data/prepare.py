@@ -35,16 +35,16 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from hypvision.data import archives
-from hypvision.data.annotations import whole_size
-from hypvision.data.archives import Picture
-from hypvision.data.classes import official_ids
-from hypvision.data.image_folder import CIFARDataset
-from hypvision.data.label_maps import check_size, read_label_map
-from hypvision.data.masks import decode
-from hypvision.data.published import read_matlab, read_rows
-from hypvision.io.checks import ensure, one_of
-from hypvision.io.errors import HypvisionError, explaining, one_line, require
+from hypvision.io import (
+    HypvisionError,
+    Plain,
+    StrPath,
+    ensure,
+    explaining,
+    one_line,
+    one_of,
+    require,
+)
 from hypvision.io.files import (
     below,
     check_output_folder,
@@ -56,7 +56,15 @@ from hypvision.io.files import (
     write_same,
 )
 from hypvision.io.images import image_kind, open_image, read_labels, shown_size, write_image
-from hypvision.io.types import Plain, StrPath
+
+from . import archives
+from .annotations import whole_size
+from .archives import Picture
+from .classes import official_ids
+from .image_folder import CIFARDataset
+from .label_maps import check_size, read_label_map
+from .masks import decode
+from .published import read_matlab, read_rows
 
 # name of an image, its path, the path of the file with its labels, a function that reads these
 Item = tuple[str, Path, Path, Callable[[], np.ndarray]]

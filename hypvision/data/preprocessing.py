@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision.transforms import functional as F
 
-from hypvision.io.checks import one_of
+from hypvision.io import one_of
 
 
 @dataclass(frozen=True)

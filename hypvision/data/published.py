@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from hypvision.data.classes import whole_label
-from hypvision.io.errors import HypvisionError, require
+from hypvision.io import HypvisionError, require
 from hypvision.io.files import check_regular, read_lines
+
+from .classes import whole_label
 
 
 def read_rows(

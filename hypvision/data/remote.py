@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from hypvision.io.checks import ensure, whole_number
-from hypvision.io.errors import HypvisionError, one_line, without_secrets
+from hypvision.io import HypvisionError, ensure, one_line, whole_number, without_secrets
 from hypvision.io.web import (
     BUSY,
     SourceError,

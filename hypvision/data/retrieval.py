@@ -24,13 +24,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from mmengine.registry import DATASETS
 
-from hypvision.data.classes import check_classes, numbered
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, did_you_mean, some
+from hypvision.io import Ancestors, HypvisionError, Names, Plain, did_you_mean, ensure, some
 from hypvision.io.files import inside
 from hypvision.io.records import parse, read_record
-from hypvision.io.types import Ancestors, Names, Plain
 
+from .classes import check_classes, numbered
 from .image_folder import ImageFolderDataset, _ImageDataset
 from .published import read_label, read_matlab, read_rows
 from .samplers import evenly, members_of

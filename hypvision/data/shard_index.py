@@ -21,11 +21,11 @@ from mmengine.dist import broadcast_object_list, get_dist_info
 from tqdm import tqdm
 
 from hypvision.checkpoints.sources import home
-from hypvision.data.remote import RemoteFile
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, explaining
+from hypvision.io import HypvisionError, ensure, explaining
 from hypvision.io.files import parse_json, read_json, write_json
 from hypvision.io.records import parse
+
+from .remote import RemoteFile
 
 _logger = logging.getLogger(__name__)
 

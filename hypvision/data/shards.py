@@ -36,17 +36,28 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.utils.data import IterableDataset, get_worker_info
 
-from hypvision.data.caption_folder import box_fields, chosen_boxes
-from hypvision.data.image_folder import build_transform
-from hypvision.data.remote import RemoteFile, is_remote
-from hypvision.data.shard_index import INDEX, correct, count_shards
-from hypvision.data.usage import Usage
-from hypvision.data.words import split_words
-from hypvision.io.checks import at_least, between, ensure, whole_number
-from hypvision.io.errors import HypvisionError, explaining, require, some
+from hypvision.io import (
+    HypvisionError,
+    NameList,
+    Plain,
+    StrPath,
+    at_least,
+    between,
+    ensure,
+    explaining,
+    require,
+    some,
+    whole_number,
+)
 from hypvision.io.files import parse_json, read_lines, why_no_file
 from hypvision.io.images import FORMATS, MAX_PIXELS, to_rgb
-from hypvision.io.types import NameList, Plain, StrPath
+
+from .caption_folder import box_fields, chosen_boxes
+from .image_folder import build_transform
+from .remote import RemoteFile, is_remote
+from .shard_index import INDEX, correct, count_shards
+from .usage import Usage
+from .words import split_words
 
 require("webdataset", "shards")
 

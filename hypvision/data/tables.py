@@ -16,15 +16,23 @@ from typing import Any, NamedTuple
 
 from mmengine.registry import DATASETS
 
-from hypvision.data.classes import check_classes, numbered
-from hypvision.data.image_folder import _ImageDataset
-from hypvision.data.usage import Usage, composed, natural, part_of
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, did_you_mean, explaining, some
+from hypvision.io import (
+    HypvisionError,
+    NameList,
+    Plain,
+    StrPath,
+    did_you_mean,
+    ensure,
+    explaining,
+    some,
+)
 from hypvision.io.files import inside, read_lines
 from hypvision.io.images import images_in, is_image
 from hypvision.io.records import read_json_lines
-from hypvision.io.types import NameList, Plain, StrPath
+
+from .classes import check_classes, numbered
+from .image_folder import _ImageDataset
+from .usage import Usage, composed, natural, part_of
 
 # Names of the column of images, and of the column of labels, the most usual one first.
 IMAGE_COLUMNS = (

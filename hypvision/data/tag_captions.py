@@ -13,13 +13,12 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.utils.data import Dataset
 
-from hypvision.data.classes import enumerated, load_classes
-from hypvision.data.label_maps import check_size, find_pairs, read_label_map
-from hypvision.data.usage import Usage
-from hypvision.io.checks import at_least, between, ensure, one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, NameList, Plain, StrPath, at_least, between, ensure, one_of
 from hypvision.io.images import open_image
-from hypvision.io.types import NameList, Plain, StrPath
+
+from .classes import enumerated, load_classes
+from .label_maps import check_size, find_pairs, read_label_map
+from .usage import Usage
 
 TEMPLATES = ("a photo of {}", "A photo of {} in the scene")
 

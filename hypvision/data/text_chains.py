@@ -10,18 +10,12 @@ from pathlib import Path
 from mmengine.registry import DATASETS
 from torch.utils.data import Dataset
 
-from hypvision.data.chains import (
-    Chain,
-    emoji_chains,
-    find_image_files,
-    read_chains,
-    with_negatives,
-)
-from hypvision.data.preprocessing import default_preprocessing
-from hypvision.data.usage import Usage
-from hypvision.io.checks import ensure
+from hypvision.io import Plain, StrPath, ensure
 from hypvision.io.images import open_image
-from hypvision.io.types import Plain, StrPath
+
+from .chains import Chain, emoji_chains, find_image_files, read_chains, with_negatives
+from .preprocessing import default_preprocessing
+from .usage import Usage
 
 
 @DATASETS.register_module()

@@ -12,8 +12,9 @@ from contextlib import suppress
 from itertools import combinations
 from typing import Any
 
-from hypvision.data.usage import leaves
-from hypvision.io.types import StrPath
+from hypvision.io import StrPath
+
+from .usage import leaves
 
 _HEAD = 2**16  # bytes that are hashed of a file; they differ for nearly all files of equal size
 

@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hypvision.io.checks import ensure, whole_number
-from hypvision.io.errors import HypvisionError, some
+from hypvision.io import HypvisionError, StrPath, ensure, some, whole_number
 from hypvision.io.files import name_of, on_disk
 from hypvision.io.images import (
     WHITE,
@@ -39,7 +38,7 @@ class Usage:
 
     EXAMPLES = 3  # names of items that are given as examples of each reason to leave items out
 
-    def __init__(self, place: str | Path):
+    def __init__(self, place: StrPath):
         self.place = str(place)
         self.used: Counter[str] = Counter()
         self.notes: list[str] = []
@@ -51,7 +50,7 @@ class Usage:
         ``"masks"``, ``"files"``."""
         self.used[kind] += count
 
-    def leave_out(self, kind: str, reason: str, name: str | Path, count: int = 1) -> None:
+    def leave_out(self, kind: str, reason: str, name: StrPath, count: int = 1) -> None:
         """Add ``count`` items that are left out for a reason, e.g. ``leave_out("boxes", "outside
         the image", "a.jpg, annotation 3")``; an item whose ``name`` is empty is counted but not
         named as an example, and nothing is added for a ``count`` of 0."""
@@ -399,7 +398,7 @@ def check_white(white: int | str | None) -> None:
     )
 
 
-def find_white(paths: Sequence[str | Path], white: int | str | None, usage: Usage) -> int:
+def find_white(paths: Sequence[StrPath], white: int | str | None, usage: Usage) -> int:
     """Return the value that means white in a data set's images of 16 bits.
 
     Args:
@@ -440,7 +439,7 @@ def find_white(paths: Sequence[str | Path], white: int | str | None, usage: Usag
     return WHITE
 
 
-def _tell_dark_colours(paths: Sequence[str | Path], usage: Usage) -> None:
+def _tell_dark_colours(paths: Sequence[StrPath], usage: Usage) -> None:
     """Note that images of 16 bits a colour are nearly black: Pillow reads their upper 8 bits alone,
     and no value of white changes that."""
     largest = 0

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from hypvision.io.errors import HypvisionError, explaining
+from hypvision.io import HypvisionError, StrPath, explaining
 from hypvision.io.files import check_regular
-from hypvision.io.types import StrPath
 
 _FIRST = re.compile(rb"""^\s*<\?xml[^>]*?encoding=["']([\w.:-]+)["'][^>]*\?>""")
 

@@ -6,7 +6,7 @@ import math
 import re
 from functools import cache, lru_cache
 
-from hypvision.io.errors import require
+from hypvision.io import require
 
 _LONGEST = 20  # letters of the longest word that is searched for
 _UNKNOWN = 2.0  # cost (negative log-likelihood) of a letter that is part of no known word

@@ -17,13 +17,13 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from hypvision.data.caption_folder import cut_box, find_captions, read_captions
-from hypvision.data.image_folder import ImageFolderDataset
-from hypvision.data.shards import CaptionShards, ImageShards
-from hypvision.io.checks import at_least
-from hypvision.io.errors import require
+from hypvision.io import StrPath, at_least, require
 from hypvision.io.files import check_new_folder, replacing_folder
 from hypvision.io.images import open_image
+
+from .caption_folder import cut_box, find_captions, read_captions
+from .image_folder import ImageFolderDataset
+from .shards import CaptionShards, ImageShards
 
 # Files of these formats are copied unchanged; the values are their suffixes in a shard.
 _KEPT = {".jpg": "jpg", ".jpeg": "jpg", ".png": "png", ".webp": "webp"}
@@ -40,8 +40,8 @@ class Written(NamedTuple):
 
 
 def write_shards(
-    folder: str | Path,
-    out: str | Path,
+    folder: StrPath,
+    out: StrPath,
     samples: int = 1000,
     classes: Sequence[str] | None = None,
     seed: int = 0,

@@ -19,12 +19,20 @@ from typing import Any, NamedTuple
 import yaml
 
 from hypvision.checkpoints.index import NoAliases
-from hypvision.data.usage import PARTS, Usage
-from hypvision.io.checks import ensure, whole_number
-from hypvision.io.errors import HypvisionError, explaining, one_line
+from hypvision.io import (
+    HypvisionError,
+    Names,
+    Plain,
+    StrPath,
+    ensure,
+    explaining,
+    one_line,
+    whole_number,
+)
 from hypvision.io.files import inside, read_lines, read_text
 from hypvision.io.images import images_in, is_image, shown_size
-from hypvision.io.types import Names, Plain, StrPath
+
+from .usage import PARTS, Usage
 
 _BEYOND = 1e-3  # how far rounding may put a point outside its image, as a share of the image
 _LARGEST = 2**21  # limit in bytes for a data.yaml, which allows a hundred thousand names

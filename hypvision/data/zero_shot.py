@@ -15,15 +15,15 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hypvision.data.classes import imagenet_templates, numbered
-from hypvision.data.fewshot import raw
-from hypvision.data.fewshot.layouts import LAYOUTS, imagenet_validation, load_split
-from hypvision.data.fewshot.splits import Item, class_folders, class_names, folder_names
-from hypvision.data.published import read_matlab, read_rows
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, explaining
+from hypvision.io import HypvisionError, ensure, explaining
 from hypvision.io.files import inside, read_json, read_lines
 from hypvision.io.records import read_table
+
+from .classes import imagenet_templates, numbered
+from .fewshot import raw
+from .fewshot.layouts import LAYOUTS, imagenet_validation, load_split
+from .fewshot.splits import Item, class_folders, class_names, folder_names
+from .published import read_matlab, read_rows
 
 #: For each suite, the models whose published results stand beside the measured ones.
 PUBLISHED = {

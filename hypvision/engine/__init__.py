@@ -23,18 +23,11 @@ A config passes through ``hypvision train`` in these steps:
 11. the Runner loads it (``checkpoint.load`` returns what was read) and trains.
 """
 
-from hypvision.engine.mmengine_import import require_mmengine
+from .mmengine_import import require_mmengine
 
 require_mmengine()
 
-from hypvision.engine import (  # noqa: E402 - after the check
-    checkpoint,
-    config,
-    hooks,
-    loops,
-    optim_wrappers,
-    param_groups,
-)
+from . import checkpoint, config, hooks, loops, optim_wrappers, param_groups  # noqa: E402 - after the check
 
 checkpoint.install()
 

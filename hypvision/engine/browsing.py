@@ -26,16 +26,15 @@ from torch.utils.data import IterableDataset
 
 from hypvision.data.preprocessing import set_preprocessing
 from hypvision.data.usage import classes_of
-from hypvision.engine.checking import Report, open_parts, read_config
-from hypvision.engine.config import PHASES
-from hypvision.engine.hooks import seed_everything
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, few
+from hypvision.io import HypvisionError, Plain, StrPath, ensure, few
 from hypvision.io.images import leaving_out, require_all
-from hypvision.io.types import Plain
 from hypvision.viz.overlay import add_legend, draw_boxes, paint
 from hypvision.viz.palette import label_colours
-from hypvision.viz.sheet import titled_sheet
+from hypvision.viz.sheet import fitted, titled_sheet
+
+from .checking import Report, open_parts, read_config
+from .config import PHASES
+from .hooks import seed_everything
 
 CELL = 256
 """The long side of a picture on the sheet, in pixels."""
@@ -98,12 +97,12 @@ class _Fed:
 
 
 def browse(
-    config: str | Path | Config,
+    config: StrPath | Config,
     options: Plain | None = None,
     phases: Sequence[str] = PHASES,
     count: int = 12,
     seed: int = 0,
-    out: str | Path | None = None,
+    out: StrPath | None = None,
     failed: list[str] | None = None,
 ) -> list[Part]:
     """Return the samples of a config as its model gets them, one :class:`Part` for each phase.
@@ -302,10 +301,10 @@ def _tile(sample: _Fed, how: _Normalisation, bgr: bool, names: Sequence[str]) ->
     """Return the picture of a sample, its long side :data:`CELL` pixels, with its annotation drawn
     in."""
     pixels = how.undo(sample.image)
-    image = Image.fromarray(np.ascontiguousarray(pixels[..., ::-1] if bgr else pixels))
-    scale = CELL / max(image.size)
-    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
-    image = image.resize(size, Image.Resampling.NEAREST if scale > 2 else Image.Resampling.BICUBIC)
+    pixels = np.ascontiguousarray(pixels[..., ::-1] if bgr else pixels)
+    photo = Image.fromarray(pixels)
+    scale = CELL / max(photo.size)
+    image = fitted(photo, CELL)
     if sample.truth is None:
         return image
     colours = label_colours(len(names))
@@ -314,7 +313,7 @@ def _tile(sample: _Fed, how: _Normalisation, bgr: bool, names: Sequence[str]) ->
         labels = np.asarray(
             truth.gt_sem_seg.sem_seg if "sem_seg" in truth.gt_sem_seg else truth.gt_sem_seg.data
         )
-        labels = _resized(labels.reshape(labels.shape[-2:]), size)
+        labels = _resized(labels.reshape(labels.shape[-2:]), image.size)
         labels[(labels < 0) | (labels >= len(names))] = -1
         sample.classes.update(np.unique(labels[labels >= 0]).tolist())
         image = paint(image, labels, colours, 0.5)

@@ -30,17 +30,17 @@ from hypvision.data.label_maps import labels_of
 from hypvision.data.masks import decode
 from hypvision.data.twins import note_of, paths_of, twins
 from hypvision.data.usage import classes_of, usages
-from hypvision.engine.checks import check_data, explain
-from hypvision.engine.config import PHASES, leave_out_pretrained, load_config, prepare
-from hypvision.engine.hooks import DatasetHook
-from hypvision.engine.reports import check_result
 from hypvision.inference.progress import progress
-from hypvision.io.errors import one_line
+from hypvision.io import Plain, StrPath, Values, one_line
 from hypvision.io.images import as_rgb, open_image
-from hypvision.io.types import Plain, Values
 from hypvision.viz.overlay import add_legend, draw_boxes, draw_segmentation, paint
 from hypvision.viz.palette import label_colours
 from hypvision.viz.sheet import save_image
+
+from .checks import check_data, explain
+from .config import PHASES, leave_out_pretrained, load_config, prepare
+from .hooks import DatasetHook
+from .reports import check_result
 
 PICTURES = 5
 """The number of samples drawn of each part of the data (train, val, test)."""
@@ -101,11 +101,11 @@ def _fault(work: Any) -> str | None:
 
 
 def check(
-    config: str | Path | Config,
+    config: StrPath | Config,
     options: Plain | None = None,
     everything: bool = False,
     workers: int = 0,
-    out: str | Path | None = None,
+    out: StrPath | None = None,
 ) -> Report:
     """Check the training, validation and test data of a config
     (:func:`~hypvision.engine.config.load_config`) and return a :class:`Report`. With ``everything``
@@ -131,9 +131,7 @@ def check(
     )
 
 
-def read_config(
-    config: str | Path | Config, options: Plain | None, out: str | Path | None
-) -> Config:
+def read_config(config: StrPath | Config, options: Plain | None, out: StrPath | None) -> Config:
     """Return a config that is ready for its data to be checked or shown. ``out``, a folder for
     pictures, must not lie in the data."""
     config = load_config(config, options)

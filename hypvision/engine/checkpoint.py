@@ -44,10 +44,8 @@ from torch import Tensor
 from hypvision.checkpoints.match import engine_names, nonfinite_names
 from hypvision.checkpoints.read import LogHistory, read_file
 from hypvision.checkpoints.sources import fetch, find, is_address, resolve
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, explaining, one_line
+from hypvision.io import HypvisionError, Plain, StrPath, Values, ensure, explaining, one_line
 from hypvision.io.files import replacing
-from hypvision.io.types import Plain, StrPath, Values
 
 # Reading checkpoint files
 

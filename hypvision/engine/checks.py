@@ -15,10 +15,8 @@ from unittest.mock import patch
 from torch.utils.data import DataLoader
 
 from hypvision.data.image_folder import check_root
-from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError, did_you_mean, explain_machine, some
+from hypvision.io import HypvisionError, Plain, StrPath, did_you_mean, explain_machine, refuse, some
 from hypvision.io.shipped import shipped_configs, where_data_come_from
-from hypvision.io.types import Plain, StrPath
 
 _logger = logging.getLogger(__name__)
 

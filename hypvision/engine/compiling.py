@@ -17,9 +17,10 @@ from mmengine.runner import Runner
 from torch import nn
 from torch._dynamo.exc import TorchDynamoException
 
-from hypvision.engine.hooks import network_of
 from hypvision.inference.progress import say
-from hypvision.io.errors import HypvisionError, one_line
+from hypvision.io import HypvisionError, one_line
+
+from .hooks import network_of
 
 _logger = logging.getLogger(__name__)
 

@@ -32,13 +32,12 @@ from mmengine.registry import MODELS
 from mmengine.runner import Runner
 from mmengine.utils import import_modules_from_strings
 
-from hypvision.engine import precision
-from hypvision.engine.checks import as_list, close_configs, datasets_of, inner_dataset, walk
-from hypvision.engine.extensions import MODEL_HOOKS, PREPARATIONS, RUN_HOOKS
-from hypvision.io.checks import ensure
-from hypvision.io.errors import (
+from hypvision.io import (
     HypvisionError,
+    Plain,
+    StrPath,
     did_you_mean,
+    ensure,
     explain_machine,
     explaining,
     one_line,
@@ -47,7 +46,10 @@ from hypvision.io.errors import (
 from hypvision.io.files import check_regular, replacing, why_no_file
 from hypvision.io.plugins import PLUGINS
 from hypvision.io.shipped import Recipe, config_folder, find_config, recipe_of
-from hypvision.io.types import Plain, StrPath
+
+from . import precision
+from .checks import as_list, close_configs, datasets_of, inner_dataset, walk
+from .extensions import MODEL_HOOKS, PREPARATIONS, RUN_HOOKS
 
 _logger = logging.getLogger(__name__)
 
@@ -142,7 +144,7 @@ class Run(Config):
         text: str = super().pretty_text
         return without_secrets(text.replace("{{", "{\\x7b"))
 
-    def dump(self, file: str | Path | None = None) -> str | None:
+    def dump(self, file: StrPath | None = None) -> str | None:
         """Write the config to ``file``, or return its text without one, as mmengine does; here a
         killed process leaves the old file intact."""
         if file is None:
@@ -268,7 +270,7 @@ class Run(Config):
                     self[f"{phase}_{part}"] = move(self[f"{phase}_{part}"])
 
 
-def load_config(source: str | Path | Config, options: Plain | None = None) -> Run:
+def load_config(source: StrPath | Config, options: Plain | None = None) -> Run:
     """Read a config file and apply changes to it.
 
     A config can have shipped configs as bases: ``_base_ = ["hypvision::_base_/det_runtime.py"]``.
@@ -328,7 +330,7 @@ def _read(source: StrPath) -> Run:
     return config
 
 
-def _change(config: Run, options: Plain, source: str | Path | Config) -> None:
+def _change(config: Run, options: Plain, source: StrPath | Config) -> None:
     """Merge ``options`` into a config, and check keys and types."""
     if "data_root" in options and config.get("data_root"):
         config.move_data(config.data_root, options["data_root"])
@@ -372,7 +374,7 @@ def _why_unreadable(error: Exception) -> str:
     return f"cannot be read: {reason}"
 
 
-def _check_kinds(config: Run, source: str | Path | Config) -> None:
+def _check_kinds(config: Run, source: StrPath | Config) -> None:
     for expected, (kinds, keys) in KINDS.items():
         for key in keys:
             value: Any = config
@@ -533,7 +535,7 @@ def import_extensions(config: Config) -> None:
 
 
 def prepare(
-    config: Run, work_dir: str | Path | None = None, amp: bool = False, launcher: str = "none"
+    config: Run, work_dir: StrPath | None = None, amp: bool = False, launcher: str = "none"
 ) -> Run:
     """Adapt a config to this machine and add the standard hooks; ``config`` is changed and
     returned."""

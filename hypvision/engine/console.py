@@ -25,12 +25,13 @@ from mmengine.logging import MMLogger
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
 from hypvision.data.usage import classes_of
-from hypvision.engine.hooks import network_of
-from hypvision.engine.metrics import worst
-from hypvision.engine.reports import weights_to_use
 from hypvision.inference.progress import Progress, say
+from hypvision.io import Metrics, Values
 from hypvision.io.errors import count_text
-from hypvision.io.types import Values
+
+from .hooks import network_of
+from .metrics import worst
+from .reports import weights_to_use
 
 _OWN = str(Path(__file__).resolve().parents[1])
 
@@ -203,7 +204,7 @@ class ConsoleHook(Hook):
 
     # Metrics after validations and tests
 
-    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+    def after_val_epoch(self, runner: Runner, metrics: Metrics | None = None) -> None:
         self._end()
         by_epoch = isinstance(runner._train_loop, EpochBasedTrainLoop)
         step = dict(epoch=str(runner.epoch)) if by_epoch else dict(step=str(runner.iter))
@@ -215,7 +216,7 @@ class ConsoleHook(Hook):
         _say_worst(runner.val_evaluator)
         self.rows += 1
 
-    def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+    def after_test_epoch(self, runner: Runner, metrics: Metrics | None = None) -> None:
         self._end()
         say(_table(_rounded(metrics)))
         _say_worst(runner.test_evaluator)

@@ -7,12 +7,14 @@ time (``--tta``), and how ``hypvision predict`` runs a model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from mmengine.config import Config
+
+from hypvision.io import Plain, Values
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ config."""
 PREDICTION_ARGUMENTS: dict[str, str] = {}
 """For each metric that writes predictions, its argument for their file or folder."""
 
-REPORTS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {}
+REPORTS: dict[str, Callable[[Values], Plain]] = {}
 """For each metric, a function that maps its settings to those of the
 :class:`~hypvision.engine.reports.ReportMetric` that collects what a report of its task shows."""
 

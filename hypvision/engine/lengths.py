@@ -9,9 +9,10 @@ from typing import Any
 
 from mmengine.registry import DATASETS, DefaultScope
 
-from hypvision.engine.checks import as_list
-from hypvision.engine.config import Run, import_extensions
-from hypvision.io.checks import ensure
+from hypvision.io import Plain, ensure
+
+from .checks import as_list
+from .config import Run, import_extensions
 
 
 def with_epochs(config: Run, epochs: int, launcher: str = "none") -> list[str]:
@@ -81,7 +82,7 @@ def _lists(config: Run) -> Iterator[tuple[Any, str]]:
         yield config, "param_scheduler"
 
 
-def _move(part: dict[str, Any], old: int, new: int) -> bool:
+def _move(part: Plain, old: int, new: int) -> bool:
     """Move a schedule of a training of length ``old`` to the length ``new``, in place; return False
     if nothing of it is left."""
 

@@ -12,7 +12,7 @@ from mmengine.registry import LOOPS
 from mmengine.runner import IterBasedTrainLoop
 from torch.utils.data import BatchSampler
 
-from hypvision.engine.hooks import seed_everything
+from .hooks import seed_everything
 
 
 @LOOPS.register_module()

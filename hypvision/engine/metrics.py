@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from mmengine.dist import all_gather_object, is_main_process
 from mmengine.evaluator import BaseMetric
 
-from hypvision.io.errors import HypvisionError, require_finite
-from hypvision.io.types import Values
+from hypvision.io import HypvisionError, Metrics, Values, require_finite
 
 _logger = logging.getLogger(__name__)
 _SHOWN = 5
@@ -95,7 +94,7 @@ class Metric(BaseMetric):
             f"sample {len(self.results) + row}" if number is None else f"image {number} of the data"
         )
 
-    def evaluate(self, size: int) -> dict[str, float]:
+    def evaluate(self, size: int) -> Metrics:
         """Evaluate as mmengine does and warn of NaN metrics, once for the same warning in a row."""
         self.without_truth = self.classes = ()
         spoilt = next(filter(None, all_gather_object(self._spoilt)), "")

@@ -12,7 +12,7 @@ import pickle
 import time
 from types import ModuleType
 
-from hypvision.io.errors import HypvisionError, require
+from hypvision.io import HypvisionError, require
 
 _WAITS = (0.1, 0.2, 0.4, 0.8, 1.6)  # seconds between attempts
 

@@ -26,12 +26,12 @@ from timm.optim import param_groups_layer_decay, param_groups_weight_decay
 from torch import nn
 from torch.optim import Optimizer
 
-from hypvision.engine.precision import Muon
 from hypvision.geometry import named_manifold_parameters
-from hypvision.io.errors import HypvisionError, explaining
-from hypvision.io.types import Plain, Values
+from hypvision.io import HypvisionError, Plain, Values, explaining
 from hypvision.optim import RiemannianAdam, RiemannianAdamW, RiemannianSGD, param_groups
 from hypvision.optim.groups import exempt_names
+
+from .precision import Muon
 
 for _optimizer in (RiemannianSGD, RiemannianAdam, RiemannianAdamW):
     OPTIMIZERS.register_module(module=_optimizer, force=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
@@ -12,14 +11,15 @@ from torch import nn
 
 from hypvision.checkpoints.language import language_of
 from hypvision.checkpoints.match import load_trained
-from hypvision.engine.checkpoint import load
-from hypvision.engine.checks import check_channels, readable_errors
-from hypvision.engine.config import Run, import_extensions, leave_out_pretrained, load_config
-from hypvision.engine.extensions import PREDICTORS, PREPARATIONS
-from hypvision.engine.hooks import take_templates
 from hypvision.inference.predictors import Predictor, Request
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain, StrPath
 from hypvision.zoo.familiar import familiar_of
+
+from .checkpoint import load
+from .checks import check_channels, readable_errors
+from .config import Run, import_extensions, leave_out_pretrained, load_config
+from .extensions import PREDICTORS, PREPARATIONS
+from .hooks import take_templates
 
 
 def predictor_of(request: Request) -> Predictor:
@@ -64,13 +64,13 @@ def untrained_model(config: Run, whole: bool = False) -> Any:
 
 
 def trained_model(
-    config: Config | str | Path, weights: str | Path, given: Container[str] = ()
+    config: Config | StrPath, weights: StrPath, given: Container[str] = ()
 ) -> nn.Module:
     """Return the model of a config with the weights of a checkpoint, in evaluation mode, with the
     attributes ``dataset_meta`` (None without classes) and ``familiar``. ``given``: the keys that
     the user has changed in the config, see :func:`~hypvision.engine.hooks.take_templates`."""
     run = load_config(config)
-    checkpoint: dict[str, Any] | None = None
+    checkpoint: Plain | None = None
     if "clip" in run.model:
         import_extensions(run)
         checkpoint = load(weights)

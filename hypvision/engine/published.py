@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ from hypvision.checkpoints.match import load_trained
 from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.records import Record
 from hypvision.checkpoints.storage import read_header
-from hypvision.engine.checks import walk
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain, Values
+
+from .checks import walk
 
 # Names that mmcv, or hypvision's segmenters on CLIP, look up in their own code instead of a
 # registry.
@@ -25,8 +25,8 @@ _SCOPES = ("mmengine", "mmseg", "mmdet")
 
 
 def build_published(
-    record: Record, path: Path, overrides: Mapping[str, Any], scope: str = "mmengine"
-) -> tuple[Any, dict[str, Any]]:
+    record: Record, path: Path, overrides: Values, scope: str = "mmengine"
+) -> tuple[Any, Plain]:
     """Return the whole model of a record, with its weights and ``dataset_meta``, and its config.
 
     Args:

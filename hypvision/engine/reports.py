@@ -16,17 +16,17 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from hypvision.engine.checks import data_folders
-from hypvision.engine.config import Run
-from hypvision.engine.extensions import PREDICTION_ARGUMENTS, REPORTS, TEST_OPTIONS, TestOptions
-from hypvision.engine.hooks import network_of
 from hypvision.inference.progress import say
-from hypvision.io.errors import HypvisionError, require, without_secrets
+from hypvision.io import HypvisionError, Metrics, Plain, require, without_secrets
 from hypvision.io.files import check_output, check_output_folder
 from hypvision.io.images import is_image
-from hypvision.io.types import Plain
 from hypvision.viz.curves import MOST, choose, draw_curves, read_runs
 from hypvision.viz.report import Part, write_report
+
+from .checks import data_folders
+from .config import Run
+from .extensions import PREDICTION_ARGUMENTS, REPORTS, TEST_OPTIONS, TestOptions
+from .hooks import network_of
 
 _logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class ReportMetric(BaseMetric):
     dataset: Any = None
     parts: Sequence[Part] = ()
 
-    def compute_metrics(self, results: list) -> dict[str, float]:
+    def compute_metrics(self, results: list) -> Metrics:
         nothing = [Part("Predictions", text=self.NOTHING)]
         self.parts = self.report(results) if results else nothing
         return {}
@@ -206,9 +206,9 @@ class ReportHook(Hook):
         self.folder = folder
         self.config = config
         self.weights = weights
-        self.baseline: dict[str, Any] = {}
+        self.baseline: Plain = {}
 
-    def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+    def after_load_checkpoint(self, runner: Runner, checkpoint: Plain) -> None:
         hub = checkpoint.get("message_hub") or {}
         found = (hub.get("runtime_info") or {}).get(BASELINE)
         self.baseline = dict(found) if isinstance(found, dict) else {}

@@ -29,7 +29,13 @@ from torch.utils.data import BatchSampler
 
 from hypvision.checkpoints.match import check_compatible, engine_names
 from hypvision.checkpoints.sources import is_address
-from hypvision.engine.checkpoint import (
+from hypvision.inference.progress import say
+from hypvision.io import HypvisionError, Metrics, Plain, StrPath, ensure, explaining
+from hypvision.io.files import check_output, note_holder, protecting, who_holds, why_no_file
+from hypvision.io.plugins import PLUGINS
+from hypvision.nn.batch_statistics import is_batch_norm
+
+from .checkpoint import (
     EngineNamesHook,
     hand_over,
     load,
@@ -39,32 +45,13 @@ from hypvision.engine.checkpoint import (
     reading_once,
     resume_problem,
 )
-from hypvision.engine.checks import check_channels, check_data, check_schedule
-from hypvision.engine.config import Run, leave_out_pretrained, load_config, prepare
-from hypvision.engine.console import ConsoleHook, quiet
-from hypvision.engine.hooks import InterruptHook, network_of, take_templates
-from hypvision.engine.loops import SeekingIterTrainLoop
-from hypvision.engine.reports import (
-    add_report,
-    draw_results,
-    show,
-    use_tta,
-    write_predictions,
-)
-from hypvision.engine.tracking import track
-from hypvision.inference.progress import say
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, explaining
-from hypvision.io.files import (
-    check_output,
-    note_holder,
-    protecting,
-    who_holds,
-    why_no_file,
-)
-from hypvision.io.plugins import PLUGINS
-from hypvision.io.types import Plain, StrPath
-from hypvision.nn.batch_statistics import is_batch_norm
+from .checks import check_channels, check_data, check_schedule
+from .config import Run, leave_out_pretrained, load_config, prepare
+from .console import ConsoleHook, quiet
+from .hooks import InterruptHook, network_of, take_templates
+from .loops import SeekingIterTrainLoop
+from .reports import add_report, draw_results, show, use_tta, write_predictions
+from .tracking import track
 
 _logger = logging.getLogger(__name__)
 _RUNS = count()
@@ -137,7 +124,7 @@ def _build_runner(config: Run, console: ConsoleHook | None, of_training: bool) -
             part._non_blocking = True
     if config.get("compile"):
         # PyTorch's compiler takes seconds to import, so it is imported only if needed.
-        from hypvision.engine.compiling import let_compile
+        from .compiling import let_compile
 
         let_compile(runner)
     if console is not None:
@@ -192,9 +179,9 @@ def _is_kept(written: Path, given: Path) -> bool:
 
 
 def train(
-    config: str | Path | Config,
-    work_dir: str | Path | None = None,
-    resume: str | Path | None = None,
+    config: StrPath | Config,
+    work_dir: StrPath | None = None,
+    resume: StrPath | None = None,
     amp: bool = False,
     cfg_options: Plain | None = None,
     launcher: str = "none",
@@ -240,7 +227,7 @@ def train(
 
 
 @contextmanager
-def lock_work_dir(work_dir: str | Path) -> Iterator[None]:
+def lock_work_dir(work_dir: StrPath) -> Iterator[None]:
     """Context in which the folder of a training is locked; the system releases the lock when the
     process ends, however it ends.
 
@@ -277,7 +264,7 @@ def _console(verbose: bool) -> ConsoleHook | None:
     return None if verbose or not is_main_process() else ConsoleHook()
 
 
-def _set_start(config: Run, resume: str | Path | None) -> None:
+def _set_start(config: Run, resume: StrPath | None) -> None:
     """Set the checkpoint that a training resumes from, if there is one, and check that it fits the
     config."""
     found: tuple[str, Plain] | None = None
@@ -359,10 +346,20 @@ def _train(config: Run, console: ConsoleHook | None) -> Runner:
         if isinstance(hook, EngineNamesHook):
             hook.start = not resume
     drop_single_image(runner.train_loop, network_of(runner))
+    with _ended(runner, console), readable_resume(runner) if resume else nullcontext():
+        runner.train()
+    if is_main_process() and find_spec("matplotlib") is not None:
+        draw_results(runner)
+    return runner
+
+
+@contextmanager
+def _ended(runner: Runner, console: ConsoleHook | None) -> Iterator[None]:
+    """Leave nothing of a run open when it ends, also by an error: signals, the console, processes
+    that load data; an error that an interrupt caused is explained."""
     interrupts = [hook for hook in runner.hooks if isinstance(hook, InterruptHook)]
     try:
-        with readable_resume(runner) if resume else nullcontext():
-            runner.train()
+        yield
     except RuntimeError:
         for hook in interrupts:
             hook.explain(runner)
@@ -373,9 +370,6 @@ def _train(config: Run, console: ConsoleHook | None) -> Runner:
         if console is not None:
             console.close()
         end_workers(runner)
-    if is_main_process() and find_spec("matplotlib") is not None:
-        draw_results(runner)
-    return runner
 
 
 def end_workers(runner: Runner) -> None:
@@ -425,18 +419,18 @@ def _check_weights(
 
 
 def test(
-    config: str | Path | Config,
+    config: StrPath | Config,
     weights: StrPath,
-    work_dir: str | Path | None = None,
-    out: str | Path | None = None,
-    show_dir: str | Path | None = None,
+    work_dir: StrPath | None = None,
+    out: StrPath | None = None,
+    show_dir: StrPath | None = None,
     tta: bool = False,
     cfg_options: Plain | None = None,
     launcher: str = "none",
     allow_nonfinite: bool = False,
     verbose: bool = False,
-    save: str | Path | None = None,
-) -> dict[str, float]:
+    save: StrPath | None = None,
+) -> Metrics:
     """Measure a checkpoint on the test data of a config and return the metrics.
 
     Args:
@@ -505,14 +499,10 @@ def _check_test(config: Run, weights: StrPath) -> None:
 
 def _measure(
     config: Run, weights: str, console: ConsoleHook | None, allow_nonfinite: bool
-) -> dict[str, float]:
+) -> Metrics:
     runner = _build_runner(config, console, of_training=False)
     _check_weights(runner, weights, allow_nonfinite=allow_nonfinite)
     for metric in runner.test_loop.evaluator.metrics if allow_nonfinite else ():
         metric.allow_nonfinite = True
-    try:
+    with _ended(runner, console):
         return runner.test()
-    finally:
-        if console is not None:
-            console.close()
-        end_workers(runner)

@@ -13,15 +13,12 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.dist import is_main_process
 
-from hypvision.engine.config import load_config
-from hypvision.engine.run import train
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Metrics, Plain, ensure
 from hypvision.io.files import write_text
 from hypvision.io.records import read_record
-from hypvision.io.types import Plain
 
-Metrics = dict[str, float]
+from .config import load_config
+from .run import train
 
 
 @dataclass

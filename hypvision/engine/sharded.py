@@ -22,7 +22,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
-from hypvision.io.types import Plain
+from hypvision.io import Plain
 from hypvision.optim import unsharded_parameters
 
 

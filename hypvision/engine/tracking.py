@@ -7,12 +7,10 @@ import os
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from mmengine.config import Config
 
-from hypvision.io.checks import ensure, one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain, ensure, one_of
 
 TRACKERS = {
     "tensorboard": "TensorboardVisBackend",
@@ -41,7 +39,7 @@ def track(config: Config, name: str) -> None:
     config.visualizer = dict(visualizer, vis_backends=backends)
 
 
-def _settings(config: Config, name: str) -> dict[str, Any]:
+def _settings(config: Config, name: str) -> Plain:
     run = Path(config.work_dir).name
     if name == "wandb":
         ensure(

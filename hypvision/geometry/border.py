@@ -17,6 +17,8 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from hypvision.io import Plain, Values
+
 from .numerics import exact, narrow, widen
 from .rows import in_blocks
 
@@ -26,7 +28,7 @@ R = TypeVar("R")
 # up, and their sum must not overflow
 STEEPEST = 1e18
 _NOWHERE = torch.device("meta")
-_NOTHING: Mapping[str, Any] = {}
+_NOTHING: Values = {}
 HALF = (torch.float16, torch.bfloat16)
 _PAIRS = dict.fromkeys(("dist", "sqdist"), " For all pairs of points call cdist.")
 
@@ -129,7 +131,7 @@ def stable(
     return decorate
 
 
-def _check_others(function: str, curvatures: Sequence[str], given: dict[str, Any]) -> None:
+def _check_others(function: str, curvatures: Sequence[str], given: Plain) -> None:
     """Check the curvatures, and that no tensor holds integers."""
     for name, value in given.items():
         if name in curvatures:
@@ -155,7 +157,7 @@ def _leaving(out: Any, dtype: torch.dtype, small: bool) -> Any:
 
 
 def _check_vectors(
-    function: str, ranks: dict[str, int], fewer: dict[str, int], given: dict[str, Any]
+    function: str, ranks: dict[str, int], fewer: dict[str, int], given: Plain
 ) -> tuple[torch.dtype | None, torch.device]:
     """Check the arguments that hold vectors, and return their widest dtype (None without vectors)
     and the device of the first one.

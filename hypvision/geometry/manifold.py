@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hypvision.io import Plain
+
 from ._typing import Curvature
 from .border import positive
 from .numerics import held
@@ -290,7 +292,7 @@ class Manifold(nn.Module):
             if isinstance(value, Tensor) and value.is_floating_point():
                 self.check_point(value, name)
 
-    def _check_arguments(self, arguments: dict[str, Any]) -> None:
+    def _check_arguments(self, arguments: Plain) -> None:
         """Check, if ``check`` is true, the points, weights and standard deviations among a method's
         arguments."""
         if self.check:

@@ -19,6 +19,8 @@ from torch.nn.modules.module import (
 )
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
+from hypvision.io import Plain
+
 from .euclidean import Euclidean
 from .manifold import Manifold, whose
 from .product import Product
@@ -156,9 +158,9 @@ def _applied(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = 
 
 def _loading(
     module: nn.Module,
-    state_dict: dict[str, Any],
+    state_dict: Plain,
     prefix: str,
-    metadata: dict[str, Any],
+    metadata: Plain,
     *rest: object,
 ) -> None:
     """Replace tensors of a state dict by manifold parameters before
@@ -176,9 +178,7 @@ def _loading(
                 state_dict[prefix + name] = _rebuild(value.detach(), parameter.manifold)
 
 
-def _saved(
-    module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any]
-) -> None:
+def _saved(module: nn.Module, state_dict: Plain, prefix: str, metadata: Plain) -> None:
     """Raise RuntimeError if ``state_dict()`` would lose a learned curvature because only a
     parameter, and no module, refers to its manifold."""
     for name, parameter in module._parameters.items():
@@ -243,7 +243,7 @@ def loose(name: str, manifold: Manifold) -> str:
 _seen: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
 
 
-def _stepping(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _stepping(optimizer: Optimizer, args: tuple[Any, ...], kwargs: Plain) -> None:
     """Warn, before the first step of any optimiser, if it has parameters that hold points and
     ignores their manifolds, or lacks their learned curvatures."""
     if torch.compiler.is_compiling() or _seen.get(optimizer) == len(optimizer.param_groups):
@@ -295,7 +295,7 @@ def _listed(places: list[str]) -> str:
 
 
 def _points_of(
-    group: dict[str, Any], chosen: Callable[[Manifold], bool] = lambda manifold: True
+    group: Plain, chosen: Callable[[Manifold], bool] = lambda manifold: True
 ) -> Iterator[str]:
     """Yield a description (name, shape, manifold) of each trained parameter of a group that holds
     points of a ``chosen`` manifold."""

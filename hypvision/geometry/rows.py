@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hypvision.io import Plain
+
 from .numerics import Function, backward_of, transformed
 
 # The number of coordinates in a block. For twice as many, malloc would return the float64
@@ -27,9 +29,7 @@ def blocks(rows: int, columns: int, device: torch.device, size: int = BLOCK) -> 
     return [slice(i, i + step) for i in range(0, rows, step)] if rows > step else [slice(None)]
 
 
-def in_blocks(
-    function: Callable[..., Tensor], rows: dict[str, Tensor], shared: dict[str, Any]
-) -> Tensor:
+def in_blocks(function: Callable[..., Tensor], rows: dict[str, Tensor], shared: Plain) -> Tensor:
     """Return ``function(**rows, **shared)``, computed block by block where that is faster.
 
     The backward recomputes each block, so that only the arguments are stored.

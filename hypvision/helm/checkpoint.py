@@ -8,14 +8,15 @@ rows with zeros.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from hypvision.checkpoints.match import unknown_name
-from hypvision.io.errors import HypvisionError
+from hypvision.checkpoints.types import StateDict, Weights
+from hypvision.io import HypvisionError, Plain
 
 from .config import PRESETS, Architecture, preset
 from .layers import RowLinear, RowNorm, pack, unpack
@@ -32,7 +33,7 @@ _POSITIONS = "positions.weight"
 _DECODER = re.compile(r"(?:decoder|model)\.(.+)")
 
 
-def decoder_weights(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def decoder_weights(state_dict: Weights) -> StateDict:
     """Return the weights of :class:`Helm` in the state dict of a training or of transformers, by
     Helm's names."""
     inside = {
@@ -41,7 +42,7 @@ def decoder_weights(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return inside or dict(state_dict)
 
 
-def untold(config: Architecture) -> dict[str, Any]:
+def untold(config: Architecture) -> Plain:
     """Return the options that change a model's outputs but cannot be inferred from its weights,
     with their values.
 
@@ -67,7 +68,7 @@ def untold(config: Architecture) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names}
 
 
-def helm_arguments(state_dict: Mapping[str, Tensor]) -> dict[str, Any]:
+def helm_arguments(state_dict: Weights) -> Plain:
     """Return the options that an official state dict implies besides its sizes: the length of the
     context, from its mask."""
     mask = next((v for name, v in state_dict.items() if name.endswith("attn_mask")), None)
@@ -177,7 +178,7 @@ def _experts(config: Architecture, ours: str, theirs: str) -> Iterator[_Entry]:
             yield _Entry(f"{ours}{name}", (f"{theirs}add_experts.{name}",))
 
 
-def _find(weights: Mapping[str, Tensor], name: str) -> Tensor:
+def _find(weights: Weights, name: str) -> Tensor:
     if name not in weights:
         raise HypvisionError(
             f"The checkpoint has no entry '{name}', which a HELM model of its sizes has. Take a "
@@ -186,7 +187,7 @@ def _find(weights: Mapping[str, Tensor], name: str) -> Tensor:
     return weights[name]
 
 
-def is_official_helm(state_dict: Mapping[str, Tensor]) -> bool:
+def is_official_helm(state_dict: Weights) -> bool:
     """Return whether the names of a state dict are those of the published code."""
     names = {name.removeprefix("module.") for name in state_dict}
     return any(name.startswith("resblocks.0.attn.Wq") for name in names) or any(
@@ -194,11 +195,11 @@ def is_official_helm(state_dict: Mapping[str, Tensor]) -> bool:
     )
 
 
-def _clean(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _clean(state_dict: Weights) -> StateDict:
     """Return the weights without a wrapper's prefix, without buffers and without repeated
     curvatures; raise HypvisionError if curvatures contradict each other."""
-    weights: dict[str, Tensor] = {}
-    manifolds: dict[str, Tensor] = {}
+    weights: StateDict = {}
+    manifolds: StateDict = {}
     for name, value in state_dict.items():
         name = name.removeprefix("module.")
         if _ALIAS.search(name):
@@ -220,7 +221,7 @@ def _clean(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return weights
 
 
-def _allowed(name: str, manifolds: Mapping[str, Tensor]) -> list[Tensor]:
+def _allowed(name: str, manifolds: Weights) -> list[Tensor]:
     """Return the curvatures that the manifold of this name may have."""
     expert = _EXPERT.match(name)
     own = manifolds.get(f"{expert[1]}.expert_manifold.k") if expert else None
@@ -230,7 +231,7 @@ def _allowed(name: str, manifolds: Mapping[str, Tensor]) -> list[Tensor]:
     return [own] if expert[2] else [own, torch.ones(())]
 
 
-def official_architecture(state_dict: Mapping[str, Tensor], **changes: Any) -> Architecture:
+def official_architecture(state_dict: Weights, **changes: Any) -> Architecture:
     """Return the architecture of an official checkpoint, inferred from its shapes.
 
     Options that cannot be inferred from the weights are as published (two active experts, a
@@ -247,7 +248,7 @@ def official_architecture(state_dict: Mapping[str, Tensor], **changes: Any) -> A
             (int(m[1]) for m in (re.match(pattern, name) for name in weights) if m), default=-1
         )
 
-    found: dict[str, Any]
+    found: Plain
     if "resblocks.0.attn.Wq.weight" in weights:
         dim = weights["token_embed.embedding"].shape[1]
         found = dict(
@@ -286,12 +287,10 @@ def official_architecture(state_dict: Mapping[str, Tensor], **changes: Any) -> A
     )
 
 
-def _feed_forward_sizes(
-    weights: Mapping[str, Tensor], inner: Callable[[str], int], shared: str
-) -> dict[str, Any]:
+def _feed_forward_sizes(weights: Weights, inner: Callable[[str], int], shared: str) -> Plain:
     """Return the sizes of dense layers and of experts. ``inner`` gives the width of a feed-forward
     layer by its name, ``shared`` is the name of shared experts."""
-    found: dict[str, Any] = {"inter_dim": inner("layers.0.ffn.")} if inner("layers.0.ffn.") else {}
+    found: Plain = {"inter_dim": inner("layers.0.ffn.")} if inner("layers.0.ffn.") else {}
     for i in range(len(weights)):
         gate = weights.get(f"layers.{i}.ffn.gate.weight")
         if gate is not None:
@@ -308,9 +307,7 @@ def _feed_forward_sizes(
     return found
 
 
-def helm_from_official(
-    state_dict: Mapping[str, Tensor], config: Architecture | None = None
-) -> dict[str, Tensor]:
+def helm_from_official(state_dict: Weights, config: Architecture | None = None) -> StateDict:
     """Return our state dict for an official one. A wrapper's prefix ``module.`` and repeated
     curvatures are ignored; without ``config`` the sizes are inferred from the shapes.
 
@@ -369,9 +366,7 @@ def _packed(name: str, module: nn.Module | None, value: Tensor) -> Tensor:
     return value.reshape(1) if scalar else value.clone()
 
 
-def helm_to_official(
-    state_dict: Mapping[str, Tensor], config: Architecture | None = None
-) -> dict[str, Tensor]:
+def helm_to_official(state_dict: Weights, config: Architecture | None = None) -> StateDict:
     """Return the official state dict for ours (of a training or of transformers, too), the inverse
     of :func:`helm_from_official`; the published code loads it with ``strict=False``.
 
@@ -386,7 +381,7 @@ def helm_to_official(
             "this one in its own form."
         )
     config = helm_architecture(state_dict) if config is None else config
-    official: dict[str, Tensor] = {}
+    official: StateDict = {}
     rest = set(state_dict)
     for entry, module in _tensors(config):
         rest.discard(entry.ours)
@@ -432,7 +427,7 @@ def _live(weight: Tensor) -> int:
     )
 
 
-def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
+def helm_architecture(state_dict: Weights) -> Architecture:
     """Return the architecture of weights with our names, inferred from the zeros that pad their
     rows."""
     try:
@@ -441,7 +436,7 @@ def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
         layers = 1 + max(
             int(m[1]) for m in (re.match(r"layers\.(\d+)\.", name) for name in weights) if m
         )
-        found: dict[str, Any] = dict(
+        found: Plain = dict(
             dim=dim, n_layers=layers, vocab_size=weights["head.weight"].shape[0],
             project_emb=weights["embed.weight"].shape[1] == dim - 1,
         )  # fmt: skip
@@ -478,7 +473,7 @@ def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
         ) from error
 
 
-def helm_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
+def helm_variant(state_dict: Weights) -> tuple[str, Plain]:
     """Return the preset closest to converted weights, and the options in which they differ from
     it."""
     found = helm_architecture(state_dict).to_dict()

@@ -12,8 +12,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from hypvision.io.checks import at_least, between, more_than, one_of
-from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io import HypvisionError, Plain, at_least, between, did_you_mean, more_than, one_of
 from hypvision.io.records import check_types
 
 _MOST = 1000  # the largest number of layers, and of experts per layer: building more takes hours
@@ -227,7 +226,7 @@ class Architecture:
     def renormalize(self) -> bool:
         return self.score_func == "sigmoid" if self.renorm_topk is None else self.renorm_topk
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Plain:
         """Return the options as plain values by their names."""
         return dataclasses.asdict(self)
 
@@ -240,7 +239,7 @@ _TINY = dict(vocab_size=259, dim=66, n_layers=2, n_heads=2, inter_dim=264, max_s
 
 # The published sizes, by the name of the preset. For the two models of 1B the official training
 # script and evaluation disagree.
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: dict[str, Plain] = {
     "helm_d_115m": dict(),
     "helm_mice_120m": dict(_MICE),
     "helm_mice_1b": dict(
@@ -272,7 +271,7 @@ def preset(name: str, **changes: Any) -> Architecture:
 ALIASES = {"moe_inter_dim": "mice_inter_dim"}  # later official code has this name
 
 
-def _own_names(options: dict[str, Any]) -> dict[str, Any]:
+def _own_names(options: Plain) -> Plain:
     for alias, name in ALIASES.items():
         if alias in options and options.get(name, options[alias]) != options[alias]:
             raise HypvisionError(
@@ -282,7 +281,7 @@ def _own_names(options: dict[str, Any]) -> dict[str, Any]:
     return {ALIASES.get(name, name): value for name, value in options.items()}
 
 
-def architecture(options: dict[str, Any]) -> Architecture:
+def architecture(options: Plain) -> Architecture:
     """Return the architecture with these options, given by their names or by later official
     names."""
     options = _own_names(options)

@@ -24,9 +24,10 @@ from torch import Tensor
 from hypvision.checkpoints.match import load_into, nonfinite_names
 from hypvision.checkpoints.pickles import bounded_functions
 from hypvision.checkpoints.read import check_bounds, network_weights, read, read_file
+from hypvision.checkpoints.types import Weights
 from hypvision.geometry import named_manifold_parameters
 from hypvision.geometry.parameters import mark
-from hypvision.io.errors import HypvisionError, require
+from hypvision.io import HypvisionError, Plain, StrPath, Values, require
 from hypvision.io.records import ShardTable, read_record
 
 from .cache import Cache
@@ -139,7 +140,7 @@ def _check_file(path: Path) -> None:
         )
 
 
-def _check_weights(model: torch.nn.Module, report: Mapping[str, Any], source: object) -> None:
+def _check_weights(model: torch.nn.Module, report: Values, source: object) -> None:
     """Raise HypvisionError if a weight of a model was missing, is not finite, or if a weight was
     there that the model does not have."""
     own = model.state_dict()
@@ -280,7 +281,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
             with torch.no_grad():
                 logits = self.model.logits(found.hidden, logits_to_keep).float()
         hidden = self._asked("output_hidden_states", output_hidden_states)
-        remembered: dict[str, Any] = {_CACHE: cache}
+        remembered: Plain = {_CACHE: cache}
         output = CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
@@ -321,9 +322,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         return loaded if reported else model
 
     @classmethod
-    def from_official(
-        cls, source: str | Path | Mapping[str, Tensor], **options: Any
-    ) -> HelmForCausalLM:
+    def from_official(cls, source: StrPath | Weights, **options: Any) -> HelmForCausalLM:
         """Return a model with the weights of an official checkpoint, of one that
         ``hypvision zoo convert`` wrote, or of a training. ``source`` is a file, another name of a
         checkpoint (:func:`hypvision.checkpoints.sources.fetch`), or a state dict; ``options`` are

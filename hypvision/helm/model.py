@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hypvision.geometry.numerics import readable
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError
 
 from . import rows
 from .attention import Context, FullAttention, LatentAttention, first_columns

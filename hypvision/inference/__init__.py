@@ -6,18 +6,10 @@ that look at images.
 has a class for each kind of result, and writes results to disk.
 """
 
-from hypvision.inference.knowledge import Known
-from hypvision.inference.predictors import load_predictor
-from hypvision.inference.results import (
-    Boxes,
-    Classes,
-    Embedding,
-    Labels,
-    Segments,
-    Tags,
-    Writer,
-)
-from hypvision.inference.running import Prediction, predict
+from .knowledge import Known
+from .predictors import load_predictor
+from .results import Boxes, Classes, Embedding, Labels, Segments, Tags, Writer
+from .running import Prediction, predict
 
 __all__ = [
     "Boxes", "Classes", "Embedding", "Known", "Labels", "Prediction", "Segments", "Tags", "Writer",

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hypvision.inference.results import Boxes, Classes, PlacedClasses, Result, Tags
-from hypvision.inference.sources import IN_MEMORY
-from hypvision.io.errors import few
-from hypvision.io.types import Names
+from hypvision.io import Names, few
 from hypvision.zoo.familiar import Familiar
+
+from .results import Boxes, Classes, PlacedClasses, Result, Tags
+from .sources import IN_MEMORY
 
 # No class stands out if entropy / log(number of classes) is above this. Share of images above it:
 # grocery classifier: 11 % of 300 test photos (it is right for 15 of these 34 and for 224 of the 266

@@ -17,8 +17,10 @@ from hypvision.clip.radial.measure import embed_readable
 from hypvision.clip.radial.texts import embed_texts
 from hypvision.clip.spaces import Space
 from hypvision.data.caption_folder import Box, Captioned, cut_box, find_captions, read_captions
-from hypvision.inference.sources import find_files
+from hypvision.io import StrPath
 from hypvision.io.images import open_image
+
+from .sources import find_files
 
 
 class Picture(NamedTuple):
@@ -36,7 +38,7 @@ class Picture(NamedTuple):
         return image if self.box is None else cut_box(image, self.box)
 
 
-def pictures_of(folder: str | Path, rows: Iterable[Captioned]) -> list[Picture]:
+def pictures_of(folder: StrPath, rows: Iterable[Captioned]) -> list[Picture]:
     """Return each image of a captioned folder, and each of its boxes, once."""
     found: dict[tuple[str, str], Picture] = {}
     for row in rows:
@@ -46,7 +48,7 @@ def pictures_of(folder: str | Path, rows: Iterable[Captioned]) -> list[Picture]:
     return list(found.values())
 
 
-def find_pictures(names: Iterable[str | Path]) -> list[Picture]:
+def find_pictures(names: Iterable[StrPath]) -> list[Picture]:
     """Return the images that paths, folders and patterns mean
     (:func:`~hypvision.io.images.find_images`); from a folder with captions
     (:mod:`hypvision.data.caption_folder`) its images and their boxes.
@@ -75,7 +77,7 @@ def embed_pictures(
 
 @torch.no_grad()
 def caption_radii(
-    clip: CLIPBundle, folder: str | Path, space: Space, batch: int = 64
+    clip: CLIPBundle, folder: StrPath, space: Space, batch: int = 64
 ) -> dict[str, Tensor]:
     """Return the distances from the root of the space of a captioned folder
     (:mod:`hypvision.data.caption_folder`), by group: its images and captions and, if it has boxes,

@@ -30,14 +30,21 @@ from hypvision.checkpoints.pretrained import record_overlay
 from hypvision.checkpoints.sources import find, is_address, resolve
 from hypvision.checkpoints.storage import read_header
 from hypvision.data.classes import load_classes
-from hypvision.inference.knowledge import Known
-from hypvision.inference.results import Classes, PlacedClasses, Result, Tags
-from hypvision.io.checks import ensure, name_or_path, refuse_weights
-from hypvision.io.errors import HypvisionError, did_you_mean, explaining, one_line
+from hypvision.io import (
+    HypvisionError,
+    Plain,
+    StrPath,
+    Values,
+    did_you_mean,
+    ensure,
+    explaining,
+    name_or_path,
+    one_line,
+    refuse_weights,
+)
 from hypvision.io.images import check_normalisation
 from hypvision.io.plugins import PLUGINS
 from hypvision.io.shipped import is_config, shipped_configs
-from hypvision.io.types import Plain, Values
 from hypvision.zoo.familiar import Familiar, level_features, levels_of, of_header
 from hypvision.zoo.loading import (
     SEVERAL_LABELS,
@@ -48,6 +55,9 @@ from hypvision.zoo.loading import (
     timm_model,
 )
 from hypvision.zoo.loading import classifier as classifier_of
+
+from .knowledge import Known
+from .results import Classes, PlacedClasses, Result, Tags
 
 if TYPE_CHECKING:
     from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
@@ -100,11 +110,11 @@ class Request:
             read.
     """
 
-    model: str | Path | Values
-    weights: str | Path | None = None
+    model: StrPath | Values
+    weights: StrPath | None = None
     arguments: Values = field(default_factory=dict)
-    classes: str | Path | Sequence[str] | None = None
-    things: str | Path | Sequence[str] | None = None
+    classes: StrPath | Sequence[str] | None = None
+    things: StrPath | Sequence[str] | None = None
     score: float | None = None
     device: str = "cpu"
     max_boxes: int | None = None
@@ -155,10 +165,10 @@ def load_predictor(request: Request) -> Predictor:
             f"CONFIG --weights {name}, or arguments of the network with --model-args."
         )
     refuse_weights(name)
-    local = name.startswith("local-dir:")
-    if not local and ("/" in name or means_record(name)):
+    is_local = name.startswith("local-dir:")
+    if not is_local and ("/" in name or means_record(name)):
         return _of_the_zoo(request)
-    if not local and not timm.is_model(name):
+    if not is_local and not timm.is_model(name):
         raise no_model(name, shipped_configs(), ", or a config, by its file or name")
     _refuse_classes(request)
     return _timm_predictor(_timm_network(name, request), request)

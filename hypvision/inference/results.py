@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 from PIL import Image
 from typing_extensions import Self
 
-from hypvision.inference.sources import Frame
-from hypvision.io.errors import HypvisionError, require
+from hypvision.io import HypvisionError, Names, Plain, StrPath, Values, require
 from hypvision.io.files import below, write_json, write_table
 from hypvision.io.images import to_rgb
-from hypvision.io.types import Names, Plain, StrPath, Values
 from hypvision.viz.overlay import add_legend, draw_boxes, draw_name, draw_segmentation, paint
 from hypvision.viz.palette import label_colours
 from hypvision.viz.sheet import save_image
 from hypvision.viz.video import frame_rate, writing_video
+
+from .sources import Frame
 
 _TOP = 5
 _OPACITY = 0.5

@@ -4,28 +4,20 @@ the model computes."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, cast
 
 import torch
 from PIL import Image
 from typing_extensions import NamedTuple, TypeVar
 
-from hypvision.inference.knowledge import Known, doubts, warnings_of
-from hypvision.inference.predictors import Predictor, Request, load_predictor
-from hypvision.inference.results import Result
-from hypvision.inference.sources import (
-    Frame,
-    Source,
-    Sources,
-    check_every,
-    find_sources,
-    in_advance,
-)
-from hypvision.io.checks import name_or_path
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, StrPath, Values, name_or_path
 from hypvision.io.images import leaving_out
+
+from .knowledge import Known, doubts, warnings_of
+from .predictors import Predictor, Request, load_predictor
+from .results import Result
+from .sources import Frame, Source, Sources, check_every, find_sources, in_advance
 
 _R = TypeVar("_R", bound=Result, default=Result)
 
@@ -101,18 +93,18 @@ def results(
 
 def predict(
     source: Source | Sequence[Source],
-    model: str | Path | Predictor,
-    weights: str | Path | None = None,
+    model: StrPath | Predictor,
+    weights: StrPath | None = None,
     *,
-    classes: str | Path | Sequence[str] | None = None,
-    things: str | Path | Sequence[str] | None = None,
+    classes: StrPath | Sequence[str] | None = None,
+    things: StrPath | Sequence[str] | None = None,
     score: float | None = None,
     max_boxes: int | None = None,
     every: int = 1,
     batch: int = 8,
     device: str = "cpu",
     expect: type[_R] | None = None,
-    cfg_options: Mapping[str, Any] | None = None,
+    cfg_options: Values | None = None,
     **arguments: Any,
 ) -> list[Prediction[_R]]:
     """Predict with any model on any images, and return classes, boxes, masks, label maps, segments

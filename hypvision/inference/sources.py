@@ -22,8 +22,7 @@ from PIL import Image
 
 from hypvision.checkpoints.download import download
 from hypvision.data.usage import Usage, find_white
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, explaining, without_secrets
+from hypvision.io import HypvisionError, StrPath, ensure, explaining, without_secrets
 from hypvision.io.files import read_lines
 from hypvision.io.images import (
     SUFFIXES,
@@ -39,7 +38,7 @@ from hypvision.io.images import (
 from hypvision.io.web import SourceError
 from hypvision.viz.video import VIDEO_SUFFIXES, frame_count, read_frames
 
-Source: TypeAlias = str | Path | Image.Image | NDArray[Any]
+Source: TypeAlias = StrPath | Image.Image | NDArray[Any]
 """A name that means images (a path, folder, list, pattern or video), or an image in memory."""
 
 LARGEST = 2**30  # largest number of bytes of a downloaded or piped image or video
@@ -128,7 +127,7 @@ class Sources:
                     yield Frame(shown, name, number, pixels, video=video)
 
 
-def find_files(names: Sequence[str | Path], videos: Collection[str] = ()) -> list[Path]:
+def find_files(names: Sequence[StrPath], videos: Collection[str] = ()) -> list[Path]:
     """Return the files that :func:`~hypvision.io.images.find_images` finds, and warn of the files
     in each folder that are left out."""
     found = find_images(names, videos)
@@ -210,7 +209,7 @@ def check_every(every: int, *found: Sources) -> None:
         )
 
 
-def _files_of(name: str | Path) -> list[Path]:
+def _files_of(name: StrPath) -> list[Path]:
     """Return the files that a name means, or the paths in a list. Paths in a list without a file
     stay in the result, unless none of them has a file."""
     if Path(name).suffix.lower() != ".txt":

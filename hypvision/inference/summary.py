@@ -24,12 +24,11 @@ from torch.backends import mha
 from torch.utils.flop_counter import FlopCounterMode
 
 from hypvision.checkpoints.sources import find
-from hypvision.inference.predictors import means_config, means_record
-from hypvision.io.checks import refuse, refuse_weights
-from hypvision.io.errors import HypvisionError, explaining, one_line
+from hypvision.io import HypvisionError, Plain, Values, explaining, one_line, refuse, refuse_weights
 from hypvision.io.plugins import PLUGINS
-from hypvision.io.types import Plain, Values
 from hypvision.zoo.loading import images_of, known_model, load, timm_model
+
+from .predictors import means_config, means_record
 
 if TYPE_CHECKING:
     from hypvision.clip.models import CLIPBundle

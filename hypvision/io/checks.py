@@ -18,7 +18,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from hypvision.io.errors import ArgumentError, HypvisionError, did_you_mean
+from .errors import ArgumentError, HypvisionError, did_you_mean
+from .types import Plain
 
 _NAME_AND_WEIGHTS = (
     "Give timm's name of the network, or the config of the training, as --model, and the file as "
@@ -91,9 +92,7 @@ def depths(**values: object) -> None:
                 )
 
 
-def _check(
-    range_: str, inside: Callable[[Any], bool], integer: bool, values: dict[str, Any]
-) -> None:
+def _check(range_: str, inside: Callable[[Any], bool], integer: bool, values: Plain) -> None:
     kind, text = (Integral, "an integer") if integer else (Real, "a finite number")
     for name, value in values.items():
         if (

@@ -30,9 +30,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, explaining
-from hypvision.io.types import Plain, StrPath, Values
+from .checks import ensure
+from .errors import HypvisionError, explaining
+from .types import Plain, StrPath, Values
 
 _STALE_SECONDS = 7 * 86400
 _HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"

@@ -23,10 +23,10 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, features
 
-from hypvision.io.checks import ensure, one_of
-from hypvision.io.errors import HypvisionError, one_line
-from hypvision.io.files import why_no_file
-from hypvision.io.types import StrPath, Values
+from .checks import ensure, one_of
+from .errors import HypvisionError, one_line
+from .files import why_no_file
+from .types import StrPath, Values
 
 # The formats that are read, by their names in Pillow.
 FORMATS: tuple[str, ...] = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")

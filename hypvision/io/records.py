@@ -28,10 +28,10 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
 
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, did_you_mean
-from hypvision.io.files import parse_json, read_json, read_lines, read_text, why_no_file
-from hypvision.io.types import Plain, StrPath, Values
+from .checks import ensure
+from .errors import HypvisionError, did_you_mean
+from .files import parse_json, read_json, read_lines, read_text, why_no_file
+from .types import Plain, StrPath, Values
 
 # Control characters would change the terminal, and surrogates (the last range) cannot be written.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")

@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from hypvision.io.records import read_table
+from .records import read_table
+from .types import StrPath
 
 RECIPES = "recipes.csv"
 
@@ -46,7 +47,7 @@ def recipes() -> dict[Path, Recipe]:
     }
 
 
-def recipe_of(path: str | Path) -> Recipe | None:
+def recipe_of(path: StrPath) -> Recipe | None:
     """Return the row of a table that stands for the config at a path; None if no row does."""
     return recipes().get(Path(path).resolve())
 
@@ -71,7 +72,7 @@ def shipped_configs(pattern: str | None = None) -> dict[str, Path]:
     }
 
 
-def find_config(name: str | Path) -> Path | None:
+def find_config(name: StrPath) -> Path | None:
     """Return the path of the shipped config of this name, with or without its folder and ``.py``;
     None if there is none."""
     path = Path(name)
@@ -81,12 +82,12 @@ def find_config(name: str | Path) -> Path | None:
     return found
 
 
-def is_config(name: str | Path) -> bool:
+def is_config(name: StrPath) -> bool:
     """Return whether a name means a config: a ``.py`` or ``.json`` file, or a shipped config."""
     return str(name).endswith((".py", ".json")) or find_config(name) is not None
 
 
-def where_data_come_from(place: str | Path) -> str:
+def where_data_come_from(place: StrPath) -> str:
     """Return a sentence that says what to do if the data of a config are not at ``place``."""
     path = Path(place).as_posix()
     if path.startswith("tools/demo_data"):

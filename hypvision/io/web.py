@@ -21,8 +21,9 @@ from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from hypvision.io.errors import explaining
 from hypvision.version import __version__
+
+from .errors import explaining
 
 _Result = TypeVar("_Result")
 

@@ -2,21 +2,10 @@
 prototypes."""
 
 from .contrastive import compositional_entailment, contrastive_loss, entailment
-from .hier import (
-    HIERLoss,
-    clip_to_ball,
-    lca_triplet_loss,
-    mutual_neighbours,
-    rescale_radii,
-)
+from .hier import HIERLoss, clip_to_ball, lca_triplet_loss, mutual_neighbours, rescale_radii
 from .himapper import gaussian_prior_kl, tree_contrastive_loss
 from .metric_learning import MetricLoss, hyperbolic_distance
-from .prototypes import (
-    BusemannPrototypeLoss,
-    IdealPrototypes,
-    PrototypeHead,
-    PrototypeMetricLoss,
-)
+from .prototypes import BusemannPrototypeLoss, IdealPrototypes, PrototypeHead, PrototypeMetricLoss
 from .proxy_anchor import ProxyAnchorLoss, ProxyNCALoss
 from .radial import (
     EntailmentConeLoss,

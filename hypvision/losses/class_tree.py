@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, StrPath, Values
 from hypvision.io.files import read_json
 
 
@@ -50,7 +50,7 @@ class ClassTree(nn.Module):
     def __init__(
         self,
         classes: Sequence[str],
-        tree: Mapping[str, Any] | str | Path | None = None,
+        tree: Values | StrPath | None = None,
         official: bool = False,
     ):
         super().__init__()
@@ -112,7 +112,7 @@ class ClassTree(nn.Module):
         return conditional @ self.paths.to(logits.dtype)
 
 
-def _parents(tree: Mapping[str, Any]) -> dict[str, str | None]:
+def _parents(tree: Values) -> dict[str, str | None]:
     """Return the name of each node's parent (None: the root), by the node's name, breadth first."""
     above: dict[str, str | None] = {}
     for name, parent in _walk(tree):
@@ -132,7 +132,7 @@ def _check_leaves(classes: Sequence[str], leaves: set[str]) -> None:
         )
 
 
-def _walk(tree: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+def _walk(tree: Values) -> Iterator[tuple[str, str | None]]:
     """Yield the name and the parent's name (None: the root) of each node, breadth first."""
     level: list[tuple[str | None, Any]] = [(None, tree)]
     while level:

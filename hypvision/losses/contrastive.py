@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError
 
 
 def gathered(x: Tensor) -> Tensor:

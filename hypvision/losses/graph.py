@@ -18,8 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hypvision.io.checks import at_least, more_than
-from hypvision.io.errors import ArgumentError, require_finite
+from hypvision.io import ArgumentError, at_least, more_than, require_finite
 
 
 def complete_tree(branching: int, depth: int) -> list[int]:

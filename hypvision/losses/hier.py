@@ -29,8 +29,7 @@ from torch.nn import functional as F
 from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, lorentz, poincare
 from hypvision.geometry.manifold import whose
 from hypvision.geometry.numerics import Function, clip_norm, exact, precise, readable
-from hypvision.io.checks import at_least, more_than, one_of
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError, at_least, more_than, one_of
 
 # Triplets per block, by device: on a CPU the tensors of a block fit into the cache of a core; a GPU
 # is faster with fewer, larger calls.

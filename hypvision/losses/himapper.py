@@ -17,8 +17,7 @@ from torch import Tensor
 
 from hypvision.geometry import Euclidean, Lorentz
 from hypvision.geometry.numerics import exact
-from hypvision.io.checks import more_than, one_of
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError, more_than, one_of
 
 LOGITS = ("neg_distance", "distance", "inner")
 

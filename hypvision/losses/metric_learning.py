@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, lorentz, poincare
 from hypvision.geometry.numerics import exact
-from hypvision.io.checks import one_of, refuse
-from hypvision.io.errors import HypvisionError, did_you_mean, require
+from hypvision.io import HypvisionError, Plain, did_you_mean, one_of, refuse, require
 
 from .prototypes import PrototypeMetricLoss
 from .proxy_anchor import ProxyAnchorLoss, ProxyNCALoss
@@ -208,7 +207,7 @@ class MetricLoss(nn.Module):
         """The class of a loss of this package; the library's Proxy-Anchor is hyperbolic, too."""
         return _OWN.get(name) if self.angular or name != "ProxyAnchorLoss" else None
 
-    def _hyperbolic(self, name: str, ours: bool, options: dict[str, Any]) -> dict[str, Any]:
+    def _hyperbolic(self, name: str, ours: bool, options: Plain) -> Plain:
         """Return the arguments of a loss on hyperbolic distances: the given options, our defaults
         and the distance."""
         centred = name in _WANTS_CENTRE and "base" not in options

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from hypvision.geometry import Manifold, lorentz
 from hypvision.geometry._typing import Curvature
 from hypvision.geometry.numerics import exact, heading, sinhc_sqrt
-from hypvision.io.checks import at_least, one_of
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError, at_least, one_of
 
 _STEPS = 1000  # gradient steps of the search for separated prototypes, as published
 

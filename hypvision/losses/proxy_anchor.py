@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.geometry.numerics import exact, heading, precise, readable
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError
 
 # A similarity maps vectors (N, d) and (M, d) to a matrix (N, M).
 Similarity = Callable[[Tensor, Tensor], Tensor]

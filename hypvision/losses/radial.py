@@ -23,8 +23,7 @@ from torch import Tensor, nn
 
 from hypvision.geometry import lorentz
 from hypvision.geometry.numerics import exact, safe_sqrt, square_norm
-from hypvision.io.checks import at_least, one_of
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError, at_least, one_of
 
 # Shorter differences of unit vectors have no direction: those of equal texts differ by round-off.
 _SHORTEST = {torch.float64: 1e-12, torch.float32: 1e-6}

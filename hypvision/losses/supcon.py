@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hypvision.geometry.numerics import exact, precise, readable, widen
-from hypvision.io.checks import one_of
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError, one_of
 
 from .proxy_anchor import Similarity, cosines
 

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from hypvision.checkpoints.match import check_kinds, filtered
 from hypvision.checkpoints.pretrained import pretrained_overlay
 from hypvision.checkpoints.read import allow_training_files, network_weights
-from hypvision.io.checks import one_of
-from hypvision.io.errors import ArgumentError
-from hypvision.models.timm_models import forget_weights, read_overlay
+from hypvision.checkpoints.types import StateDict, Weights
+from hypvision.io import ArgumentError, Plain, one_of
+
+from .timm_models import forget_weights, read_overlay
 
 # the names of timm's poolings that keep the number of channels
 POOLS = ("avg", "max", "avgmax", "fast", "fastavg", "fastmax", "fastavgmax", "")
@@ -43,8 +44,8 @@ def build_model(cls: type[nn.Module], variant: str, pretrained: bool, **kwargs: 
 
 
 def with_zoo(
-    variant: str, pretrained: bool, tags: Mapping[str, dict[str, Any]], kwargs: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
+    variant: str, pretrained: bool, tags: Mapping[str, Plain], kwargs: Plain
+) -> tuple[Plain, Plain]:
     """Return the network's arguments that weights of the zoo need (from ``tags``, by the weights'
     name ``VARIANT.TAG``), and the caller's arguments, in which timm's overlay names the file of the
     weights if they are to be loaded."""
@@ -91,7 +92,7 @@ class AnyCheckpoint(nn.Module):
     module.
     """
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: Plain, prefix: str, *args: Any) -> None:
         if not prefix:
             weights = filtered(self, network_weights(state_dict), start=True)
             _replace(state_dict, weights, self.state_dict())
@@ -121,7 +122,7 @@ class FeatureMaps(FeatureGetterNet):
         model: Any = self.model
         model.set_grad_checkpointing(enable)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: Plain, prefix: str, *args: Any) -> None:
         expected = self.state_dict()
         if not prefix and not state_dict.keys() <= expected.keys():
             weights = filtered(self.model, network_weights(state_dict), start=True)
@@ -140,9 +141,7 @@ def _part(name: str) -> str:
     return f"{first}.{rest.partition('.')[0]}" if first == "trunk" else first
 
 
-def _replace(
-    state_dict: dict[str, Any], weights: Mapping[str, Tensor], expected: dict[str, Tensor]
-) -> None:
+def _replace(state_dict: Plain, weights: Weights, expected: StateDict) -> None:
     """Replace the content of a state dict by ``weights``; raise an error if their numbers are of
     another kind (such as integers) than the model ``expected``."""
     check_kinds(expected, weights)
@@ -163,7 +162,7 @@ class StagedModel(AnyCheckpoint):
     num_classes: int
     num_features: int
     head_hidden_size: int
-    feature_info: list[dict[str, Any]]
+    feature_info: list[Plain]
 
     def _enter(self, x: Tensor) -> Tensor:
         """Return the map that the stem makes of images."""

@@ -34,8 +34,7 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.geometry.numerics import Function
-from hypvision.io.checks import at_least, depths, more_than, one_of
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError, Plain, at_least, depths, more_than, one_of
 from hypvision.nn import ClusterAssignment, ClusterMixer
 from hypvision.nn.functional import add_scaled
 from hypvision.nn.linear import SharedLinear
@@ -173,13 +172,13 @@ class HCFormerBlock(nn.Module):
         drop: float,
         drop_path: float,
         layer_scale: tuple[float, float],
-        mixer: dict[str, Any],
+        mixer: Plain,
         local_conv: bool = False,
         device: Device = None,
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: Plain = {"device": device, "dtype": dtype}
         self.local = LocalConv(dim, **factory) if local_conv else nn.Identity()
         self.norm1 = GroupNorm1(dim, **factory)
         self.mixer = ClusterMixer(dim, **mixer, **factory)
@@ -310,7 +309,7 @@ class HCFormer(StagedModel):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: Plain = {"device": device, "dtype": dtype}
         mixer_arguments = dict(fold=fold, prop=prop, win=win, window_level=window_level)
         _check_stages(
             curvature,
@@ -390,7 +389,7 @@ class HCFormer(StagedModel):
             if getattr(module, name) is not None
         }
 
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+    def group_matcher(self, coarse: bool = False) -> Plain:
         """Return timm's patterns of parameter groups, from the stem to the head, for layer-wise
         learning rates."""
         return dict(
@@ -450,9 +449,7 @@ class HCFormer(StagedModel):
         return found
 
 
-def _stem(
-    stem: str, in_chans: int, dim: int, patch_size: int, factory: dict[str, Any]
-) -> nn.Module:
+def _stem(stem: str, in_chans: int, dim: int, patch_size: int, factory: Plain) -> nn.Module:
     """Return the stem, which makes an image ``(B, in_chans, H, W)`` a map that is smaller by
     ``patch_size``."""
     if stem == "patch":
@@ -524,7 +521,7 @@ def _pair(layer_scale: float | tuple[float, float]) -> tuple[float, float]:
     return scales[0], scales[1]
 
 
-_cfg: partial[dict[str, Any]] = partial(
+_cfg: partial[Plain] = partial(
     dict,
     COMMON_CFG,
     input_size=(3, 224, 224),
@@ -556,7 +553,7 @@ default_cfgs = generate_default_cfgs(
 
 # By tag, the arguments of a network for small images, which differs from the published one;
 # create_model("NAME.TAG") builds it.
-_TAG_ARGS: dict[str, dict[str, Any]] = {
+_TAG_ARGS: dict[str, Plain] = {
     "hcformer_nano.cifar10": dict(
         stem="conv", center=True, alpha=3.0, window_alpha=4.0, locality=2.0, pad="minimal",
         img_size=32, patch_size=2, fold=(4, 2, 1, 1), prop=(2, 2, 2, 1), win=(2, 1, 1, 1),
@@ -565,9 +562,7 @@ _TAG_ARGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def _create_hcformer(
-    variant: str, pretrained: bool, args: dict[str, Any], kwargs: dict[str, Any]
-) -> nn.Module:
+def _create_hcformer(variant: str, pretrained: bool, args: Plain, kwargs: Plain) -> nn.Module:
     """Return the network of a variant; the caller's ``kwargs`` take precedence over the arguments
     of the tag and of the variant."""
     own, kwargs = with_zoo(variant, pretrained, _TAG_ARGS, kwargs)

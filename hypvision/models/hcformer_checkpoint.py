@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from typing import Any
 
 import timm
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from hypvision.checkpoints.match import translated, unknown_name
 from hypvision.checkpoints.read import network_weights
-from hypvision.io.checks import more_than
-from hypvision.io.errors import HypvisionError
+from hypvision.checkpoints.types import StateDict, Weights
+from hypvision.io import HypvisionError, Plain, Values, more_than
 from hypvision.nn import ClusterMixer
 
 # The name of a block's weight in the official code, and its name here.
@@ -52,17 +50,17 @@ for _stage in range(4):
 _CONVOLUTION = re.compile(r"\.mixer\.(feature|value|proj)\.weight$")
 
 
-def is_official_hcformer(state_dict: Mapping[str, Tensor]) -> bool:
+def is_official_hcformer(state_dict: Weights) -> bool:
     """Return whether the names of a state dict are those of the official HCFormer code."""
     return "patch_embed.proj.weight" in state_dict and any(
         ".token_mixer." in name for name in state_dict
     )
 
 
-def hcformer_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def hcformer_from_official(state_dict: Weights) -> StateDict:
     """Return the state dict of :class:`hypvision.models.HCFormer` for an official one, also one of
     the dense mode."""
-    out: dict[str, Tensor] = {}
+    out: StateDict = {}
     for name, value in state_dict.items():
         if name.endswith(".token_mixer.manifold.k"):
             continue  # the value 1 / curvature, which hcformer_arguments reads
@@ -75,7 +73,7 @@ def hcformer_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
     return out
 
 
-def hcformer_arguments(state_dict: Mapping[str, Tensor]) -> dict[str, Any]:
+def hcformer_arguments(state_dict: Weights) -> Plain:
     """Return the arguments of our model that can be read from official weights alone:
     ``curvature``, if it is not 1.
 
@@ -113,9 +111,7 @@ _OWN_OPTIONS = {
 }
 
 
-def hcformer_to_official(
-    state_dict: Mapping[str, Tensor], curvature: float = 1.0
-) -> dict[str, Tensor]:
+def hcformer_to_official(state_dict: Weights, curvature: float = 1.0) -> StateDict:
     """Return the official state dict for one of ours, the inverse of
     :func:`hcformer_from_official`, as the official code loads it strictly.
 
@@ -139,7 +135,7 @@ def hcformer_to_official(
             "not have: there is no official form of them. hypvision loads them as they are."
         )
     more_than(0, curvature=curvature)
-    out: dict[str, Tensor] = {}
+    out: StateDict = {}
     for name, value in state_dict.items():
         official = translated(name.removeprefix("model."), _NAMES, back=True)
         if official is None:
@@ -152,7 +148,7 @@ def hcformer_to_official(
     return out
 
 
-def hcformer_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
+def hcformer_variant(state_dict: Weights) -> tuple[str, Plain]:
     """Return the timm model to which a state dict of :class:`hypvision.models.HCFormer` belongs.
 
     Returns:
@@ -175,7 +171,7 @@ def hcformer_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, A
         num_classes=0 if head is None else head.shape[0],
     )
     usual = dict(in_chans=3, img_size=224, num_classes=found["num_classes"] if dense else 1000)
-    arguments: dict[str, Any] = {key: value for key, value in found.items() if value != usual[key]}
+    arguments: Plain = {key: value for key, value in found.items() if value != usual[key]}
     given = _shapes(state_dict, ())
     unused = ("norm.", "head.") if dense else ()  # dense models have no classifier
     for name in timm.list_models("hcformer_*"):
@@ -189,11 +185,11 @@ def hcformer_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, A
     )
 
 
-def _shapes(weights: Mapping[str, Tensor], unused: tuple[str, ...]) -> dict[str, torch.Size]:
+def _shapes(weights: Weights, unused: tuple[str, ...]) -> dict[str, torch.Size]:
     return {key: value.shape for key, value in weights.items() if not key.startswith(unused)}
 
 
-def _depths(weights: Mapping[str, Tensor]) -> list[int]:
+def _depths(weights: Weights) -> list[int]:
     """Return the number of blocks of each of the four stages."""
     found = re.findall(r"^stages\.(\d)\.blocks\.(\d+)\.", "\n".join(weights), re.MULTILINE)
     stages = [stage for stage, _ in set(found)]
@@ -209,7 +205,7 @@ def _check_curvature(curvature: float, model: nn.Module) -> None:
             )
 
 
-def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
+def checkpoint_filter_fn(state_dict: Values, model: nn.Module) -> StateDict:
     """Return the weights in a checkpoint by the names of an :class:`~hypvision.models.HCFormer`.
 
     Accepts official checkpoints, those of ``hypvision train`` (where the network is ``backbone``),

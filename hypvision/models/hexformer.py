@@ -13,7 +13,7 @@ released code takes over the class tokens of a batch (:class:`BatchTokenNorm`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,18 +25,12 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.checkpoints.match import unknown_name
+from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import exact, heading
-from hypvision.io.checks import one_of
-from hypvision.io.errors import HypvisionError, explaining
+from hypvision.io import HypvisionError, Plain, explaining, one_of
 from hypvision.nn import LorentzConv2d, ToTangent
-from hypvision.nn.functional import (
-    divided,
-    precise,
-    timed,
-    to_centroids,
-    with_time,
-)
+from hypvision.nn.functional import divided, precise, timed, to_centroids, with_time
 from hypvision.nn.linear import timed_linear
 
 from .lorentz_resnet import LorentzClassifier
@@ -130,7 +124,7 @@ class TokenNorm(nn.Module):
         space parts ``(B, N, n)`` to such.
     """
 
-    def __init__(self, dim: int, manifold: Lorentz, factory: dict[str, Any]):
+    def __init__(self, dim: int, manifold: Lorentz, factory: Plain):
         super().__init__()
         self.manifold = manifold
         self.beta = nn.Parameter(torch.zeros(dim, **factory))  # the space part of a point
@@ -196,9 +190,7 @@ class Attention(nn.Module):
         space parts ``(B, N, n)`` to such.
     """
 
-    def __init__(
-        self, dim: int, heads: int, manifold: Lorentz, drop: float, factory: dict[str, Any]
-    ):
+    def __init__(self, dim: int, heads: int, manifold: Lorentz, drop: float, factory: Plain):
         super().__init__()
         self.manifold = manifold
         self.scale = (dim / heads) ** -0.5
@@ -264,7 +256,7 @@ class Block(TokenBlock):
         drop: float,
         drop_path: float,
         aggregation: str,
-        factory: dict[str, Any],
+        factory: Plain,
     ):
         super().__init__()
         self.norm1 = TokenNorm(dim, manifold, factory)
@@ -298,7 +290,7 @@ class PatchEmbed(TokenStem):
         patch: int,
         grid: tuple[int, int],
         manifold: Lorentz,
-        factory: dict[str, Any],
+        factory: Plain,
     ):
         super().__init__(manifold)
         self.grid = grid
@@ -414,7 +406,7 @@ class HexFormer(LorentzTransformer):
             drop_rate,
             proj_drop_rate,
         )
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: Plain = {"device": device, "dtype": dtype}
         self.head_class = HEADS[classifier]
         self.stem = PatchEmbed(in_chans, embed_dim, patch_size, self.grid, self.manifold, factory)
         rates: list[Any] = list(calculate_drop_path_rates(drop_path_rate, depth))
@@ -457,12 +449,12 @@ class HexFormer(LorentzTransformer):
 # Checkpoints of the released code
 
 
-def is_official(state_dict: Mapping[str, Tensor]) -> bool:
+def is_official(state_dict: Weights) -> bool:
     """Return whether the names of a state dict are those of the released HexFormer."""
     return "encoder.embed.cls_token" in state_dict
 
 
-def from_official(state_dict: Mapping[str, Tensor], model: HexFormer) -> dict[str, Tensor]:
+def from_official(state_dict: Weights, model: HexFormer) -> StateDict:
     """Return the state dict of a :class:`HexFormer` for that of the released code. Points lose
     their time, and linear layers keep its column by itself.
 
@@ -475,7 +467,7 @@ def from_official(state_dict: Mapping[str, Tensor], model: HexFormer) -> dict[st
             _check_curvature(name, 1 / float(left.pop(name)), model)
         elif name.endswith(".scale"):
             del left[name]  # a constant
-    out: dict[str, Tensor] = {}
+    out: StateDict = {}
 
     def linear(place: str, *names: str) -> None:
         whole = torch.cat([left.pop(f"{name}.weight.weight") for name in names])
@@ -524,7 +516,7 @@ def _check_curvature(name: str, c: float, model: HexFormer) -> None:
         )
 
 
-def checkpoint_filter_fn(state_dict: Mapping[str, Tensor], model: HexFormer) -> dict[str, Tensor]:
+def checkpoint_filter_fn(state_dict: Weights, model: HexFormer) -> StateDict:
     """Return the weights in a checkpoint, ours or the released code's, by the model's names;
     positions of another square grid are resampled."""
     weights = from_official(state_dict, model) if is_official(state_dict) else dict(state_dict)

@@ -37,8 +37,7 @@ from torch.types import Device
 
 from hypvision.geometry import Euclidean, Lorentz
 from hypvision.geometry.numerics import exact, held
-from hypvision.io.checks import one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain, one_of
 from hypvision.nn.functional import Attached, add_scaled
 from hypvision.nn.linear import SharedLinear
 
@@ -287,7 +286,7 @@ class Attention(nn.Module):
         self, dim: int, heads: int, device: Device = None, dtype: torch.dtype | None = None
     ):
         super().__init__()
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: Plain = {"device": device, "dtype": dtype}
         self.heads = heads
         self.q_proj = SharedLinear(dim, dim, bias=False, **factory)
         self.k_proj = SharedLinear(dim, dim, bias=False, **factory)
@@ -343,7 +342,7 @@ class DecoderLayer(nn.Module):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: Plain = {"device": device, "dtype": dtype}
         self.norm1 = nn.LayerNorm(dim, **factory)
         self.cross_attn = Attention(dim, heads, **factory)
         self.norm2 = nn.LayerNorm(dim, **factory)
@@ -360,9 +359,7 @@ class DecoderLayer(nn.Module):
         return out
 
 
-def _projection(
-    dim_in: int, dim_out: int, factory: dict[str, Any], norm: bool = False
-) -> nn.Sequential:
+def _projection(dim_in: int, dim_out: int, factory: Plain, norm: bool = False) -> nn.Sequential:
     layers = [nn.LayerNorm(dim_in, **factory), nn.Linear(dim_in, dim_out, **factory)]
     return nn.Sequential(*layers, *([nn.LayerNorm(dim_out, **factory)] if norm else []))
 
@@ -401,7 +398,7 @@ class Decomposer(nn.Module):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: Plain = {"device": device, "dtype": dtype}
         self.nodes = nodes
         self.samples = samples
         # The matrix takes the samples of all levels to the mean for each node.
@@ -541,7 +538,7 @@ class TreeEncoder(nn.Module):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: Plain = {"device": device, "dtype": dtype}
         self.nodes = nodes
         self.memory_proj = _projection(memory_dim, width, factory, norm=True)
         self.node_proj = _projection(dim, width, factory)
@@ -798,7 +795,7 @@ class HierarchyMapper(nn.Module):
         one_of(("mean", "sample", "fixed"), eval_noise=eval_noise)
         if width % heads:
             raise HypvisionError(f"width must be a multiple of heads, got {width} and {heads}.")
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: Plain = {"device": device, "dtype": dtype}
         self.eval_noise = eval_noise
         self.residual = residual
         self.one_by_one = one_by_one

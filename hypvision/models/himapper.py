@@ -35,10 +35,8 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.checkpoints.pretrained import pretrained_overlay
-from hypvision.io.checks import more_than, one_of
-from hypvision.io.errors import ArgumentError, HypvisionError, did_you_mean
+from hypvision.io import ArgumentError, HypvisionError, Plain, did_you_mean, more_than, one_of
 from hypvision.losses.himapper import LOGITS, gaussian_prior_kl, tree_contrastive_loss
-from hypvision.models.timm_models import create_model
 
 from .base import (
     POOLS,
@@ -55,8 +53,9 @@ from .himapper_checkpoint import (  # the filters are found here by their names
     checkpoint_filter_fn,  # noqa: F401
     start_filter_fn,
 )
+from .timm_models import create_model
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: dict[str, Plain] = {
     "proper": dict(
         eval_noise="mean", kv="patch", lift="exp0", logit="neg_distance", one_by_one=False
     ),
@@ -120,7 +119,7 @@ class HiMapper(AnyCheckpoint):
     num_classes: int
     num_features: int
     head_hidden_size: int
-    feature_info: list[dict[str, Any]]
+    feature_info: list[Plain]
     _losses: dict[str, Tensor] | None
 
     def __init__(
@@ -228,7 +227,7 @@ class HiMapper(AnyCheckpoint):
             names |= {f"mapper.{name}" for name, _ in self.mapper.named_parameters() if name in own}
         return names
 
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+    def group_matcher(self, coarse: bool = False) -> Plain:
         """Return timm's patterns of parameter groups of the backbone's layers; the mapper comes
         last, with the head."""
 
@@ -418,7 +417,7 @@ class HiMapper(AnyCheckpoint):
         noise: list[Tensor] | None = None,
         generator: torch.Generator | None = None,
         maps: bool = False,
-    ) -> dict[str, Any]:
+    ) -> Plain:
         """Return the logits of images together with their trees, image features and auxiliary
         losses.
 
@@ -469,7 +468,7 @@ class HiMapper(AnyCheckpoint):
         return losses
 
     @staticmethod
-    def aux_loss(hierarchy: dict[str, Any]) -> Tensor:
+    def aux_loss(hierarchy: Plain) -> Tensor:
         """Return the sum of the weighted auxiliary losses in the result of
         :meth:`forward_with_hierarchy`, to be added to the task's loss."""
         losses: list[Tensor] = list(hierarchy["losses"].values())
@@ -534,7 +533,7 @@ def _no_backbone(name: str) -> str:
 
 
 def _create_trunk(
-    backbone: str | nn.Module, pretrained: bool, in_chans: int | None, arguments: dict[str, Any]
+    backbone: str | nn.Module, pretrained: bool, in_chans: int | None, arguments: Plain
 ) -> Any:
     if isinstance(backbone, nn.Module):
         trunk: Any = backbone
@@ -613,13 +612,13 @@ def _prefixed(names: Any) -> Any:
     )
 
 
-def _cfg(backbone: str, **kwargs: Any) -> dict[str, Any]:
+def _cfg(backbone: str, **kwargs: Any) -> Plain:
     """Return timm's config of a backbone, changed to the names of this network and without the
     place of the backbone's weights, because the whole network has other weights."""
     cfg = get_pretrained_cfg(backbone)
     if cfg is None:
         raise HypvisionError(_no_backbone(backbone))
-    found: dict[str, Any] = cfg.to_dict()
+    found: Plain = cfg.to_dict()
     renamed = {
         key: _prefixed(found[key]) if found.get(key) else None
         for key in ("first_conv", "classifier")
@@ -688,7 +687,7 @@ def _create_himapper(
     )
 
 
-def _cfg_of(backbone: str | nn.Module) -> dict[str, Any]:
+def _cfg_of(backbone: str | nn.Module) -> Plain:
     """Return timm's config of a backbone, without a place of weights if the backbone is a
     module."""
     if not isinstance(backbone, str):

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import timm
 import torch
@@ -15,7 +14,8 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.match import translated, unknown_name
 from hypvision.checkpoints.read import network_weights
-from hypvision.io.errors import HypvisionError
+from hypvision.checkpoints.types import StateDict, Weights
+from hypvision.io import HypvisionError, Plain, Values
 
 from .base import head_names
 
@@ -54,20 +54,20 @@ _NAMES = [
 ]
 
 
-def is_official_himapper(state_dict: Mapping[str, Tensor]) -> bool:
+def is_official_himapper(state_dict: Weights) -> bool:
     """Return whether the names of a state dict are those of the official Hi-Mapper code."""
     return "last_l.node_mean" in state_dict
 
 
-def himapper_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def himapper_from_official(state_dict: Weights) -> StateDict:
     """Return the state dict of :class:`hypvision.models.HiMapper` (``preset="official"``) for an
     official one.
 
     Names of the backbone in old versions of timm are changed to today's: Swin's down-sampling and
     its head. Swin's constant buffers are left out.
     """
-    out: dict[str, Tensor] = {}
-    trunk: dict[str, Tensor] = {}
+    out: StateDict = {}
+    trunk: StateDict = {}
     for name, value in state_dict.items():
         ours = translated(name, _NAMES)
         if ours is not None:
@@ -81,8 +81,8 @@ def himapper_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
     return out | {f"trunk.{name}": value for name, value in trunk.items()}
 
 
-def _from_old_swin(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    out: dict[str, Tensor] = {}
+def _from_old_swin(weights: Weights) -> StateDict:
+    out: StateDict = {}
     for name, value in weights.items():
         downsample = re.fullmatch(r"layers\.(\d)\.(downsample\..+)", name)
         if downsample:
@@ -111,7 +111,7 @@ def _is_of_swin(value: Tensor) -> bool:
     return mask is not None and torch.equal(value.float().cpu(), mask)
 
 
-def himapper_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def himapper_to_official(state_dict: Weights) -> StateDict:
     """Return the official state dict for one of ours, the inverse of
     :func:`himapper_from_official`; the backbone has the names of today's timm.
 
@@ -119,7 +119,7 @@ def himapper_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         HypvisionError: a name is not one of Hi-Mapper's, or has no official counterpart (the scale
             of the lift ``"exp0"``, the encoder of dense maps).
     """
-    out: dict[str, Tensor] = {}
+    out: StateDict = {}
     for name, value in state_dict.items():
         if name.startswith("trunk."):
             out[name.removeprefix("trunk.")] = value
@@ -143,9 +143,7 @@ _HEADS = ("head.weight", "head.fc.weight", "fc.weight", "classifier.weight")
 _SAME_SHAPES = {"efficientnet_b4": "tf_efficientnet_b4"}
 
 
-def himapper_variant(
-    state_dict: Mapping[str, Tensor], backbone: str | None = None
-) -> tuple[str, dict[str, Any]]:
+def himapper_variant(state_dict: Weights, backbone: str | None = None) -> tuple[str, Plain]:
     """Return the timm model to which a state dict of :class:`hypvision.models.HiMapper` belongs.
 
     Args:
@@ -168,7 +166,7 @@ def himapper_variant(
             "The file holds only a part of a Hi-Mapper: its tree, its encoder or its backbone is "
             "missing. Give a checkpoint of the whole model."
         )
-    arguments: dict[str, Any] = {} if "mapper.lift.scale" in state_dict else {"preset": "official"}
+    arguments: Plain = {} if "mapper.lift.scale" in state_dict else {"preset": "official"}
     if (len(mean), len(layers)) != (32, 4):
         arguments.update(leaves=len(mean), levels=len(layers))
     classes = next((given[name][0] for name in _HEADS if name in given), 0)
@@ -218,7 +216,7 @@ def _shapes(name: str, classes: int) -> dict[str, torch.Size]:
     return {key: value.shape for key, value in own.items()}
 
 
-def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
+def checkpoint_filter_fn(state_dict: Values, model: nn.Module) -> StateDict:
     """Return the weights in a checkpoint by the names of a :class:`~hypvision.models.HiMapper`.
 
     Accepts official checkpoints, those of ``hypvision train``, the zoo's small files, and weights
@@ -245,7 +243,7 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
     return {name: value for name, value in weights.items() if not name.startswith(absent)}
 
 
-def start_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
+def start_filter_fn(state_dict: Values, model: nn.Module) -> StateDict:
     """Return the weights that a training starts from, as :func:`checkpoint_filter_fn` does, and for
     the backbone alone the model's own values of what the file lacks: the mapper and, for another
     number of classes, the head."""
@@ -265,7 +263,7 @@ def start_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str
     return {**kept, **{name: value for name, value in found.items() if name not in other}}
 
 
-def _is_backbone_alone(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> bool:
+def _is_backbone_alone(weights: Weights, own: Weights) -> bool:
     """Return whether the names of a file are those of the backbone in the model's weights ``own``:
     most of them, or most of the backbone's own, whose last levels may have been taken away."""
     trunk = {name.removeprefix("trunk.") for name in own if name.startswith("trunk.")}
@@ -274,7 +272,7 @@ def _is_backbone_alone(weights: Mapping[str, Tensor], own: Mapping[str, Tensor])
     return 2 * len(trunk & weights.keys()) > min(len(weights), len(trunk))
 
 
-def _check_lift(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+def _check_lift(weights: Weights, own: Weights) -> None:
     """Raise HypvisionError if the weights were made with another ``lift`` than the model's weights
     ``own``."""
     if not all("mapper.lift.weight" in part for part in (weights, own)):

@@ -29,10 +29,10 @@ from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
 from torch.types import Device
 
+from hypvision.checkpoints.types import StateDict
 from hypvision.geometry import Lorentz
 from hypvision.geometry.lorentz.cones import space_logits
-from hypvision.io.checks import at_least, depths, more_than, one_of
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError, Plain, at_least, depths, more_than, one_of
 from hypvision.nn import (
     ChangeManifold,
     EfficientLorentzConv2d,
@@ -124,15 +124,15 @@ class Layers:
     slope: float | None
     limit: float | None
     clip: float | None
-    options: dict[str, Any]
-    factory: dict[str, Any]
+    options: Plain
+    factory: Plain
 
     def conv(
         self, inside: int, outside: int, kernel: int, stride: int = 1, dilation: int = 1
     ) -> nn.Module:
         """Return a convolution with the padding that keeps the size at stride 1."""
         padding = dilation * (kernel // 2)
-        sizes: dict[str, Any] = dict(stride=stride, padding=padding, dilation=dilation)
+        sizes: Plain = dict(stride=stride, padding=padding, dilation=dilation)
         if self.manifold is None:
             return nn.Conv2d(inside, outside, kernel, bias=False, **sizes, **self.factory)
         if self.exact:
@@ -148,7 +148,7 @@ class Layers:
             return nn.BatchNorm2d(channels, **self.factory)
         # The two published codes have different limits.
         exp_limit = 10.0 if self.slope is None else 100.0
-        sizes: dict[str, Any] = dict(slope=self.slope, limit=self.limit, exp_limit=exp_limit)
+        sizes: Plain = dict(slope=self.slope, limit=self.limit, exp_limit=exp_limit)
         return LorentzBatchNorm2d(channels, self.manifold, **sizes, **self.factory)
 
     def add(self) -> nn.Module:
@@ -504,7 +504,7 @@ class LorentzResNet(StagedModel):
     def _set_head(self, num_classes: int) -> None:
         at_least(0, integer=True, num_classes=num_classes)  # 0: no head
         weight = next(self.stem.parameters())
-        factory: dict[str, Any] = {"device": weight.device, "dtype": weight.dtype}
+        factory: Plain = {"device": weight.device, "dtype": weight.dtype}
         self.num_classes = num_classes
         source = self._outside[-1]
         if self.head_type != "lorentz" or num_classes == 0:
@@ -536,7 +536,7 @@ class LorentzResNet(StagedModel):
         """Return the names of the learned curvatures, which weight decay would pull to 1."""
         return {name for name, _ in self.named_parameters() if name.endswith("log_c")}
 
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+    def group_matcher(self, coarse: bool = False) -> Plain:
         """Return timm's patterns of parameter groups, from the stem to the head, for layer-wise
         learning rates."""
         return dict(
@@ -590,9 +590,7 @@ class LorentzResNet(StagedModel):
 
     def curvatures(self) -> dict[str, float]:
         """Return the curvatures ``c > 0`` by the names of their manifolds, learned or not."""
-        found: dict[str, Any] = {
-            f"manifolds.{i}": manifold for i, manifold in enumerate(self.manifolds)
-        }
+        found: Plain = {f"manifolds.{i}": manifold for i, manifold in enumerate(self.manifolds)}
         if self.head_manifold is not None:
             found["head_manifold"] = self.head_manifold
         return {name: float(manifold._value()) for name, manifold in found.items()}
@@ -660,20 +658,18 @@ def _owners(model: nn.Module, prefix: str) -> dict[str, str]:
     return aliases
 
 
-def _drop_aliases(module: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
+def _drop_aliases(module: nn.Module, state_dict: StateDict, prefix: str, *_: Any) -> None:
     for alias in _owners(module, prefix):
         state_dict.pop(alias, None)
 
 
-def _restore_aliases(
-    module: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any
-) -> None:
+def _restore_aliases(module: nn.Module, state_dict: StateDict, prefix: str, *_: Any) -> None:
     for alias, owner in _owners(module, prefix).items():
         if owner in state_dict:
             state_dict.setdefault(alias, state_dict[owner])
 
 
-_cfg: partial[dict[str, Any]] = partial(
+_cfg: partial[Plain] = partial(
     dict,
     COMMON_CFG,
     input_size=(3, 32, 32),
@@ -700,7 +696,7 @@ default_cfgs = generate_default_cfgs(
         "hecnn_resnet50.untrained": _cfg(**_PLUS),
     }
 )  # fmt: skip
-_TAG_ARGS: dict[str, dict[str, Any]] = {
+_TAG_ARGS: dict[str, Plain] = {
     "hecnn_resnet18.cifar10": dict(stem="imagenet", widths=(24, 48, 96, 192))
 }
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.match import translated, unknown_name
 from hypvision.checkpoints.read import network_weights
-from hypvision.io.errors import HypvisionError
+from hypvision.checkpoints.types import StateDict, Weights
+from hypvision.io import HypvisionError, Plain, Values
 
 # Pairs of an official name and ours, see translated(). The first two belong to the stem of a
 # Euclidean encoder.
@@ -52,12 +53,12 @@ _DEPTHS = {"18": (2, 2, 2, 2), "50": (3, 4, 6, 3)}
 _SHARED = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked", "beta", "gamma")
 
 
-def is_official_hyperboliccv(state_dict: Mapping[str, Tensor]) -> bool:
+def is_official_hyperboliccv(state_dict: Weights) -> bool:
     """Return whether the names of a state dict are those of HyperbolicCV's ResNet classifiers."""
     return any(re.match(r"(encoder\.)?conv2_x\.0\.conv\.0\.", name) for name in state_dict)
 
 
-def _curvatures(state_dict: Mapping[str, Tensor]) -> list[Tensor]:
+def _curvatures(state_dict: Weights) -> list[Tensor]:
     """Return the ``k`` of the encoder, if it has one, and that of the head, as far as the
     checkpoint has them.
 
@@ -88,7 +89,7 @@ def _kernel(layer: str, bottleneck: bool) -> int:
     return 3 if layer.endswith("conv2") else 1
 
 
-def hyperboliccv_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def hyperboliccv_from_official(state_dict: Weights) -> StateDict:
     """Return the state dict of :class:`hypvision.models.LorentzResNet` for that of an L-ResNet or
     EL-ResNet classifier."""
     if not any(re.fullmatch(r"(decoder|predictor)\.z", name) for name in state_dict):
@@ -97,7 +98,7 @@ def hyperboliccv_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Te
             "classifiers; for a Euclidean network use timm's own models."
         )
     bottleneck = any(".conv.6." in name for name in state_dict)
-    out: dict[str, Tensor] = {}
+    out: StateDict = {}
     for name in state_dict:
         if name.endswith(("manifold.k", "linearized_kernel.scale")):
             continue
@@ -113,7 +114,7 @@ def hyperboliccv_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Te
     return out
 
 
-def _entries(state_dict: Mapping[str, Tensor], name: str, bottleneck: bool) -> dict[str, Tensor]:
+def _entries(state_dict: Weights, name: str, bottleneck: bool) -> StateDict:
     """Return our entries of a state dict for an official one; an empty dict if it has no
     counterpart."""
     value = state_dict[name]
@@ -141,9 +142,7 @@ def _entries(state_dict: Mapping[str, Tensor], name: str, bottleneck: bool) -> d
     return {f"{layer}.{entry}": value[1:].clone() if lorentz else value}
 
 
-def hyperboliccv_to_official(
-    state_dict: Mapping[str, Tensor], curvature: float | None = None
-) -> dict[str, Tensor]:
+def hyperboliccv_to_official(state_dict: Weights, curvature: float | None = None) -> StateDict:
     """Return the official state dict for one of ours, the inverse of
     :func:`hyperboliccv_from_official`, as the official code loads it strictly: the rows that are
     never used are 0, and every module has its copy of ``k``.
@@ -160,7 +159,7 @@ def hyperboliccv_to_official(
     learned = _learned(state_dict)
     _check_curvatures(learned, curvature)
     default = torch.tensor(math.log(1.0 if curvature is None else curvature))
-    out: dict[str, Tensor] = {}
+    out: StateDict = {}
     lorentz = "stem.conv.time_weight" in state_dict
     names = _NAMES[2:] if lorentz else _NAMES
     for name, value in state_dict.items():
@@ -181,12 +180,12 @@ def hyperboliccv_to_official(
     return {name: value.clone() for name, value in out.items()}
 
 
-def _learned(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _learned(state_dict: Weights) -> StateDict:
     """Return the logarithms of learned curvatures among weights, by their names."""
     return {name: value for name, value in state_dict.items() if name.endswith("log_c")}
 
 
-def _check_curvatures(learned: Mapping[str, Tensor], curvature: float | None) -> None:
+def _check_curvatures(learned: Weights, curvature: float | None) -> None:
     """Raise HypvisionError for curvatures that official weights cannot have, and for one that is
     given although the weights hold learned ones."""
     if curvature is not None and learned:
@@ -204,9 +203,7 @@ def _check_curvatures(learned: Mapping[str, Tensor], curvature: float | None) ->
         )
 
 
-def _official_entries(
-    state_dict: Mapping[str, Tensor], name: str, official: str
-) -> dict[str, Tensor]:
+def _official_entries(state_dict: Weights, name: str, official: str) -> StateDict:
     """Return the official entries for our entry ``name``, whose place in the official network is
     ``official``; a time weight has none of its own, because it is part of its layer's matrix."""
     value = state_dict[name]
@@ -233,7 +230,7 @@ def _official_entries(
     return {official: value}
 
 
-def _manifolds(state_dict: Mapping[str, Tensor]) -> Iterator[str]:
+def _manifolds(state_dict: Weights) -> Iterator[str]:
     """Yield the names under which the modules of an official Lorentz encoder, including activations
     and pooling, keep their manifold."""
     yield "enc_manifold"
@@ -257,7 +254,7 @@ def _manifolds(state_dict: Mapping[str, Tensor]) -> Iterator[str]:
             yield f"{block}.conv.5.manifold"
 
 
-def hyperboliccv_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
+def hyperboliccv_variant(state_dict: Weights) -> tuple[str, Plain]:
     """Return the timm model to which converted weights belong.
 
     Returns:
@@ -279,23 +276,21 @@ def hyperboliccv_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[st
     widths = tuple(state_dict[f"stages.{i}.blocks.0.conv1.weight"].shape[0] for i in range(4))
     usual = dict(num_classes=1000, in_chans=3, layers=_DEPTHS[depth], widths=(64, 128, 256, 512))
     given = dict(num_classes=head.shape[0], in_chans=stem.shape[1], layers=layers, widths=widths)
-    arguments: dict[str, Any] = {
-        name: value for name, value in given.items() if value != usual[name]
-    }
+    arguments: Plain = {name: value for name, value in given.items() if value != usual[name]}
     if not lorentz:
         arguments.update(hyperbolic_stages=(), plus=False)
     arguments |= _learned_curvatures(state_dict)
     return f"{'hcnn' if lorentz else 'hecnn'}_resnet{depth}", arguments
 
 
-def _layers(state_dict: Mapping[str, Tensor]) -> tuple[int, ...]:
+def _layers(state_dict: Weights) -> tuple[int, ...]:
     """Return the number of blocks of each of the four stages."""
     numbers = [re.match(r"stages\.(\d)\.blocks\.(\d+)\.", name) for name in state_dict]
     blocks = {(int(match[1]), int(match[2])) for match in numbers if match}
     return tuple(sum(stage == i for stage, _ in blocks) for i in range(4))
 
 
-def _learned_curvatures(state_dict: Mapping[str, Tensor]) -> dict[str, Any]:
+def _learned_curvatures(state_dict: Weights) -> Plain:
     """Return the arguments of a model with the curvatures that the weights have learned; an empty
     dict if they have none."""
     names = ("manifolds.0.log_c", "head_manifold.log_c")
@@ -306,7 +301,7 @@ def _learned_curvatures(state_dict: Mapping[str, Tensor]) -> dict[str, Any]:
     return found | (dict(head_curvature=learned[1]) if len(learned) == 2 else {})
 
 
-def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
+def checkpoint_filter_fn(state_dict: Values, model: nn.Module) -> StateDict:
     """Return the weights in a checkpoint by the names of a
     :class:`~hypvision.models.LorentzResNet`.
 

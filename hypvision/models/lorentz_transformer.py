@@ -15,9 +15,9 @@ from typing import Any
 from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
 
+from hypvision.checkpoints.types import StateDict
 from hypvision.geometry import Lorentz
-from hypvision.io.checks import at_least, between, one_of
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError, Plain, at_least, between, one_of
 from hypvision.nn import LorentzConv2d, LorentzGlobalAvgPool2d, ToTangent
 
 from .base import (
@@ -186,7 +186,7 @@ class LorentzTransformer(StagedModel):
         names = (name for name, _ in self.named_parameters())
         return {name for name in names if name.endswith(self.undecayed)}
 
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+    def group_matcher(self, coarse: bool = False) -> Plain:
         """Return timm's patterns of parameter groups, from the stem to the head, for layer-wise
         learning rates."""
         # One curvature of all layers belongs to the stem; one of the head alone is not named here,
@@ -288,7 +288,7 @@ class LorentzTransformer(StagedModel):
 
 
 # timm's pretrained config of a transformer of patches of 16 pixels
-transformer_cfg: partial[dict[str, Any]] = partial(
+transformer_cfg: partial[Plain] = partial(
     dict,
     COMMON_CFG,
     input_size=(3, 224, 224),
@@ -301,10 +301,10 @@ transformer_cfg: partial[dict[str, Any]] = partial(
 
 def create_transformer(
     cls: type[LorentzTransformer],
-    filter_fn: Callable[..., dict[str, Tensor]],
+    filter_fn: Callable[..., StateDict],
     variant: str,
     pretrained: bool,
-    kwargs: dict[str, Any],
+    kwargs: Plain,
 ) -> nn.Module:
     """Return the network ``cls`` that timm builds for a variant; ``filter_fn`` translates its
     checkpoints."""

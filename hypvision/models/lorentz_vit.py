@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -34,9 +34,9 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.checkpoints.match import unknown_name
+from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.geometry import Lorentz
-from hypvision.io.checks import more_than, one_of
-from hypvision.io.errors import ArgumentError, HypvisionError
+from hypvision.io import ArgumentError, HypvisionError, Plain, more_than, one_of
 from hypvision.nn import (
     LorentzAttention,
     LorentzConv2d,
@@ -86,7 +86,7 @@ class Block(TokenBlock):
         scale: float,
         drop: float,
         drop_path: float,
-        factory: dict[str, Any],
+        factory: Plain,
     ):
         super().__init__()
         self.normed_skip = normed_skip
@@ -139,7 +139,7 @@ class PatchEmbed(TokenStem):
         grid: tuple[int, int],
         manifold: Lorentz,
         class_token: bool,
-        factory: dict[str, Any],
+        factory: Plain,
     ):
         super().__init__(manifold)
         self.conv = LorentzConv2d(in_chans, dim, patch, manifold, stride=patch, **factory)
@@ -257,7 +257,7 @@ class LorentzViT(LorentzTransformer):
             drop_rate,
             proj_drop_rate,
         )
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: Plain = {"device": device, "dtype": dtype}
         self.stem = PatchEmbed(
             in_chans, embed_dim, patch_size, self.grid, outside, class_token, factory
         )
@@ -336,12 +336,12 @@ _WHOLE = {
 }
 
 
-def is_official(state_dict: Mapping[str, Tensor]) -> bool:
+def is_official(state_dict: Weights) -> bool:
     """Return whether the names of a state dict are those of HyperCore's LViT."""
     return "add_pos.w_y" in state_dict and "pe" in state_dict
 
 
-def from_official(state_dict: Mapping[str, Tensor], model: LorentzViT) -> dict[str, Tensor]:
+def from_official(state_dict: Weights, model: LorentzViT) -> StateDict:
     """Return the state dict of a :class:`LorentzViT` for that of HyperCore's LViT.
 
     Raises:
@@ -361,7 +361,7 @@ def from_official(state_dict: Mapping[str, Tensor], model: LorentzViT) -> dict[s
     return out
 
 
-def _block_weight(name: str, value: Tensor) -> dict[str, Tensor] | None:
+def _block_weight(name: str, value: Tensor) -> StateDict | None:
     match = re.fullmatch(r"encoder\.blocks\.(\d+)\.(.+)", name)
     if match is None:
         return None
@@ -378,7 +378,7 @@ def _block_weight(name: str, value: Tensor) -> dict[str, Tensor] | None:
     return {f"{layer}.weight": value[:, 1:].clone(), f"{layer}.time_weight": value[:, 0].clone()}
 
 
-def _outer_weight(name: str, value: Tensor, model: LorentzViT) -> dict[str, Tensor] | None:
+def _outer_weight(name: str, value: Tensor, model: LorentzViT) -> StateDict | None:
     kernel = "patch_embedding.projection.linearized_kernel.linear"
     if name == f"{kernel}.weight":
         conv = model.stem.conv
@@ -402,7 +402,7 @@ def _outer_weight(name: str, value: Tensor, model: LorentzViT) -> dict[str, Tens
     return {renamed[name]: value} if name in renamed else None
 
 
-def _check_curvatures(state_dict: Mapping[str, Tensor], model: LorentzViT) -> None:
+def _check_curvatures(state_dict: Weights, model: LorentzViT) -> None:
     """Every module of HyperCore repeats the curvatures that it reads or writes: those of the stem
     and of the classifier have one, a block may name all."""
     own = [space._value() for space in (model.stem.manifold, model.block_space, model.manifold)]
@@ -420,7 +420,7 @@ def _check_curvatures(state_dict: Mapping[str, Tensor], model: LorentzViT) -> No
             )
 
 
-def checkpoint_filter_fn(state_dict: Mapping[str, Tensor], model: LorentzViT) -> dict[str, Tensor]:
+def checkpoint_filter_fn(state_dict: Weights, model: LorentzViT) -> StateDict:
     """Return the weights in a checkpoint, ours or HyperCore's, by the model's names; positions of
     another grid are resampled."""
     weights = from_official(state_dict, model) if is_official(state_dict) else dict(state_dict)

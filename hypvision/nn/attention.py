@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.geometry import Lorentz
-from hypvision.io.checks import between, one_of
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError, Plain, between, one_of
 
 from .checks import check_features, check_manifold, check_positive, check_sizes
 from .functional import divided, precise, timed, to_centroids, with_time
@@ -30,7 +27,7 @@ class HeadProjections(nn.Module):
         bias: bool,
         head_dim: int | None,
         init: str,
-        factory: dict[str, Any],
+        factory: Plain,
     ):
         super().__init__()
         check_manifold(self, Lorentz, manifold=manifold)
@@ -133,7 +130,7 @@ class LorentzAttention(HeadProjections):
         device: Device = None,
         dtype: torch.dtype | None = None,
     ):
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: Plain = {"device": device, "dtype": dtype}
         super().__init__(dim, num_heads, manifold, bias, head_dim, init, factory)
         between(0, 1, dropout=dropout)
         check_positive(self, scale=scale)
@@ -149,7 +146,7 @@ class LorentzAttention(HeadProjections):
         self.scale = nn.Parameter(torch.full((1,), dim**0.5 if scale is None else scale, **factory))
 
     @torch.no_grad()
-    def _joined(self, init: str, bias: bool, factory: dict[str, Any]) -> nn.Linear:
+    def _joined(self, init: str, bias: bool, factory: Plain) -> nn.Linear:
         """Return a last projection that reads every head's time, with the entries of a
         :class:`LorentzLinear` of the given ``init``."""
         out = nn.Linear(self.num_heads * (self.head_dim + 1), self.dim, bias, **factory)

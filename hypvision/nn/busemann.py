@@ -3,8 +3,6 @@ Schoelkopf, Sebe, CVPR 2026, arXiv 2602.18858)."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.types import Device
@@ -12,6 +10,7 @@ from torch.types import Device
 from hypvision.geometry import Lorentz, PoincareBall, lorentz
 from hypvision.geometry.lorentz.cones import space_busemann
 from hypvision.geometry.numerics import clamped, exact
+from hypvision.io import Plain
 
 from .checks import check_features, check_manifold, check_sizes
 from .functional import precise
@@ -56,7 +55,7 @@ class BusemannMLR(nn.Module):
         if not isinstance(manifold, PoincareBall):
             check_manifold(self, Lorentz, manifold=manifold)
         check_sizes(self, in_features=in_features, num_classes=num_classes)
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: Plain = {"device": device, "dtype": dtype}
         self.in_features = in_features
         self.num_classes = num_classes
         self.manifold = manifold

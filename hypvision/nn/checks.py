@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz, Manifold, PoincareBall
 from hypvision.geometry.manifold import whose
-from hypvision.io.checks import at_least, more_than
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError, Plain, at_least, more_than
 
 _SPACES = {
     Lorentz: " The layer works on the hyperboloid.",
@@ -18,7 +17,7 @@ _SPACES = {
 }
 
 
-def _of(layer: nn.Module, values: dict[str, Any]) -> dict[str, Any]:
+def _of(layer: nn.Module, values: Plain) -> Plain:
     return {f"{type(layer).__name__}: {name}": value for name, value in values.items()}
 
 

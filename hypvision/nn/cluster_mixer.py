@@ -35,8 +35,7 @@ from hypvision.geometry.numerics import (
     plain,
     square_norm,
 )
-from hypvision.io.checks import at_least, more_than, one_of
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError, Plain, at_least, more_than, one_of
 
 from .checks import check_sizes
 from .functional import Attached, precise
@@ -367,7 +366,7 @@ class ClusterMixer(nn.Module):
         # With centred features a window of one colour holds only round-off, which must not be
         # scaled to length 1.
         self.eps = 1e-3 if center else 1e-12
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: Plain = {"device": device, "dtype": dtype}
 
         def filled(value: float, *shape: int) -> nn.Parameter:
             return nn.Parameter(torch.full(shape, float(value), **factory))

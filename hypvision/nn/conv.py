@@ -15,8 +15,7 @@ from torch.types import Device
 
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import Function, backward_of, exact, safe_sqrt
-from hypvision.io.checks import one_of
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError, Plain, one_of
 
 from .checks import check_features, check_manifold, check_rescaling, check_sizes, integers
 from .functional import (
@@ -75,7 +74,7 @@ class _LorentzConv(nn.Module):
         super().__init__()
         check_manifold(self, Lorentz, manifold=manifold)
         check_sizes(self, in_channels=in_channels, out_channels=out_channels)
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: Plain = {"device": device, "dtype": dtype}
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.kernel_size = integers(kernel_size, self.rank, "kernel_size", 1)
@@ -272,7 +271,7 @@ class _Efficient(nn.Module):
         boost: str,
         slope: float | None,
         limit: float | None,
-        factory: dict[str, Any],
+        factory: Plain,
     ):
         super().__init__()
         check_manifold(self, Lorentz, manifold=manifold)
@@ -442,7 +441,7 @@ class _EfficientConv(_Efficient):
     ):
         check_sizes(self, in_channels=in_channels, out_channels=out_channels)
         kernel = integers(kernel_size, self.rank, "kernel_size", 1)
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: Plain = {"device": device, "dtype": dtype}
         fan_in = in_channels * math.prod(kernel)
         super().__init__(fan_in, out_channels, manifold, norm_match, boost, slope, limit, factory)
         self.kernel_size = kernel
@@ -528,7 +527,7 @@ class EfficientLorentzLinear(_Efficient):
         dtype: torch.dtype | None = None,
         limit: float | None = None,
     ):
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: Plain = {"device": device, "dtype": dtype}
         check_sizes(self, in_features=in_features, out_features=out_features)
         super().__init__(
             in_features, out_features, manifold, norm_match, boost, slope, limit, factory

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.geometry import Manifold, ManifoldParameter, Product
-from hypvision.io.checks import at_least
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError, at_least
 
 from .checks import check_manifold, check_sizes
 

@@ -10,12 +10,12 @@ that no sum is atomic.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from hypvision.io import Plain
 
 # the number of programs that add up numbers of pixels; the pixels and the channels that a program
 # takes at a time
@@ -592,7 +592,7 @@ def _tiles(x: Tensor) -> tuple[tuple[int, int, int], dict[str, int], dict[str, i
 
 def forward(
     x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, most: Tensor, running: tuple[Tensor, Tensor],
-    momentum: float | None, constants: dict[str, Any],
+    momentum: float | None, constants: Plain,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Return the batch norm of a map ``(B, C, N)``, and the tensors that the backward of training
     needs; running statistics are updated.
@@ -610,7 +610,7 @@ def forward(
     training = momentum is not None
     grid, tiles, whole = _tiles(x)
     parts = min(SUMS, triton.next_power_of_2(triton.cdiv(total, PIXELS))) if training else 1
-    wide: dict[str, Any] = dict(dtype=torch.float64, device=x.device)
+    wide: Plain = dict(dtype=torch.float64, device=x.device)
     size = torch.linalg.vector_norm(x, dim=1)
     center = x
     images = x.new_empty(0)
@@ -646,7 +646,7 @@ def forward(
 
 def backward(
     grad: Tensor, x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, most: Tensor,
-    kept: tuple[Tensor, ...], constants: dict[str, Any],
+    kept: tuple[Tensor, ...], constants: Plain,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the derivatives with respect to x, beta, gamma and c in training; ``kept`` are the
     tensors that :func:`forward` returned after the result."""
@@ -654,7 +654,7 @@ def backward(
     count, channels, pixels = x.shape
     total = count * pixels
     grid, tiles, whole = _tiles(x)
-    wide: dict[str, Any] = dict(dtype=torch.float64, device=x.device)
+    wide: Plain = dict(dtype=torch.float64, device=x.device)
     by = x.new_empty(count, 3, pixels)
     by_gain = torch.empty_like(sums)
     by_numbers = sums.new_empty(4, sums.numel())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +11,7 @@ from torch.types import Device
 
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import clamped
-from hypvision.io.checks import at_least, between, more_than, one_of
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError, Plain, at_least, between, more_than, one_of
 
 from .checks import check_features, check_manifold, check_sizes
 from .functional import space_square, timed
@@ -146,7 +144,7 @@ class LorentzLinear(nn.Module):
                 "LorentzLinear: learn_scale=True is for the scale of normalize=True or 'time', and "
                 "normalize=False has no scale. Give one of these values, or leave learn_scale out."
             )
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: Plain = {"device": device, "dtype": dtype}
         self.in_features = in_features
         self.out_features = out_features
         self.init = init

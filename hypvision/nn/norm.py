@@ -23,7 +23,7 @@ from hypvision.geometry.numerics import (
     needs_grad,
     plain,
 )
-from hypvision.io.checks import at_least, between
+from hypvision.io import Plain, at_least, between
 
 from .batch_statistics import HyperbolicBatchNorm
 from .checks import (
@@ -354,7 +354,7 @@ class _LorentzBatchNorm(HyperbolicBatchNorm):
         between(0, 1, momentum=momentum)
         if exp_limit is not None:
             self.exp_limit = exp_limit
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: Plain = {"device": device, "dtype": dtype}
         self.num_features = num_features
         self.eps = eps
         self.momentum = momentum

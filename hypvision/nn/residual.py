@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.geometry import Lorentz
-from hypvision.io.checks import one_of
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError, Plain, one_of
 
 from .checks import check_features, check_manifold, check_rescaling
 from .functional import averaged, radial_rescale
@@ -77,7 +76,7 @@ class LorentzResidual(nn.Module):
             )
         start = scale_init if isinstance(scale, str) else scale
         check_rescaling(self, slope, limit, scale_init=scale_init, scale=start)
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: Plain = {"device": device, "dtype": dtype}
         self.manifold = manifold
         self.mode = mode
         self.slope = slope
@@ -132,7 +131,7 @@ class LorentzResidual(nn.Module):
         out = averaged(first, second, weight, c, 1e-4, size)  # 1e-4 is the published clamp
         return out.movedim(-1, self.dim).to(x.dtype)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: Plain, prefix: str, *args: Any) -> None:
         """Take a fixed scale from weights, too, unless it is the own one but for rounding."""
         super()._load_from_state_dict(state_dict, prefix, *args)
         given = state_dict.get(f"{prefix}log_scale")

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import asinhc_sqrt, clamped, sinhc_sqrt, squash_factor
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError
 
 from .checks import check_features, check_manifold, check_rescaling
 from .functional import radial_map, rescale_limit

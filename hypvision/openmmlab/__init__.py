@@ -7,17 +7,17 @@ mmdet and mmseg. These two libraries are imported only when something needs them
 """
 
 import hypvision.engine  # noqa: F401 - mmengine reads and writes checkpoints safely, or says that it is missing
-from hypvision.io.errors import require
+from hypvision.io import require
 
 require("mmcv", "mm")
 
-from hypvision.openmmlab import images, ops  # noqa: E402 - after the check that says what to install
+from . import images, ops  # noqa: E402 - after the check that says what to install
 
 ops.install()
 images.install()
 
-from hypvision.openmmlab import predicting, preparing, pretrained, sample_checks, testing  # noqa: E402 - after mmcv's operations are there
-from hypvision.openmmlab.backbone import TimmBackbone  # noqa: E402
+from . import predicting, preparing, pretrained, sample_checks, testing  # noqa: E402 - after mmcv's operations are there
+from .backbone import TimmBackbone  # noqa: E402
 
 __all__ = [
     "TimmBackbone",

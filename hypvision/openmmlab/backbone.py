@@ -28,10 +28,9 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.match import check_tuning, check_unknown, compare, filtered
 from hypvision.checkpoints.read import network_weights
+from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.checkpoints.wrappers import common_prefix, flat
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain
+from hypvision.io import HypvisionError, Plain, ensure
 from hypvision.nn.batch_statistics import is_batch_norm
 from hypvision.tasks.classification import create_backbone
 
@@ -254,26 +253,12 @@ class TimmBackbone(BaseModule):
             weights = _below(f"{prefix.rstrip('.')}.", weights, checkpoint)
         base = self._base
         expected = base.state_dict()
-        # The file may have the names of a Hi-Mapper, or those of its backbone alone.
-        names = [*expected, *(name.removeprefix("trunk.") for name in expected)]
-        start = common_prefix(names, weights)
-        weights = {
-            name[len(start) :]: value
-            for name, value in weights.items()
-            if flat(name).startswith(start)
-        }
+        weights = _inside(weights, expected)
         started = _rename(base, weights, start=True)
         weights = _rename(base, weights)
         kept = [name for name in expected if name in started and name not in weights]
         check_tuning(weights.keys() - expected.keys(), checkpoint)
-        # Weights of parts that this network lacks (head, later stages) are ignored.
-        units = _units(base, self.timm_model.feature_info.info)
-        parts = tuple(f"{flat(name)}_" for name, module in units if [*module.parameters()])
-        weights = {
-            name: value
-            for name, value in weights.items()
-            if name in expected or flat(name).startswith(parts)
-        }
+        weights = self._without_other_parts(weights, expected)
         needed = {name: value for name, value in expected.items() if name not in kept}
         found = compare(needed, weights)
         if found.mismatched or found.share < 0.8:
@@ -292,8 +277,29 @@ class TimmBackbone(BaseModule):
             "current",
         )
 
+    def _without_other_parts(self, weights: StateDict, expected: Weights) -> StateDict:
+        """Return the weights without those of parts that this network lacks (head, later
+        stages)."""
+        units = _units(self._base, self.timm_model.feature_info.info)
+        parts = tuple(f"{flat(name)}_" for name, module in units if [*module.parameters()])
+        return {
+            name: value
+            for name, value in weights.items()
+            if name in expected or flat(name).startswith(parts)
+        }
 
-def _below(prefix: str, weights: dict[str, Tensor], checkpoint: str) -> dict[str, Tensor]:
+
+def _inside(weights: StateDict, expected: Weights) -> StateDict:
+    """Return the weights of this network in those of a file, whatever prefix they have."""
+    # The file may have the names of a Hi-Mapper, or those of its backbone alone.
+    names = [*expected, *(name.removeprefix("trunk.") for name in expected)]
+    start = common_prefix(names, weights)
+    return {
+        name[len(start) :]: value for name, value in weights.items() if flat(name).startswith(start)
+    }
+
+
+def _below(prefix: str, weights: StateDict, checkpoint: str) -> StateDict:
     """Return the weights whose names begin with a prefix, under their names without it."""
     inside = {
         name.removeprefix(prefix): value
@@ -387,7 +393,7 @@ def _is_matrix(parameter: Tensor) -> bool:
     return parameter.dim() > 1
 
 
-def _rename(base: nn.Module, weights: dict[str, Tensor], start: bool = False) -> dict[str, Tensor]:
+def _rename(base: nn.Module, weights: StateDict, start: bool = False) -> StateDict:
     """Return the weights by the network's names, where it has such names; ``start``: with the
     network's own values of parts that a start may lack."""
     if not type(base).__module__.startswith("timm.models._"):

@@ -15,7 +15,7 @@ from mmseg.models import EncoderDecoder
 from mmseg.registry import MODELS as SEGMENTORS
 from torch import Tensor, nn
 
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain
 
 
 def backbone_losses(backbone: nn.Module) -> dict[str, Tensor]:
@@ -38,7 +38,7 @@ class BackboneLosses(BaseModel):
 
     backbone: nn.Module
 
-    def loss(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def loss(self, *args: Any, **kwargs: Any) -> Plain:
         return {**super().loss(*args, **kwargs), **backbone_losses(self.backbone)}
 
 

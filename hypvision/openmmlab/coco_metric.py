@@ -27,6 +27,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from hypvision.engine.metrics import Metric
+from hypvision.io import Metrics, Plain
 
 _logger = logging.getLogger(__name__)
 
@@ -135,7 +136,7 @@ class CheckedCocoMetric(Metric, CocoMetric):
                     return
         super().process(data_batch, data_samples)
 
-    def compute_metrics(self, results: list) -> dict[str, float]:
+    def compute_metrics(self, results: list) -> Metrics:
         if not results:
             return {self._named(name): math.nan for name in self._names()}
         if not any(len(found["scores"]) for _, found in results):
@@ -188,7 +189,7 @@ class CheckedCocoMetric(Metric, CocoMetric):
         names = list(self.dataset_meta["classes"])
         if self._coco_api is not None:
             return self._coco_api, list(self._coco_api.get_cat_ids(cat_names=names))
-        annotations: list[dict[str, Any]] = []
+        annotations: list[Plain] = []
         for item in truth:
             for instance in item["anns"]:
                 left, top, right, bottom = (float(value) for value in instance["bbox"])

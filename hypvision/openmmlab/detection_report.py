@@ -15,12 +15,13 @@ from scipy.optimize import linear_sum_assignment
 
 from hypvision.engine.reports import ReportMetric
 from hypvision.io.images import open_image
-from hypvision.openmmlab.coco_metric import CheckedCocoMetric, detections_of, precision_curves
 from hypvision.tasks.classification_report import class_part, confusion_parts
 from hypvision.viz.evaluation import Mistake, curve_part, worst_part
 from hypvision.viz.overlay import draw_boxes
 from hypvision.viz.report import Part
 from hypvision.viz.sheet import fitted
+
+from .coco_metric import CheckedCocoMetric, detections_of, precision_curves
 
 # Lowest score and IoU of a box that counts as found (but not in curves), as in mmdet's confusion
 # matrix.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,8 +32,7 @@ from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz, ManifoldParameter, PoincareBall, lorentz
 from hypvision.geometry.numerics import exact, length, sinhc_sqrt, square_root, tiny
-from hypvision.io.checks import ensure, one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, StrPath, Values, ensure, one_of
 from hypvision.losses.class_tree import ClassTree
 from hypvision.nn import LorentzMLR
 from hypvision.nn.functional import precise, radial_map, space_square, space_time
@@ -266,7 +264,7 @@ class HyperbolicHead(BaseDecodeHead):
         dim: int = 256,
         c: float = 1.0,
         learn_c: bool = False,
-        tree: Mapping[str, Any] | str | Path | None = None,
+        tree: Values | StrPath | None = None,
         classes: Sequence[str] | None = None,
         geometry: str = "poincare",
         clamp: str | None = None,

@@ -16,10 +16,9 @@ from mmengine.registry import TRANSFORMS
 from PIL import Image
 
 from hypvision.data.usage import Usage, check_white, find_white
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain, StrPath
 from hypvision.io.files import read_bytes
 from hypvision.io.images import FORMATS, WHITE, image_kind, image_size, open_image
-from hypvision.io.types import Plain, StrPath
 
 
 def install() -> None:

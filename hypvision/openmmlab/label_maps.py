@@ -22,6 +22,7 @@ from PIL import Image
 
 from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.engine.metrics import Metric
+from hypvision.io import Metrics
 from hypvision.io.files import below, replacing
 from hypvision.io.images import output_names
 
@@ -71,7 +72,7 @@ class LabelMapIoUMetric(Metric, IoUMetric):
             with replacing(below(folder, f"{name}.png")) as temporary:
                 Image.fromarray(labels.astype(depth)).save(temporary)
 
-    def compute_metrics(self, results: list) -> dict[str, float]:
+    def compute_metrics(self, results: list) -> Metrics:
         if self.format_only:
             return super().compute_metrics(results)
         names = self.dataset_meta["classes"]

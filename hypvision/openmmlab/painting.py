@@ -15,8 +15,9 @@ from PIL import ImageOps
 from hypvision.engine.checking import picture_of
 from hypvision.io.files import below
 from hypvision.io.images import open_image, output_names
-from hypvision.openmmlab.predicting import result_of
 from hypvision.viz.sheet import save_image, titled_sheet
+
+from .predicting import result_of
 
 
 @HOOKS.register_module()

@@ -11,7 +11,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
-from hypvision.io.checks import ensure
+from hypvision.io import ensure
 from hypvision.tasks.probe import LinearProbeHook, Probe, as_tested, choose, evaluating, fit_path
 
 _IMAGES = 256  # at most so many images are read for the probe

@@ -22,10 +22,9 @@ from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request
 from hypvision.inference.results import Boxes, Labels, Result, Segments
 from hypvision.inference.summary import Subject
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Names, Plain
-from hypvision.openmmlab.testing import kinds
+from hypvision.io import HypvisionError, Names, Plain, ensure
+
+from .testing import kinds
 
 BOX_SCORE = 0.3  # lowest score of a box that is drawn
 _OFFSET = 1000  # mmdet's panoptic maps contain class + 1000 * number of the object

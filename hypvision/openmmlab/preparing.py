@@ -8,8 +8,9 @@ import logging
 from mmengine.config import Config
 
 from hypvision.engine.extensions import PREPARATIONS
-from hypvision.io.errors import HypvisionError
-from hypvision.openmmlab.ops import INSTALL, has_compiled_mmcv, missing_operators
+from hypvision.io import HypvisionError
+
+from .ops import INSTALL, has_compiled_mmcv, missing_operators
 
 _logger = logging.getLogger(__name__)
 

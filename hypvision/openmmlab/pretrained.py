@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import timm
 from torch import nn
@@ -13,7 +11,7 @@ from torch import nn
 from hypvision.checkpoints.records import Record
 from hypvision.engine.config import Run
 from hypvision.engine.published import build_published
-from hypvision.io.errors import require
+from hypvision.io import Values, require
 
 _SCOPES = {"segmentation": "mmseg", "detection": "mmdet"}
 # Test pipelines that keep the image at its own size, as the zoo's models were tested.
@@ -33,7 +31,7 @@ _PIPELINES = {
 }
 
 
-def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.Module:
+def build_model(record: Record, path: Path, overrides: Values) -> nn.Module:
     """Return the segmenter or detector of a record with its weights, see
     :func:`hypvision.engine.published.build_published`.
 

@@ -10,7 +10,7 @@ from mmengine.registry import MODELS
 from timm.layers import LayerNorm2d
 from torch import Tensor, nn
 
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError
 
 
 def _branch(dim: int, scale: float) -> tuple[nn.Module, int]:

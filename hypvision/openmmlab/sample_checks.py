@@ -21,10 +21,8 @@ from hypvision.data.samplers import evenly
 from hypvision.data.usage import leaves
 from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.engine.hooks import DatasetHook, class_heads, has_fixed_classes, network_of
-from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError, some
+from hypvision.io import HypvisionError, Plain, refuse, some
 from hypvision.io.images import label_palette
-from hypvision.io.types import Plain
 
 _logger = logging.getLogger(__name__)
 

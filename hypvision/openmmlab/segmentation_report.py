@@ -15,8 +15,8 @@ from PIL import Image
 from torch import Tensor
 
 from hypvision.engine.reports import ReportMetric
+from hypvision.io import Plain
 from hypvision.io.images import open_image
-from hypvision.io.types import Plain
 from hypvision.tasks.classification_metrics import auroc, average_precision
 from hypvision.tasks.classification_report import class_part, confusion_parts, matrix_rates
 from hypvision.viz.class_map import boundary_map, draw_class_map

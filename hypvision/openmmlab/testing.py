@@ -8,8 +8,7 @@ from pathlib import Path
 
 from hypvision.engine.config import Run
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, REPORTS, TEST_OPTIONS, TestOptions
-from hypvision.io.checks import ensure
-from hypvision.io.types import Plain, Values
+from hypvision.io import Plain, Values, ensure
 
 # Steps that follow the flip of a view: padding must be on the right and below, and annotations are
 # those of the unflipped image.
@@ -52,7 +51,7 @@ def _augment(config: Run) -> None:
             config.tta_model = dict(type="SegTTAModel")
         else:
             # This import brings mmcv's operators and registers MirrorDetector.
-            from hypvision.openmmlab.tta import NMS
+            from .tta import NMS
 
             rules = config.model.get("test_cfg") or {}
             # Two-stage detectors have the settings of their second stage in "rcnn".

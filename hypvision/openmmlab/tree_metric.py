@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from mmseg.registry import METRICS
 from torch import Tensor
 
 from hypvision.engine.metrics import Metric
-from hypvision.io.types import Metrics
+from hypvision.io import Metrics, StrPath, Values
 from hypvision.losses.class_tree import ClassTree
 
 KINDS = ("sibling", "cousin")
@@ -34,9 +33,7 @@ class TreeIoUMetric(Metric):
         ignore_index: label of pixels without ground truth.
     """
 
-    def __init__(
-        self, tree: Mapping[str, Any] | str | Path, ignore_index: int = 255, **kwargs: Any
-    ):
+    def __init__(self, tree: Values | StrPath, ignore_index: int = 255, **kwargs: Any):
         super().__init__(**kwargs)
         self.tree = tree
         self.ignore_index = ignore_index

@@ -17,8 +17,7 @@ from mmengine.registry import MODELS
 from mmengine.structures import InstanceData
 from torch import Tensor
 
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain
+from hypvision.io import HypvisionError, Plain
 
 NMS = dict(nms=dict(type="nms", iou_threshold=0.5), max_per_img=100)
 

@@ -14,7 +14,7 @@ from torch.optim.optimizer import ParamsT
 
 from hypvision.geometry.manifold import whose
 from hypvision.geometry.numerics import readable
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError
 
 from . import fused
 from .base import Group, Job, RiemannianOptimizer, State, check_options

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from hypvision.geometry import Manifold, named_manifold_parameters
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError
 
 
 def between(manifold: Manifold, old: Tensor, new: Tensor, share: float) -> Tensor:

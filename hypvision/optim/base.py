@@ -14,8 +14,7 @@ from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, Produ
 from hypvision.geometry.manifold import whose
 from hypvision.geometry.numerics import readable
 from hypvision.geometry.rows import blocks
-from hypvision.io.checks import at_least, one_of
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError, at_least, one_of
 
 from .kernels import Kernel, kernel_of
 

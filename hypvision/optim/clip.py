@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError
 
 from .base import constant, factors, foreign_manifold_of, held, local_part, manifold_of
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from fnmatch import fnmatch
-from typing import Any
 
 from torch import nn
 
 from hypvision.geometry import CurvatureParameter, Manifold, named_manifold_parameters
 from hypvision.geometry.parameters import loose, mark
+from hypvision.io import Plain
 
 from .base import foreign_manifold_of
 
@@ -23,7 +23,7 @@ def param_groups(
     curvature_lr: float | None = None,
     curvature_lr_scale: float = 1.0,
     no_weight_decay: str | Collection[str] = (),
-) -> list[dict[str, Any]]:
+) -> list[Plain]:
     """Return groups of a model's parameters for the optimisers: weights, weights without weight
     decay, points, curvatures.
 
@@ -94,11 +94,9 @@ def _kind(parameter: nn.Parameter, spared: bool, points_decay: float) -> str:
     return "no_weight_decay" if spared or parameter.dim() <= 1 else "weights"
 
 
-def _group(
-    name: str, params: list[nn.Parameter], lr: float | None, weight_decay: float
-) -> dict[str, Any]:
+def _group(name: str, params: list[nn.Parameter], lr: float | None, weight_decay: float) -> Plain:
     """Return a group; without a learning rate the optimiser's own counts."""
-    group: dict[str, Any] = {"name": name, "params": params, "weight_decay": weight_decay}
+    group: Plain = {"name": name, "params": params, "weight_decay": weight_decay}
     if lr is not None:
         group["lr"] = lr
     return group

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from torch.optim.sgd import sgd
 
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError
 
 from . import fused
 from .base import Factor, Group, Job, RiemannianOptimizer, State, check_options, local_part

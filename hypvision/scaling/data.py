@@ -15,8 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hypvision.io.checks import at_least, between, one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, at_least, between, one_of
 
 DISTRIBUTIONS = ("power", "exponential1", "exponential", "linear")
 _HEAVY = 1 / 8  # features with a higher frequency are drawn sample by sample

@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hypvision.io.errors import require
+from hypvision.io import StrPath, require
 from hypvision.io.files import replacing
-from hypvision.scaling.fits import Exponent, Setting
+
+from .fits import Exponent, Setting
 
 Row = dict[str, Any]
 Panel = Callable[[Any], None]
@@ -24,7 +25,7 @@ SMALL = 8
 
 
 def draw_sweep(
-    rows: Sequence[Row], found: Mapping[Setting, Exponent], folder: str | Path
+    rows: Sequence[Row], found: Mapping[Setting, Exponent], folder: StrPath
 ) -> list[Path]:
     """Draw the rows of a sweep and the exponents fitted to them into ``sweep.png`` and
     ``sweep.pdf`` in a folder, and return these files.
@@ -48,7 +49,7 @@ def draw_sweep(
     return draw_panels("sweep", panels, "", folder)
 
 
-def draw_panels(name: str, panels: Sequence[Panel], title: str, folder: str | Path) -> list[Path]:
+def draw_panels(name: str, panels: Sequence[Panel], title: str, folder: StrPath) -> list[Path]:
     """Draw panels, at most two side by side, into ``NAME.png`` and ``NAME.pdf`` in a folder, and
     return these files. A panel without points shows a text that says so."""
     pyplot = require("matplotlib.pyplot", "viz")

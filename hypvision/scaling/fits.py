@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hypvision.io.errors import HypvisionError, require
+from hypvision.io import HypvisionError, require
 
 Row = dict[str, Any]
 

@@ -9,19 +9,19 @@ goes as ``1/m``. Source: arXiv 2505.10465, Section 4 and Appendix C.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Metrics, Plain, StrPath, Values
 from hypvision.io.records import positive, read_table
 from hypvision.io.shipped import config_folder
-from hypvision.scaling.fits import JointFit, joint_fit
-from hypvision.scaling.measures import frame, norms, overlaps
+
+from .fits import JointFit, joint_fit
+from .measures import frame, norms, overlaps
 
 
 class LanguageModel(NamedTuple):
@@ -64,7 +64,7 @@ class Head(NamedTuple):
     asked: str = ""
 
 
-def read_models(path: str | Path) -> list[LanguageModel]:
+def read_models(path: StrPath) -> list[LanguageModel]:
     """Read a csv table of models, with the columns ``family``, ``model``, ``head`` and ``m``."""
     return [row for _, row in read_table(LanguageModel, path)]
 
@@ -109,7 +109,7 @@ def head_name(names: Iterable[str], wanted: str | None = None) -> str:
     )
 
 
-def head_statistics(head: Tensor, block: int = 1024) -> dict[str, float]:
+def head_statistics(head: Tensor, block: int = 1024) -> Metrics:
     """Return statistics of the overlaps and norms of a head's rows ``(vocabulary, m)``, computed in
     float32 even if the head is in half precision. ``block`` rows are read at a time, so a head that
     is mapped from a file needs no memory of its size."""
@@ -182,7 +182,7 @@ def frequency_exponent(counts: Tensor, ranks: int = 1000) -> float:
     return -(x @ y / (x @ x)).item()
 
 
-def read_losses(path: str | Path) -> list[dict[str, Any]]:
+def read_losses(path: StrPath) -> list[Plain]:
     """Return the rows of a csv of losses, with the columns ``family``, ``dataset``, ``m`` and
     ``loss``.
 
@@ -193,7 +193,7 @@ def read_losses(path: str | Path) -> list[dict[str, Any]]:
     return [row._asdict() for _, row in rows]
 
 
-def loss_fit(rows: Sequence[Mapping[str, Any]]) -> JointFit:
+def loss_fit(rows: Sequence[Values]) -> JointFit:
     """Return the joint fit ``L = A / m^alpha + B`` of the losses, with an offset ``B`` for each
     family and data set; see :func:`joint_fit`."""
     groups = [f"{row['family']}/{row['dataset']}" for row in rows]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hypvision.io.checks import at_least
+from hypvision.io import at_least
 
 _BLOCK = 1024  # rows per block: two blocks have 4 MiB of overlaps
 

@@ -24,8 +24,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hypvision.io.checks import between
-from hypvision.scaling.data import Batch
+from hypvision.io import between
+
+from .data import Batch
 
 # Bytes of the outputs y that are computed at a time on a CPU: half of the cache of a core.
 _CACHE_BYTES = 2**19

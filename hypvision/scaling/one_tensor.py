@@ -17,7 +17,7 @@ from torch import Tensor
 from hypvision.checkpoints.read import read_file, stored_weights
 from hypvision.checkpoints.sources import fetch_from_hub
 from hypvision.checkpoints.storage import check_format
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, StrPath
 from hypvision.io.files import below, why_no_file
 from hypvision.io.records import ShardTable, read_record
 
@@ -25,7 +25,7 @@ _WHOLE = ("model.safetensors", "pytorch_model.bin")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def read_tensor(source: str | Path, choose: Callable[[Iterable[str]], str]) -> tuple[str, Tensor]:
+def read_tensor(source: StrPath, choose: Callable[[Iterable[str]], str]) -> tuple[str, Tensor]:
     """Return the name of a tensor and the tensor as the checkpoint ``source`` (a file, a folder, or
     ``USER/REPO``) stores it, on the CPU; ``choose`` picks the name from those of all tensors."""
     path = Path(source).expanduser()

@@ -26,21 +26,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from hypvision.checkpoints.read import read_file
-from hypvision.io.checks import between
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Metrics, Plain, StrPath, between
 from hypvision.io.files import check_output_folder, replacing, write_json
 from hypvision.io.records import is_number, positive, read_record, rule
-from hypvision.scaling import measures
-from hypvision.scaling.data import Batch, density_scan, frequencies, sample, stream
-from hypvision.scaling.model import initial, joined, loss, loss_and_gradient, parts
-from hypvision.scaling.optimizer import AdamW, learning_rate_factor
+
+from . import measures
+from .data import Batch, density_scan, frequencies, sample, stream
+from .model import initial, joined, loss, loss_and_gradient, parts
+from .optimizer import AdamW, learning_rate_factor
 
 CHECK_STEPS = 200  # training steps between checks that the losses are finite
 SAVE_SECONDS = 120  # least time between two checkpoints
@@ -204,7 +204,7 @@ def groups(points: Sequence[Point], gpu: bool = False) -> dict[str, list[Point]]
 # Reading and writing folders of results
 
 
-def open_results(folder: str | Path, settings: Settings) -> Path:
+def open_results(folder: StrPath, settings: Settings) -> Path:
     """Create a folder of results, or open one that has the same settings, to continue it."""
     folder = check_output_folder(folder)
     path = folder / "settings.json"
@@ -216,7 +216,7 @@ def open_results(folder: str | Path, settings: Settings) -> Path:
         raise HypvisionError(
             f"'{folder}' has results, but lacks their settings, '{path}'. Choose another folder."
         )
-    before = read_record(dict[str, Any], path, "Restore it, or choose another folder.")
+    before = read_record(Plain, path, "Restore it, or choose another folder.")
     other = [
         f"{name} {before.get(name)} (now {now[name]})"
         for name in now
@@ -230,12 +230,12 @@ def open_results(folder: str | Path, settings: Settings) -> Path:
     return folder
 
 
-def finished(folder: str | Path, points: Iterable[Point]) -> bool:
+def finished(folder: StrPath, points: Iterable[Point]) -> bool:
     """Return whether the folder has the results of all of the points."""
     return all(Path(folder, "points", f"{point.key}.json").exists() for point in points)
 
 
-def read_rows(folder: str | Path, points: Iterable[Point]) -> list[dict[str, Any]]:
+def read_rows(folder: StrPath, points: Iterable[Point]) -> list[Plain]:
     """Return the results of points, in the order of the points; points without results are left
     out."""
     rows = []
@@ -320,7 +320,7 @@ class _Bank:
             with replacing(_state_path(folder, point), durable=True) as temporary:
                 torch.save(state, temporary)
 
-    def load(self, states: Sequence[dict[str, Any]]) -> None:
+    def load(self, states: Sequence[Plain]) -> None:
         for index, (point, state) in enumerate(zip(self.points, states)):
             rows = [*range(point.m), self.parameters.shape[1] - 1]
             for tensor, stored in zip(self._tensors(), state["state"]):
@@ -404,7 +404,7 @@ def train(
 
 def _restored(
     banks: Sequence[Sequence[Point]],
-    states: dict[Point, dict[str, Any] | None],
+    states: dict[Point, Plain | None],
     settings: Settings,
     device: str,
     dtype: torch.dtype,
@@ -459,7 +459,7 @@ def _state_path(folder: Path, point: Point) -> Path:
     return folder / "points" / f"{point.key}.pt"
 
 
-def _read_state(folder: Path, point: Point, settings: Settings) -> dict[str, Any] | None:
+def _read_state(folder: Path, point: Point, settings: Settings) -> Plain | None:
     path = _state_path(folder, point)
     if not path.exists():
         return None
@@ -486,9 +486,7 @@ def _read_state(folder: Path, point: Point, settings: Settings) -> dict[str, Any
 # Measuring trained models
 
 
-def weights_of(
-    folder: str | Path, point: Point, settings: Settings
-) -> tuple[Tensor, Tensor, Tensor]:
+def weights_of(folder: StrPath, point: Point, settings: Settings) -> tuple[Tensor, Tensor, Tensor]:
     """Return ``W`` ``(n, m)``, ``b`` ``(n,)``, and the losses at all training steps of a point."""
     state = _read_state(Path(folder), point, settings)
     if state is None:
@@ -499,7 +497,7 @@ def weights_of(
     return *parts(state["state"][:1], 0, point.m), state["losses"]
 
 
-def _measure(bank: _Bank, p: Tensor, device: str, dtype: torch.dtype) -> list[dict[str, Any]]:
+def _measure(bank: _Bank, p: Tensor, device: str, dtype: torch.dtype) -> list[Plain]:
     settings = bank.settings
     data = bank.points[0].data
     batches = (
@@ -530,7 +528,7 @@ def _measure(bank: _Bank, p: Tensor, device: str, dtype: torch.dtype) -> list[di
     return rows
 
 
-def measures_of(weight: Tensor, p: Tensor) -> dict[str, float]:
+def measures_of(weight: Tensor, p: Tensor) -> Metrics:
     """Return all measures of trained weights ``(n, m)`` of the toy model with frequencies ``p``;
     see :mod:`hypvision.scaling.measures`."""
     n, m = weight.shape

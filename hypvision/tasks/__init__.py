@@ -7,17 +7,12 @@ Importing this package registers classification; configs that use ``metric_learn
 
 from importlib.util import find_spec
 
-from hypvision.tasks.classification import ImageClassifier, PredictionPainterHook
-from hypvision.tasks.classification_metrics import (
-    CalibrationError,
-    GroupAccuracy,
-    MultiLabelAP,
-    TopKAccuracy,
-)
-from hypvision.tasks.classification_report import ClassificationReport, MultiLabelReport
-from hypvision.tasks.familiar import FamiliarHook
-from hypvision.tasks.hierarchy import HierarchyClassifier
-from hypvision.tasks.probe import LinearProbeHook
+from .classification import ImageClassifier, PredictionPainterHook
+from .classification_metrics import CalibrationError, GroupAccuracy, MultiLabelAP, TopKAccuracy
+from .classification_report import ClassificationReport, MultiLabelReport
+from .familiar import FamiliarHook
+from .hierarchy import HierarchyClassifier
+from .probe import LinearProbeHook
 
 if find_spec("webdataset"):
     import hypvision.data.shards  # noqa: F401 - registers its data sets

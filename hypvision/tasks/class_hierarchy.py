@@ -20,11 +20,8 @@ from hypvision.data.samplers import evenly, members_of
 from hypvision.engine.config import load_config
 from hypvision.engine.metrics import tell_missing
 from hypvision.geometry import Lorentz, lorentz
-from hypvision.io.checks import ensure
-from hypvision.io.errors import require, require_finite
+from hypvision.io import Metrics, Names, Plain, StrPath, ensure, require, require_finite
 from hypvision.io.files import write_json
-from hypvision.io.types import Metrics, Names, Plain, StrPath
-from hypvision.tasks.metric_learning_metrics import GroupTree, lca_heights
 from hypvision.viz.disk import draw_embedding
 from hypvision.viz.palette import palette
 from hypvision.viz.sheet import save_figure
@@ -35,6 +32,8 @@ from hypvision.viz.tree import (
     dendrogram_purity,
     draw_tree,
 )
+
+from .metric_learning_metrics import GroupTree, lca_heights
 
 
 class EmbeddedClasses(NamedTuple):

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.match import Comparison, check_tuning, check_unknown, compare
 from hypvision.checkpoints.read import network_weights
+from hypvision.checkpoints.types import StateDict
 from hypvision.checkpoints.wrappers import without_prefix
 from hypvision.data.image_folder import build_transform, unrecorded
 from hypvision.data.samplers import evenly
@@ -36,20 +37,28 @@ from hypvision.engine.extensions import PREDICTORS, RUN_HOOKS, TEST_OPTIONS, Tes
 from hypvision.engine.hooks import ClassWeights, classes_in
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request, classifier, label_score
-from hypvision.io.checks import between, ensure, more_than, one_of, refuse
-from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io import (
+    HypvisionError,
+    Plain,
+    between,
+    did_you_mean,
+    ensure,
+    more_than,
+    one_of,
+    refuse,
+)
 from hypvision.io.files import below
 from hypvision.io.images import as_rgb
 from hypvision.io.records import foreign_setting
-from hypvision.io.types import Plain
 from hypvision.losses import PrototypeHead
 from hypvision.models.base import head_names
 from hypvision.models.timm_models import create_model
 from hypvision.nn.batch_statistics import is_batch_norm
 from hypvision.nn.busemann import BusemannHead
-from hypvision.tasks.publishing import image_input, input_size
 from hypvision.viz.sheet import fitted, save_image, titled_sheet
 from hypvision.zoo.backbones import network_arguments
+
+from .publishing import image_input, input_size
 
 _logger = logging.getLogger(__name__)
 _PAINTED = 160  # least length of a painted image's longer side in pixels
@@ -163,9 +172,7 @@ def _tell_kept(lacking: list[str], weights: Iterable[str], checkpoint: str) -> N
         )  # fmt: skip
 
 
-def _named_weights(
-    own: dict[str, Tensor], weights: dict[str, Tensor], part: str
-) -> dict[str, Tensor]:
+def _named_weights(own: StateDict, weights: StateDict, part: str) -> StateDict:
     """Return the weights of a checkpoint under the names that the network gives them; if no name in
     the file begins with ``part``, the file holds the weights of this part alone."""
     weights = without_prefix(own, weights)

@@ -16,12 +16,11 @@ from torch import Tensor
 
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS
 from hypvision.engine.metrics import Metric, OfClass
-from hypvision.io.checks import at_least, between
-from hypvision.io.errors import HypvisionError
+from hypvision.io import Ancestors, HypvisionError, Metrics, Plain, StrPath, at_least, between
 from hypvision.io.files import write_json
 from hypvision.io.records import read_record
-from hypvision.io.types import Ancestors, Metrics, Plain, StrPath
-from hypvision.tasks.metric_learning_metrics import GroupTree
+
+from .metric_learning_metrics import GroupTree
 
 
 def read_ancestors(given: Ancestors | StrPath, reader: str) -> Ancestors:

@@ -11,22 +11,13 @@ from mmengine.registry import METRICS
 
 from hypvision.engine.extensions import REPORTS
 from hypvision.engine.reports import ReportMetric
+from hypvision.io import Ancestors, Plain
 from hypvision.io.images import as_rgb
-from hypvision.io.types import Ancestors, Plain
-from hypvision.tasks.classification_metrics import (
-    average_precision,
-    found_at_thresholds,
-    read_ancestors,
-)
-from hypvision.tasks.metric_learning_metrics import lca_heights
-from hypvision.viz.evaluation import (
-    Mistake,
-    bars_figure,
-    confusion_figure,
-    curve_part,
-    worst_part,
-)
+from hypvision.viz.evaluation import Mistake, bars_figure, confusion_figure, curve_part, worst_part
 from hypvision.viz.report import Part
+
+from .classification_metrics import average_precision, found_at_thresholds, read_ancestors
+from .metric_learning_metrics import lca_heights
 
 _WORST = 24  # largest number of mistakes on the sheet
 _PAIRS = 20  # largest number of rows in the table of confused classes

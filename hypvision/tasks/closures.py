@@ -16,10 +16,8 @@ from torch import Tensor
 from hypvision.data.closures import Closure
 from hypvision.geometry import Euclidean, Lorentz, ManifoldParameter
 from hypvision.inference.progress import Progress
-from hypvision.io.checks import at_least, more_than
-from hypvision.io.errors import require
+from hypvision.io import Metrics, Plain, StrPath, at_least, more_than, require
 from hypvision.io.files import write_json, write_table
-from hypvision.io.types import Metrics, Plain, StrPath
 from hypvision.losses.graph import graph_map, mean_rank, neighbour_loss
 from hypvision.optim import RiemannianSGD
 from hypvision.optim.base import RiemannianOptimizer

@@ -34,8 +34,7 @@ from hypvision.clip.towers import (
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.geometry.numerics import has_float64
 from hypvision.inference.predictors import zero_shot
-from hypvision.io.checks import one_of, refuse
-from hypvision.io.types import NameList, Plain
+from hypvision.io import NameList, Plain, one_of, refuse
 from hypvision.losses.contrastive import (
     compositional_entailment,
     contrastive_loss,
@@ -46,7 +45,8 @@ from hypvision.losses.contrastive import (
 )
 from hypvision.losses.uncha import box_to_whole_contrast, uncertain_entailment
 from hypvision.nn.batch_statistics import is_batch_norm
-from hypvision.tasks.classification import per_image
+
+from .classification import per_image
 
 
 def distinct(texts: Sequence[str]) -> tuple[list[int], list[int]]:

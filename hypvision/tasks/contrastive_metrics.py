@@ -16,10 +16,9 @@ from hypvision.clip.radial.retrieval import read_tree
 from hypvision.clip.spaces import Modality, Space
 from hypvision.data.closures import read_closure
 from hypvision.engine.metrics import Metric
-from hypvision.io.checks import refuse
-from hypvision.io.errors import some
-from hypvision.io.types import Ancestors, Metrics, Plain
-from hypvision.tasks.classification_metrics import (
+from hypvision.io import Ancestors, Metrics, Plain, refuse, some
+
+from .classification_metrics import (
     ScoreMetric,
     TopKAccuracy,
     auroc,

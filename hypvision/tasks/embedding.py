@@ -22,16 +22,19 @@ from hypvision.inference.progress import progress
 from hypvision.inference.results import Embedding
 from hypvision.inference.running import results
 from hypvision.inference.sources import Frame, Sources
-from hypvision.io.checks import ensure, refuse_weights
-from hypvision.io.errors import (
+from hypvision.io import (
     HypvisionError,
+    Plain,
+    StrPath,
+    Values,
     did_you_mean,
+    ensure,
     explaining,
+    refuse_weights,
     require,
     require_finite,
 )
 from hypvision.io.images import check_normalisation, leaving_out, require_all
-from hypvision.io.types import Plain, StrPath, Values
 from hypvision.zoo.backbones import load_weights
 from hypvision.zoo.loading import load, network_of, no_model, trained_arguments
 
@@ -39,7 +42,8 @@ if TYPE_CHECKING:
     from mmengine.config import Config
 
     from hypvision.clip.models import CLIPBundle
-    from hypvision.tasks.metric_learning import MetricLearner
+
+    from .metric_learning import MetricLearner
 
 
 def _reads_nothing(texts: Sequence[str]) -> Tensor:
@@ -75,7 +79,8 @@ def load_learner(config: StrPath, weights: StrPath) -> tuple[MetricLearner, Conf
     require("mmengine", "mm")
     from hypvision.engine.config import load_config
     from hypvision.engine.predicting import trained_model
-    from hypvision.tasks.metric_learning import MetricLearner
+
+    from .metric_learning import MetricLearner
 
     loaded = load_config(config)
     ensure(
@@ -122,7 +127,7 @@ def load_embedder(
 def _of_timm(model: str, weights: StrPath | None, device: str) -> Embedder:
     """Return the embedder of a timm model with the weights of a file, or with its published
     weights."""
-    from hypvision.tasks.classification import create_backbone
+    from .classification import create_backbone
 
     refuse_weights(
         model,

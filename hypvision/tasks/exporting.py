@@ -5,24 +5,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 from hypvision.data.image_folder import unrecorded
 from hypvision.engine.config import import_extensions, load_config
 from hypvision.engine.predicting import trained_model
-from hypvision.io.errors import HypvisionError
-from hypvision.tasks.publishing import image_input, input_size
+from hypvision.io import HypvisionError, Plain, StrPath
 from hypvision.zoo.export import ExportReport, export_network, part_of
+
+from .publishing import image_input, input_size
 
 _logger = logging.getLogger(__name__)
 
 
 def export_trained(
-    config: str | Path,
-    weights: str | Path,
+    config: StrPath,
+    weights: StrPath,
     format: str,
-    path: str | Path,
+    path: StrPath,
     dynamic_size: bool = True,
     part: str = "whole",
     size: int | None = None,
@@ -56,7 +55,7 @@ def export_trained(
         )
     shape = input_size(loaded, size)
     known = scope in ("mmseg", "mmdet") or loaded.get("test_dataloader") is not None
-    about: dict[str, Any] = image_input(loaded, size) if known else {}
+    about: Plain = image_input(loaded, size) if known else {}
     lost = unrecorded(loaded.dataset("test").get("transform"))
     if lost:
         about = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,15 @@ from mmengine.runner import Runner
 from torch import Tensor
 from torch.utils.data import Subset
 
+from hypvision.checkpoints.types import Weights
 from hypvision.data.samplers import evenly
 from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.engine.hooks import network_of
+from hypvision.io import Plain
 from hypvision.io.images import open_image
-from hypvision.tasks.probe import as_tested, labelled_features
 from hypvision.zoo.familiar import KEY, Familiar, NoLevels, fit, levels_of, written
+
+from .probe import as_tested, labelled_features
 
 _OF_A_CLASS = 20  # largest number of training images of a class
 _FOREIGN = 200  # largest number of images of another kind
@@ -38,7 +41,7 @@ class FamiliarHook(Hook):
 
     priority = "LOW"  # the hook runs after EMAHook has put the averaged weights into the checkpoint
 
-    def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+    def before_save_checkpoint(self, runner: Runner, checkpoint: Plain) -> None:
         """Add the features' description to ``checkpoint["meta"]``, in place."""
         model = network_of(runner)
         is_last = checkpoint["meta"]["iter"] >= runner.max_iters
@@ -56,7 +59,7 @@ class FamiliarHook(Hook):
 
 
 def familiar_images(
-    model: Any, train: Any, held_out: Any, weights: Mapping[str, Tensor] | None = None
+    model: Any, train: Any, held_out: Any, weights: Weights | None = None
 ) -> Familiar:
     """Return where the features of the classes lie, measured on some training images, with the
     limit for familiar images, measured on some of the held-out data. ``weights`` are the model's
@@ -76,7 +79,7 @@ def noticed_images(
     transform: Callable[[Any], Tensor],
     data: str,
     files: Sequence[Path],
-) -> dict[str, Any]:
+) -> Plain:
     """Return the entry of a record for images of another kind: the share of at most 200 of the
     files, evenly spaced, that lie beyond the limit."""
     shown = [files[place] for place in evenly(len(files), _FOREIGN)]

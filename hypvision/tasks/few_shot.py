@@ -12,7 +12,7 @@ tested on new ones by exchanging the data set. Checkpoints contain only the lear
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -30,6 +30,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from hypvision.checkpoints.language import Language
+from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.clip import adapters
 from hypvision.clip.adapters.lathadapter import LatentHierarchy
 from hypvision.clip.features import image_features
@@ -48,11 +49,20 @@ from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.hooks import CheckClassesHook, ClassWeights, classes_in, network_of
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request, classifier
-from hypvision.io.checks import ensure, one_of, refuse
-from hypvision.io.errors import HypvisionError, require_finite
-from hypvision.io.types import Names, Plain, StrPath, Values
-from hypvision.tasks.classification import per_image
-from hypvision.tasks.probe import fit_probe
+from hypvision.io import (
+    HypvisionError,
+    Names,
+    Plain,
+    StrPath,
+    Values,
+    ensure,
+    one_of,
+    refuse,
+    require_finite,
+)
+
+from .classification import per_image
+from .probe import fit_probe
 
 
 @MODELS.register_module()
@@ -134,7 +144,7 @@ class FewShotCLIP(BaseModel):
         """Return the module of LatHAdapter; None without the adapter."""
         return getattr(self.host.clip, "lathadapter", None)
 
-    def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def checkpoint_filter(self, weights: Weights) -> StateDict:
         """Return weights under this model's names; ``weights`` may also come from the official code
         of the methods."""
         unsaid = {f"host.{name}": value for name, value in self.host.unsaid().items()}

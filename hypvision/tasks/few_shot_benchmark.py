@@ -33,12 +33,12 @@ from hypvision.data.fewshot.splits import class_names
 from hypvision.engine.checkpoint import NUMBERED, load
 from hypvision.engine.hooks import last_checkpoint, network_of
 from hypvision.engine.run import train
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Metrics, Plain, StrPath, Values
 from hypvision.io.files import write_json
 from hypvision.io.records import is_number, positive, read_record, rule
-from hypvision.io.types import Metrics, Plain, StrPath, Values
-from hypvision.tasks.few_shot import FewShotCLIP, accuracy
-from hypvision.tasks.few_shot_recipes import few_shot_config, host_options, recipe, split_method
+
+from .few_shot import FewShotCLIP, accuracy
+from .few_shot_recipes import few_shot_config, host_options, recipe, split_method
 
 # Methods that recognise only the classes of their training.
 _SEEN_ONLY = ("linear-probe", "tip-adapter", "tip-adapter-f")

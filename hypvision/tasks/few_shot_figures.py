@@ -21,12 +21,13 @@ from hypvision.data.fewshot import FewShotDataset
 from hypvision.data.preprocessing import set_preprocessing
 from hypvision.data.samplers import evenly
 from hypvision.engine.checkpoint import load
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, StrPath, ensure
 from hypvision.io.images import open_image
-from hypvision.io.types import StrPath
-from hypvision.tasks.few_shot import FewShotCLIP
-from hypvision.tasks.few_shot_benchmark import (
+from hypvision.viz.disk import poincare_disk, to_disk
+from hypvision.viz.sheet import contact_sheet, save_figure, save_image, titled_sheet
+
+from .few_shot import FewShotCLIP
+from .few_shot_benchmark import (
     CellSpec,
     Settings,
     cell_config,
@@ -34,8 +35,6 @@ from hypvision.tasks.few_shot_benchmark import (
     read_result,
     tested_images,
 )
-from hypvision.viz.disk import poincare_disk, to_disk
-from hypvision.viz.sheet import contact_sheet, save_figure, save_image, titled_sheet
 
 
 class Places(NamedTuple):

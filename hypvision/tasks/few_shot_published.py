@@ -7,7 +7,7 @@ rows are the averages that its paper gives.
 from __future__ import annotations
 
 from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
-from hypvision.io.types import Metrics
+from hypvision.io import Metrics
 
 _METHODS = ("zeroshot", "coop", "cocoop", "maple", "promptsrc", "promptkd")
 _ROWS = {

@@ -14,9 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from hypvision.clip.prompting import HOSTS
-from hypvision.io.checks import one_of, refuse
-from hypvision.io.errors import HypvisionError, did_you_mean
-from hypvision.io.types import Plain, Values
+from hypvision.io import HypvisionError, Plain, Values, did_you_mean, one_of, refuse
 
 PROTOCOLS = ("base2new", "shots", "cross", "dg")
 # Data sets for which PromptSRC's few-shot trainings average the weights of later epochs (of 50).

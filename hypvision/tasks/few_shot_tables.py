@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, require
+from hypvision.io import HypvisionError, Metrics, Plain, StrPath, Values, ensure, require
 from hypvision.io.files import csv_text, markdown_table, write_text
-from hypvision.io.types import Metrics, Plain, StrPath, Values
-from hypvision.tasks import few_shot_published as published
-from hypvision.tasks.few_shot_benchmark import Result, read_result
-from hypvision.tasks.few_shot_recipes import host_options
 from hypvision.viz.sheet import save_figure
+
+from . import few_shot_published as published
+from .few_shot_benchmark import Result, read_result
+from .few_shot_recipes import host_options
 
 
 class Row(NamedTuple):

@@ -17,9 +17,10 @@ from hypvision.engine.extensions import MODEL_HOOKS
 from hypvision.engine.hooks import network_of
 from hypvision.engine.reports import BASELINE, CHOSEN
 from hypvision.inference.progress import say
-from hypvision.io.types import Metrics
-from hypvision.tasks.classification import per_image
-from hypvision.tasks.probe import evaluating
+from hypvision.io import Metrics
+
+from .classification import per_image
+from .probe import evaluating
 
 _NAME = "features of the backbone"
 
@@ -76,14 +77,15 @@ class FrozenFeaturesHook(Hook):
         if not values or not all(map(math.isfinite, (before, *values))):
             return
         best = max(values)
-        weights = Path(runner.message_hub.get_info("best_ckpt") or "")
-        is_best = weights.name.startswith(f"best_{key}_")
-        if not is_best:
-            weights = Path(runner.message_hub.get_info("last_ckpt", "the last checkpoint"))
-        if is_best or "last_ckpt" in runner.message_hub.runtime_info:
-            runner.message_hub.update_info(CHOSEN, str(weights))
-        take = f"take {weights.name}"
-        if (best if is_best else values[-1]) < before:
+        reached = best
+        weights = runner.message_hub.get_info("best_ckpt") or ""
+        if not Path(weights).name.startswith(f"best_{key}_"):
+            reached = values[-1]
+            weights = runner.message_hub.get_info("last_ckpt", "")
+        if weights:
+            runner.message_hub.update_info(CHOSEN, weights)
+        take = f"take {Path(weights or 'the last checkpoint').name}"
+        if reached < before:
             take = (
                 "the features were better: search with the model that the backbone came from, "
                 "hypvision metric search --model NAME"

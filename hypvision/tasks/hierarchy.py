@@ -7,9 +7,10 @@ from typing import Any
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain
 from hypvision.models.himapper import HiMapper
-from hypvision.tasks.classification import ImageClassifier, freeze_parameters
+
+from .classification import ImageClassifier, freeze_parameters
 
 
 @MODELS.register_module()
@@ -28,7 +29,7 @@ class HierarchyClassifier(ImageClassifier):
             teacher in ``distillation``.
     """
 
-    def __init__(self, backbone: dict[str, Any], freeze: str = "none", **kwargs: Any):
+    def __init__(self, backbone: Plain, freeze: str = "none", **kwargs: Any):
         super().__init__(backbone, **kwargs)
         if not isinstance(self.backbone, HiMapper):
             raise HypvisionError(

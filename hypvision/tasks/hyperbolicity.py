@@ -6,8 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hypvision.io.checks import at_least
-from hypvision.io.errors import ArgumentError
+from hypvision.io import ArgumentError, at_least
 
 OF_THE_BALL = 0.144  # the relative hyperbolicity of the unit ball with c = 1
 

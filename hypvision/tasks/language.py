@@ -7,7 +7,6 @@ the metric bits per byte.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -19,6 +18,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from hypvision.checkpoints.match import placed
+from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.data.language import PackedText
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.hooks import network_of
@@ -31,8 +31,7 @@ from hypvision.helm.config import preset as _architecture
 from hypvision.helm.experts import MixtureOfCurvatures
 from hypvision.helm.head import token_losses
 from hypvision.helm.model import check_tokens, shifted
-from hypvision.io.checks import one_of
-from hypvision.io.types import Metrics, Plain
+from hypvision.io import Metrics, Plain, one_of
 from hypvision.optim import param_groups
 
 DATASETS.register_module(module=PackedText, force=True)
@@ -80,7 +79,7 @@ class LanguageModel(BaseModel):
         # Number of tokens of each expert, layer by layer, since the last step of the optimiser.
         self.accumulated: list[Tensor] = []
 
-    def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def checkpoint_filter(self, weights: Weights) -> StateDict:
         """Return weights under this model's names; ``weights`` may also be those of a decoder
         alone, including checkpoints of the published code."""
         if is_official_helm(weights):

@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 
-from hypvision.io.checks import ensure, one_of
-from hypvision.io.errors import HypvisionError, one_line, require
+from hypvision.io import HypvisionError, Plain, StrPath, ensure, one_line, one_of, require
 from hypvision.io.files import check_new_folder, replacing_folder
-from hypvision.io.types import Plain, StrPath
-from hypvision.tasks.closures import one_thread
+
+from .closures import one_thread
 
 # The tasks in the paper's tables, and the number of examples in the prompt of each.
 TASKS = {"commonsense_qa": 0, "openbookqa": 0, "hellaswag": 0, "mmlu": 5, "arc_challenge": 5}
@@ -34,7 +33,8 @@ def save_folder(
     from hypvision.engine.config import load_config
     from hypvision.engine.predicting import trained_model
     from hypvision.helm.huggingface import HelmConfig, HelmForCausalLM
-    from hypvision.tasks.language import LanguageModel
+
+    from .language import LanguageModel
 
     check_new_folder(folder)
     loaded = load_config(config, options)

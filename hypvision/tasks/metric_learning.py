@@ -31,13 +31,12 @@ from hypvision.geometry import CurvatureParameter, Euclidean, Lorentz, Manifold,
 from hypvision.geometry.numerics import exact, precise
 from hypvision.inference.predictors import Predictor, Request
 from hypvision.inference.results import Embedding
-from hypvision.io.checks import one_of
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain, Values
+from hypvision.io import HypvisionError, Plain, Values, one_of
 from hypvision.losses import HIERLoss, MetricLoss, clip_to_ball, rescale_radii
 from hypvision.losses.contrastive import gathered
 from hypvision.nn import LorentzLinear
-from hypvision.tasks.classification import BackboneModel, per_image
+
+from .classification import BackboneModel, per_image
 
 GEOMETRIES = {"poincare": PoincareBall, "lorentz": Lorentz, "euclidean": Euclidean}
 

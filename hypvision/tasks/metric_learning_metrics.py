@@ -22,10 +22,8 @@ from torch import Tensor
 
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS
 from hypvision.engine.metrics import Metric, tell_missing
-from hypvision.io.checks import one_of
-from hypvision.io.errors import HypvisionError, require, require_finite
+from hypvision.io import HypvisionError, Metrics, Plain, one_of, require, require_finite
 from hypvision.io.files import check_output, replacing, with_ending
-from hypvision.io.types import Metrics, Plain
 
 SPACES = ("lorentz", "cosine", "euclidean")
 

@@ -14,12 +14,10 @@ from mmengine.config import Config
 from hypvision.data.usage import PARTS, entries_of
 from hypvision.data.yolo import find_yaml, outlined, read_yolo
 from hypvision.engine.config import load_config
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, some
+from hypvision.io import HypvisionError, Plain, ensure, some
 from hypvision.io.files import read_json
 from hypvision.io.images import is_image
 from hypvision.io.shipped import config_folder
-from hypvision.io.types import Plain
 
 _IN_PART = ("_annotations.coco.json", "annotations.json", "labels.json")
 _WHOLE = (

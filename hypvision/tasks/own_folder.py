@@ -25,13 +25,12 @@ from hypvision.data.tables import (
 )
 from hypvision.data.usage import PARTS, Usage, class_names, entries_of, part_of
 from hypvision.engine.config import Run, load_config
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain, StrPath, ensure
 from hypvision.io.files import write_text
 from hypvision.io.images import is_hidden
 from hypvision.io.shipped import config_folder, find_config
-from hypvision.io.types import Plain, StrPath
-from hypvision.tasks.own_boxes import (
+
+from .own_boxes import (
     Batches,
     boxes_config,
     choose_boxes,
@@ -41,7 +40,7 @@ from hypvision.tasks.own_boxes import (
     set_epochs,
     told,
 )
-from hypvision.tasks.probe import every_fifth
+from .probe import every_fifth
 
 _TABLES = (
     "train.csv", "train.tsv", "train.jsonl", "metadata.csv", "metadata.jsonl", "labels.csv",

@@ -25,15 +25,16 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.data import DataLoader, default_collate
 
+from hypvision.checkpoints.types import Weights
 from hypvision.engine.extensions import MODEL_HOOKS
 from hypvision.engine.hooks import network_of
 from hypvision.engine.hooks.repeat import steps_done
 from hypvision.engine.reports import BASELINE, CHOSEN
 from hypvision.inference.progress import say
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Metrics
-from hypvision.tasks.classification_metrics import mean_average_precision
+from hypvision.io import HypvisionError, Metrics
 from hypvision.zoo.familiar import NoLevels, level_features, levels_of
+
+from .classification_metrics import mean_average_precision
 
 #: Weight decays that are tried, the strongest first, for features with standard deviation 1.
 DECAYS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
@@ -83,9 +84,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def head_inputs(
-    network: Any, batches: Iterable[Tensor], weights: Mapping[str, Tensor] | None = None
-) -> Tensor:
+def head_inputs(network: Any, batches: Iterable[Tensor], weights: Weights | None = None) -> Tensor:
     """Return the features ``(N, D)`` that enter the head of a network, in float32 on the CPU, for
     batches of images ``(B, 3, H, W)``; of points on a hyperboloid the space part. ``weights``
     replace those of the network."""
@@ -97,9 +96,7 @@ def head_inputs(
     return torch.cat(found)
 
 
-def level_inputs(
-    network: Any, batches: Iterable[Tensor], weights: Mapping[str, Tensor] | None = None
-) -> Tensor:
+def level_inputs(network: Any, batches: Iterable[Tensor], weights: Weights | None = None) -> Tensor:
     """Return the features ``(N, D)`` of all levels of a network
     (:func:`~hypvision.zoo.familiar.level_features`), on the CPU; otherwise as
     :func:`head_inputs`.
@@ -119,9 +116,7 @@ def level_inputs(
 
 
 @torch.no_grad()
-def _look(
-    network: Any, batches: Iterable[Tensor], weights: Mapping[str, Tensor] | None = None
-) -> None:
+def _look(network: Any, batches: Iterable[Tensor], weights: Weights | None = None) -> None:
     """Call a network for each batch, in evaluation mode."""
     with evaluating(network):
         for images in batches:
@@ -260,7 +255,7 @@ def labelled_features(
     dataset: Any,
     batch_size: int = 32,
     workers: int = 0,
-    weights: Mapping[str, Tensor] | None = None,
+    weights: Weights | None = None,
     of_levels: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return the features ``(N, D)`` and labels ``(N,)``, or ``(N, C)`` for several labels an
@@ -437,12 +432,15 @@ class LinearProbeHook(Hook):
         """Print what the probe and the training reached, and which checkpoint to take."""
         if not is_main_process():
             return
-        if self._fitted and not self._of_training:
+        if self._of_probe and self._of_training:
+            self._compare(runner, self._of_probe)
+        elif self._fitted and not self._of_training:
             runner.message_hub.update_info(CHOSEN, str(Path(runner.work_dir, FILE)))
-        if not self._of_probe or not self._of_training:
-            return
-        key = self._key(self._of_probe)
-        probe = self._of_probe[key]
+
+    def _compare(self, runner: Runner, of_probe: Metrics) -> None:
+        """Choose the last checkpoint or the probe, by what both reached, and print it."""
+        key = self._key(of_probe)
+        probe = of_probe[key]
         step, best = max(
             ((at, found[key]) for at, found in self._of_training), key=lambda pair: pair[1]
         )

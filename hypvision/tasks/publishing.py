@@ -41,31 +41,24 @@ from hypvision.checkpoints.storage import (
     write_tensors,
     write_weights,
 )
+from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.clip.hyperbolic_checkpoint import PIXELS
-from hypvision.clip.models import (
-    ARCHITECTURES,
-    MEAN,
-    RESIZING,
-    STD,
-    architecture,
-    pixels_of,
-)
+from hypvision.clip.models import ARCHITECTURES, MEAN, RESIZING, STD, architecture, pixels_of
 from hypvision.clip.open_vocabulary import checked_templates
 from hypvision.data.classes import load_classes
 from hypvision.data.image_folder import imagenet_classes, unrecorded
 from hypvision.engine.config import Run, load_config, parse_options
 from hypvision.engine.hooks import take_templates
 from hypvision.inference.sources import find_files
-from hypvision.io.checks import ensure, refuse
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Metrics, Plain, StrPath, Values, ensure, refuse
 from hypvision.io.files import read_text
-from hypvision.io.types import Metrics, Plain, StrPath, Values
-from hypvision.tasks.familiar import familiar_images, noticed_images
 from hypvision.zoo.backbones import network_arguments
 from hypvision.zoo.familiar import KEY as FAMILIAR
 from hypvision.zoo.familiar import Familiar, familiar_of, in_header, levels_of
 from hypvision.zoo.loading import load
 from hypvision.zoo.release import index_of, put_record
+
+from .familiar import familiar_images, noticed_images
 
 PACKAGED_LIMIT = 40 * 2**20  # limit in bytes for all weight files in the repository
 MAIN_METRICS = {
@@ -77,7 +70,7 @@ MAIN_METRICS = {
 }
 
 
-def stripped(checkpoint: Values, task: str) -> dict[str, Tensor]:
+def stripped(checkpoint: Values, task: str) -> StateDict:
     """Return only the weights of a checkpoint, without optimiser and history; for a classifier
     under timm's names, for a CLIP without the words that its training has never seen."""
     weights = checkpoint.get("state_dict", checkpoint)
@@ -105,7 +98,7 @@ def stripped(checkpoint: Values, task: str) -> dict[str, Tensor]:
     return {name.removeprefix("backbone."): value for name, value in weights.items()}
 
 
-def normalisation_of(weights: Mapping[str, Tensor]) -> dict[str, list[float]]:
+def normalisation_of(weights: Weights) -> dict[str, list[float]]:
     """Return ``mean`` and ``std`` that the weights of a hyperbolic CLIP hold; an empty dict for
     other weights."""
     numbers = {
@@ -272,7 +265,7 @@ def _architecture_of(name: str, options: Plain) -> str:
     return found[0]
 
 
-def _used_words(weights: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
+def _used_words(weights: StateDict, prefix: str = "") -> StateDict:
     """Return the weights with CLIP's token table reduced to the rows that the captions of the
     training can have changed; all rows if none is zero."""
     # In weights of the zoo, and after blank_words, the rows of words that were never seen are zero.

@@ -36,9 +36,7 @@ from hypvision.data.preprocessing import set_preprocessing
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.hooks import network_of
 from hypvision.engine.metrics import Metric
-from hypvision.io.checks import ensure, one_of
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Metrics, Plain, StrPath
+from hypvision.io import HypvisionError, Metrics, Plain, StrPath, ensure, one_of
 from hypvision.losses.radial import (
     EntailmentConeLoss,
     MERUEntailmentLoss,

@@ -14,10 +14,11 @@ from PIL import Image
 from torch import Tensor
 
 from hypvision.inference.sources import Frame, Sources, find_files, find_sources
-from hypvision.io.errors import HypvisionError
-from hypvision.tasks.embedding import Embedder, distances, embed_sources
-from hypvision.tasks.metric_learning_metrics import nearest
+from hypvision.io import HypvisionError, StrPath
 from hypvision.viz.sheet import text_tile
+
+from .embedding import Embedder, distances, embed_sources
+from .metric_learning_metrics import nearest
 
 _SIDE = 320  # longer side of thumbnails in pixels
 
@@ -38,7 +39,7 @@ class Found(NamedTuple):
     neighbours: list[Neighbour]
 
 
-def find_gallery(gallery: str | Path, every: int = 1) -> Sources:
+def find_gallery(gallery: StrPath, every: int = 1) -> Sources:
     """Return the images of a folder with its sub-folders, or of any other source that
     :func:`find_sources` takes."""
     folder = Path(gallery).expanduser()

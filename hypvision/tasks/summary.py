@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
@@ -14,15 +13,16 @@ from hypvision.data.preprocessing import preprocessing_of
 from hypvision.engine.config import Run, load_config
 from hypvision.engine.predicting import untrained_model
 from hypvision.inference.summary import Subject
-from hypvision.io.checks import ensure
+from hypvision.io import StrPath, ensure
 from hypvision.io.plugins import PLUGINS
-from hypvision.tasks.publishing import input_size
 from hypvision.zoo.export_clip import ImageTower
+
+from .publishing import input_size
 
 _STAND_INS = tuple(f"class {number}" for number in range(1, 21))
 
 
-def subject_of_config(config: str | Path | Config, size: int | None = None) -> Subject:
+def subject_of_config(config: StrPath | Config, size: int | None = None) -> Subject:
     """Return the model of a config (also a path or the name of a shipped one) with random weights,
     and an input image of the size of its test data, or with side ``size``."""
     loaded = load_config(config)

@@ -19,13 +19,13 @@ from hypvision.data.closures import Closure, closure_of, read_closure
 from hypvision.geometry import Lorentz
 from hypvision.inference.progress import Progress
 from hypvision.inference.sources import Sources
-from hypvision.io.checks import ensure
-from hypvision.io.errors import require
+from hypvision.io import StrPath, ensure, require
 from hypvision.io.files import read_lines
-from hypvision.tasks.closures import SPREAD, embed_closure
-from hypvision.tasks.embedding import Embedder, embed_sources
 from hypvision.viz.disk import places_of_hierarchy, plain_name, to_disk
 from hypvision.viz.disk_page import DiskPage
+
+from .closures import SPREAD, embed_closure
+from .embedding import Embedder, embed_sources
 
 SIDE = 96  # side of a thumbnail in pixels
 FRAMES = 40  # number of frames of the training that the page plays
@@ -71,7 +71,7 @@ def _closure_of_lines(lines: Sequence[str]) -> Closure:
 def group_photos(
     embedder: Embedder,
     sources: Sources,
-    root: str | Path,
+    root: StrPath,
     device: str = "cpu",
     failed: list[str] | None = None,
 ) -> Hierarchy:

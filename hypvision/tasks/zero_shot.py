@@ -36,13 +36,13 @@ from hypvision.data.zero_shot import (
     imagenet_tree,
     published,
 )
-from hypvision.io.checks import ensure
+from hypvision.io import Metrics, Plain, Values, ensure
 from hypvision.io.files import write_json
 from hypvision.io.images import open_image
 from hypvision.io.records import read_record
-from hypvision.io.types import Metrics, Plain, Values
-from hypvision.tasks.classification_metrics import ScoreMetric
-from hypvision.tasks.contrastive_metrics import (
+
+from .classification_metrics import ScoreMetric
+from .contrastive_metrics import (
     HierarchicalErrors,
     ImageTextRetrieval,
     ZeroShotAccuracy,

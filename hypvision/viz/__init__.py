@@ -4,7 +4,7 @@
 >>> explain(model, Image.open("cat.jpg"))["regions"].show()
 """
 
-from hypvision.viz.clusters import (
+from .clusters import (
     cluster_map,
     confidence_map,
     draw_cluster_maps,
@@ -14,16 +14,9 @@ from hypvision.viz.clusters import (
     merge_clusters,
     merge_regions,
 )
-from hypvision.viz.hierarchy_tree import (
-    draw_disk,
-    draw_levels,
-    draw_tree,
-    explain,
-    explain_hierarchy,
-    part_maps,
-)
-from hypvision.viz.overlay import draw_segmentation
-from hypvision.viz.palette import palette
+from .hierarchy_tree import draw_disk, draw_levels, draw_tree, explain, explain_hierarchy, part_maps
+from .overlay import draw_segmentation
+from .palette import palette
 
 __all__ = [
     "cluster_map",

@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError
 from hypvision.io.images import to_rgb
-from hypvision.viz.clusters import evaluating
+
+from .clusters import evaluating
 
 _OPACITY = 0.65  # opacity of the colour where the map has its maximum
 

@@ -20,14 +20,14 @@ from PIL import Image
 from timm.data import resolve_data_config
 from torch import Tensor, nn
 
-from hypvision.io.checks import at_least, between, one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, at_least, between, one_of
 from hypvision.io.images import to_rgb
 from hypvision.models.hcformer import StageAssignments
 from hypvision.nn import ClusterAssignment
-from hypvision.viz.overlay import paint
-from hypvision.viz.palette import label_colours
-from hypvision.viz.sheet import titled_sheet
+
+from .overlay import paint
+from .palette import label_colours
+from .sheet import titled_sheet
 
 LEVELS = ("patch", "window")
 STRIDE = 32  # the sides of the images that a model sees are multiples of this

@@ -12,11 +12,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError, did_you_mean, require, some
+from hypvision.io import HypvisionError, Plain, StrPath, Values, did_you_mean, refuse, require, some
 from hypvision.io.files import csv_text, parse_json, read_lines, why_no_file, write_text
-from hypvision.viz.palette import line_colours
-from hypvision.viz.sheet import save_figure
+
+from .palette import line_colours
+from .sheet import save_figure
 
 LOG = "vis_data/scalars.json"
 _SUFFIXES = {"train": "", "val": " (validation)"}  # endings of the titles of panels
@@ -35,13 +35,13 @@ class Curve(NamedTuple):
     values: list[float]
 
 
-def read_runs(places: Sequence[str | Path]) -> list[Curve]:
+def read_runs(places: Sequence[StrPath]) -> list[Curve]:
     """Return every quantity that runs have logged. A run is given as its work dir, one of the
     time-stamped folders in it, or a ``scalars.json``. A work dir with several logs is one training
     that was resumed: from its first step on, a log replaces the earlier ones."""
     found: list[Curve] = []
     for place, name in zip(places, _names([Path(place).absolute() for place in places])):
-        records: list[dict[str, Any]] = []
+        records: list[Plain] = []
         for path in _logs(Path(place)):
             new = _records(path)
             first = min((record["step"] for record in new if "iter" in record), default=math.inf)
@@ -82,7 +82,7 @@ def _logs(place: Path) -> list[Path]:
     return found
 
 
-def _records(path: Path) -> list[dict[str, Any]]:
+def _records(path: Path) -> list[Plain]:
     found = []
     for number, line in enumerate(read_lines(path, "the log of a training", blank=True), 1):
         if not line:
@@ -105,7 +105,7 @@ def _is_value(value: Any) -> bool:
     return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
 
 
-def _curves(run: str, records: list[dict[str, Any]]) -> list[Curve]:
+def _curves(run: str, records: list[Plain]) -> list[Curve]:
     by_epoch = any("epoch" in record for record in records)
     found: dict[tuple[str, str], Curve] = {}
     last = 0.0
@@ -123,7 +123,7 @@ def _curves(run: str, records: list[dict[str, Any]]) -> list[Curve]:
     return list(found.values())
 
 
-def _quantities(record: dict[str, Any]) -> dict[str, float]:
+def _quantities(record: Plain) -> dict[str, float]:
     """Return the numbers of a log record that can be drawn, by name."""
     return {
         name: float(value)
@@ -132,7 +132,7 @@ def _quantities(record: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def write_curves(curves: Sequence[Curve], path: str | Path) -> None:
+def write_curves(curves: Sequence[Curve], path: StrPath) -> None:
     """Write every value of the curves as a row of a csv table with the columns run, split,
     quantity, unit, step and value."""
     rows = (
@@ -177,7 +177,7 @@ def _is_usual(curve: Curve) -> bool:
     return curve.split == "val" and curve.quantity not in ("time", "data_time")
 
 
-def draw_curves(panels: Mapping[str, Sequence[Curve]], path: str | Path) -> None:
+def draw_curves(panels: Mapping[str, Sequence[Curve]], path: StrPath) -> None:
     """Write a figure with a panel for each quantity (see :func:`choose`) and in it a line for each
     run, in the format that the path's ending names."""
     require("matplotlib", "viz")
@@ -204,7 +204,7 @@ def draw_curves(panels: Mapping[str, Sequence[Curve]], path: str | Path) -> None
     save_figure(figure, path, dpi=110)
 
 
-def _draw_panel(axes: Any, title: str, panel: Sequence[Curve], colours: Mapping[str, Any]) -> None:
+def _draw_panel(axes: Any, title: str, panel: Sequence[Curve], colours: Values) -> None:
     """Draw the curves of a panel, each in the colour of its run."""
     from matplotlib.ticker import MaxNLocator
 

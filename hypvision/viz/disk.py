@@ -23,8 +23,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from hypvision.geometry import Lorentz, Manifold, PoincareBall, lorentz, poincare
-from hypvision.io.errors import require
-from hypvision.viz.palette import label_colours
+from hypvision.io import require
+
+from .palette import label_colours
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,11 +18,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
+from hypvision.io import StrPath
 from hypvision.io.files import replacing, write_text
 from hypvision.io.images import write_image
-from hypvision.viz.overlay import font, printable
-from hypvision.viz.palette import css
-from hypvision.viz.sheet import contact_sheet
+
+from .overlay import font, printable
+from .palette import css
+from .sheet import contact_sheet
 
 _TEMPLATE = Path(__file__).with_name("disk_page.html")
 _ARC = 12  # number of points drawn on a geodesic
@@ -55,7 +57,7 @@ class DiskPage:
     scale: float = 1.0
 
 
-def write_page(page: DiskPage, path: str | Path) -> None:
+def write_page(page: DiskPage, path: StrPath) -> None:
     """Write the page as one HTML file that needs no other file and no network."""
     data = {
         "frames": np.round(page.frames, 6).tolist(),
@@ -206,7 +208,7 @@ def _below(edges: np.ndarray, top: int) -> set[int]:
     return found
 
 
-def write_gif(page: DiskPage, path: str | Path, size: int = 320) -> None:
+def write_gif(page: DiskPage, path: StrPath, size: int = 320) -> None:
     """Write the pictures of :func:`walk_frames` as a GIF that repeats."""
     frames = walk_frames(page, size)
     # All frames share one table of colours, so that nothing flickers.

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from hypvision.viz.overlay import add_legend
-from hypvision.viz.palette import line_colours
-from hypvision.viz.report import Part
-from hypvision.viz.sheet import contact_sheet, show_names, titled_sheet
+from .overlay import add_legend
+from .palette import line_colours
+from .report import Part
+from .sheet import contact_sheet, show_names, titled_sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,14 +20,15 @@ from PIL import Image, ImageDraw, ImageFilter
 from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz, lorentz
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain
 from hypvision.io.images import to_rgb
 from hypvision.models.hierarchy_mapper import HierarchyMapper
 from hypvision.models.himapper import HiMapper
-from hypvision.viz.clusters import enlarge, evaluating, explain_image, prepare_for
-from hypvision.viz.disk import geodesic_arc, to_disk
-from hypvision.viz.overlay import font, paint
-from hypvision.viz.sheet import titled_sheet, wrapped
+
+from .clusters import enlarge, evaluating, explain_image, prepare_for
+from .disk import geodesic_arc, to_disk
+from .overlay import font, paint
+from .sheet import titled_sheet, wrapped
 
 GAP = 4
 MARGIN = 12
@@ -44,7 +45,7 @@ _LEGEND = (
 
 
 @torch.no_grad()
-def part_maps(model: nn.Module, x: Tensor) -> tuple[list[Tensor], dict[str, Any]]:
+def part_maps(model: nn.Module, x: Tensor) -> tuple[list[Tensor], Plain]:
     """Return the soft map of each node of the tree: its attention to the tokens of the map.
 
     Args:

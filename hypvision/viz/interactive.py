@@ -11,9 +11,10 @@ import numpy as np
 from torch import Tensor
 
 from hypvision.geometry import Manifold
-from hypvision.io.errors import require
-from hypvision.viz.disk import geodesic_arc, places_of_hierarchy, plain_name
-from hypvision.viz.palette import css
+from hypvision.io import require
+
+from .disk import geodesic_arc, places_of_hierarchy, plain_name
+from .palette import css
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

@@ -13,7 +13,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from hypvision.io.images import to_rgb
-from hypvision.viz.palette import label_colours
+
+from .palette import label_colours
 
 
 def paint(

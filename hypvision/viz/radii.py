@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from textwrap import shorten, wrap
 from typing import TYPE_CHECKING
 
@@ -11,9 +10,10 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from hypvision.io.errors import require
-from hypvision.viz.sheet import save_figure
-from hypvision.viz.traversal import apart
+from hypvision.io import StrPath, require
+
+from .sheet import save_figure
+from .traversal import apart
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +28,7 @@ _LETTER = 0.085  # width of a letter of 9 points in inches, of most names an upp
 def draw_radii(
     radii: Mapping[str, Tensor],
     sweep: Mapping[float, float],
-    path: str | Path,
+    path: StrPath,
     label: str = "hyperbolic radius",
     named: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
@@ -133,7 +133,7 @@ def _draw_columns(
     axes.set_ylim(lowest - 0.07 * span, lowest + 1.07 * span)
 
 
-def draw_levels(radii: Mapping[str, Tensor], path: str | Path) -> None:
+def draw_levels(radii: Mapping[str, Tensor], path: StrPath) -> None:
     """Write histograms of the radii ``(n, L)`` of each model, a column for each model and a row for
     each level, so that no level covers another; all have the same bins."""
     found = {name: values.T.cpu().numpy() for name, values in radii.items()}

@@ -4,7 +4,7 @@ address."""
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -12,8 +12,10 @@ from typing import Any
 
 from PIL import Image
 
+from hypvision.io import StrPath, Values
 from hypvision.io.files import csv_text, write_text
-from hypvision.viz.sheet import save_image
+
+from .sheet import save_image
 
 _ROWS = 100  # largest number of table rows on the page
 # The Content-Security-Policy forbids a browser to load anything, whatever a class name contains.
@@ -45,9 +47,7 @@ class Part:
     shown: bool = True  # whether the page shows the table, too; the file always has it
 
 
-def write_report(
-    folder: str | Path, title: str, facts: Mapping[str, Any], parts: Sequence[Part]
-) -> Path:
+def write_report(folder: StrPath, title: str, facts: Values, parts: Sequence[Part]) -> Path:
     """Write the pictures and tables of all parts into a folder, and ``report.html``, which shows a
     table of ``facts`` and then the parts in their order. Returns the path of ``report.html``.
     """
@@ -68,7 +68,7 @@ def write_report(
     return path
 
 
-def _write_table(part: Part, folder: str | Path) -> list[str]:
+def _write_table(part: Part, folder: StrPath) -> list[str]:
     """Write the table of a part, if the part has a name, and return the lines of HTML that show
     it."""
     lines = [_html_table(part.table)] if part.shown else []

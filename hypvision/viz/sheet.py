@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image, ImageDraw, ImageOps
 
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, StrPath
 from hypvision.io.errors import printable as escaped
 from hypvision.io.files import replacing
 from hypvision.io.images import to_rgb, write_image
-from hypvision.viz.overlay import font, printable
+
+from .overlay import font, printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -148,7 +149,7 @@ def _rows(tiles: Sequence[Image.Image], columns: int, width: int, gap: int) -> I
     return sheet
 
 
-def save_figure(figure: Figure, path: str | Path, dpi: int, **options: Any) -> None:
+def save_figure(figure: Figure, path: StrPath, dpi: int, **options: Any) -> None:
     """Write a figure of matplotlib as an image file, complete or not at all; ``options`` go to its
     ``savefig``."""
     show_names(figure)
@@ -183,7 +184,7 @@ def show_names(figure: Figure) -> None:
         text.set_text(escaped(text.get_text()))
 
 
-def save_image(image: Image.Image, path: str | Path) -> Path:
+def save_image(image: Image.Image, path: StrPath) -> Path:
     """Write an image, complete or not at all, in the format of its ending (``.png``, ``.jpg``,
     ``.jpeg`` or ``.webp``), and return the path; missing folders are made.
 
@@ -201,7 +202,7 @@ def save_image(image: Image.Image, path: str | Path) -> Path:
     return path
 
 
-def image_format(path: str | Path) -> str:
+def image_format(path: StrPath) -> str:
     """Return Pillow's name of the format that the ending of a file stands for."""
     ending = Path(path).suffix.lower()
     if ending not in _FORMATS:

@@ -4,15 +4,15 @@ the texts and images on this way."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from textwrap import shorten
 from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
-from hypvision.io.errors import require
-from hypvision.viz.sheet import save_figure
+from hypvision.io import StrPath, require
+
+from .sheet import save_figure
 
 _LINE = 0.3  # height of a label in inches
 _LETTER = 0.072  # mean width of a letter of 9 points in inches
@@ -38,7 +38,7 @@ def draw_traversal(
     photo: Image.Image,
     radii: Sequence[float],
     found: Sequence[Found],
-    path: str | Path,
+    path: StrPath,
     end: Image.Image | None = None,
 ) -> None:
     """Write a picture of a photo and, beside it, its way from top to bottom, with the images on the

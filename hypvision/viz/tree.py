@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from hypvision.io.errors import require
+from hypvision.io import require
 from hypvision.io.images import to_rgb
 
 if TYPE_CHECKING:

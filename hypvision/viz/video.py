@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from hypvision.io.errors import HypvisionError, require
+from hypvision.io import HypvisionError, require
 from hypvision.io.files import replacing, why_no_file
 from hypvision.io.images import MAX_PIXELS
 

@@ -9,7 +9,8 @@ from hypvision.checkpoints.index import builtin_index, read_index
 from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.records import Index, Metric, Record, WeightFile
 from hypvision.checkpoints.sources import find, resolve
-from hypvision.zoo.loading import load
+
+from .loading import load
 
 __all__ = [
     "Index", "Metric", "Record", "WeightFile", "builtin_index", "find", "load", "read_index",

@@ -15,17 +15,9 @@ from hypvision.checkpoints.pretrained import timm_cfg
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.sources import find, is_address, resolve
 from hypvision.checkpoints.storage import read_header
-from hypvision.io.checks import ensure, name_or_path
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Plain, StrPath, Values
-from hypvision.zoo.loading import (
-    TimmModel,
-    as_tuples,
-    network_of,
-    timm_model,
-    trained_arguments,
-    training_cfg,
-)
+from hypvision.io import HypvisionError, Plain, StrPath, Values, ensure, name_or_path
+
+from .loading import TimmModel, as_tuples, network_of, timm_model, trained_arguments, training_cfg
 
 # Arguments of a config's backbone that are not of the network, or that only its training needs.
 _NOT_THE_NETWORK = {
@@ -84,11 +76,20 @@ def build_model(
         checkpoint = read(weights)
         own = trained_arguments(checkpoint, name)
     name, of_record = network_of(name)
-    arguments = {**of_record, **own, **(arguments or {})}
+    model = _clustering(name, {"num_classes": 0, **of_record, **own, **(arguments or {})})
+    if weights is not None:
+        load_weights(model, weights, checkpoint)
+    if config:
+        model.pretrained_cfg = {**model.pretrained_cfg, **config}
+    return model.eval()
+
+
+def _clustering(name: str, arguments: Plain) -> TimmModel:
+    """Return a model that clusters, with random weights drawn with seed 0."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
-            model = _create(name, {"num_classes": 0, **arguments})
+            model = _create(name, arguments)
         except (TypeError, ValueError) as error:
             raise HypvisionError(
                 f"The model '{name}' does not accept --model-args: {error}"
@@ -99,11 +100,7 @@ def build_model(
             f"The model '{name}' does not cluster, so there is nothing to draw. Use one of: "
             f"{known}."
         )
-    if weights is not None:
-        load_weights(model, weights, checkpoint)
-    if config:
-        model.pretrained_cfg = {**model.pretrained_cfg, **config}
-    return model.eval()
+    return model
 
 
 def _zoo_weights(address: str, name: str) -> tuple[Path, Plain, Plain]:

@@ -14,8 +14,7 @@ from hypvision.checkpoints.download import verify_file
 from hypvision.checkpoints.index import builtin_index, read_index
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import cache_folder, index_folder, local_files, lock_path
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, ensure
 from hypvision.io.web import SourceError
 
 

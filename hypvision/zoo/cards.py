@@ -7,9 +7,9 @@ import json
 import shlex
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from hypvision.checkpoints.records import TASKS, Index, Metric, Record
+from hypvision.io import Values
 from hypvision.io.errors import count_text
 from hypvision.io.files import in_columns, markdown_table
 
@@ -289,7 +289,7 @@ def _of_familiar(record: Record) -> str:
     return f"\n## Images that it does not know\n\n{text}\n"
 
 
-def _code(arguments: Mapping[str, Any]) -> str:
+def _code(arguments: Values) -> str:
     return ", ".join(f"{key}={json.dumps(value)}" for key, value in arguments.items())
 
 

@@ -32,10 +32,8 @@ from hypvision.clip.prompting import official as few_shot
 from hypvision.clip.segmentation import official as segmenter
 from hypvision.helm import checkpoint as helm
 from hypvision.helm.config import preset
-from hypvision.io.checks import one_of, refuse
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain, StrPath, Values, one_of, refuse
 from hypvision.io.files import check_output, protecting, replacing
-from hypvision.io.types import Plain, StrPath, Values
 from hypvision.models import hcformer_checkpoint as hcformer
 from hypvision.models import himapper_checkpoint as himapper
 from hypvision.models import lorentz_resnet_checkpoint as hyperboliccv

@@ -30,14 +30,23 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.sources import find
 from hypvision.clip.spaces import space_of
-from hypvision.io.checks import ensure, one_of, refuse
-from hypvision.io.errors import HypvisionError, one_line, require
+from hypvision.io import (
+    HypvisionError,
+    Plain,
+    StrPath,
+    Values,
+    ensure,
+    one_line,
+    one_of,
+    refuse,
+    require,
+)
 from hypvision.io.files import many_objects, replacing
-from hypvision.io.types import Plain, StrPath, Values
-from hypvision.zoo.decompositions import decompose
-from hypvision.zoo.export_clip import ImageTower, TextTower, geometry_of
-from hypvision.zoo.export_detector import DetectorNetwork
-from hypvision.zoo.loading import images_of, load, load_trained
+
+from .decompositions import decompose
+from .export_clip import ImageTower, TextTower, geometry_of
+from .export_detector import DetectorNetwork
+from .loading import images_of, load, load_trained
 
 SUFFIXES = {"onnx": ".onnx", "torchexport": ".pt2"}
 FORMATS = tuple(SUFFIXES)

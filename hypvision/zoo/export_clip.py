@@ -22,8 +22,7 @@ from hypvision.clip.spaces import (
 )
 from hypvision.clip.towers import class_token_features, encode_text
 from hypvision.data.preprocessing import preprocessing_of
-from hypvision.io.checks import one_of
-from hypvision.io.types import Plain
+from hypvision.io import Plain, one_of
 
 TOWERS = ("image", "text")
 # For each word of open_clip for a way of cropping, the word of timm.
@@ -38,7 +37,7 @@ class _Lift(nn.Module):
         super().__init__()
         self.modality = modality
         self.space: Callable[..., Space] = Sphere
-        numbers: dict[str, Any] = {}
+        numbers: Plain = {}
         if isinstance(space, HyperboloidProduct):
             self.space = partial(HyperboloidProduct, dim=space.dim)
         elif isinstance(space, Hyperboloid):

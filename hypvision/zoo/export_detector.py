@@ -15,8 +15,7 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, ensure
 
 _DROPPED = -1.0  # score of boxes that must not suppress others
 
@@ -104,8 +103,7 @@ class DetectorNetwork(nn.Module):
             parts.append(
                 (priors[rows], codes[rows], torch.where(kept, best, _DROPPED), places % classes)
             )
-        priors, codes, scores, labels = (torch.cat(part) for part in zip(*parts))
-        return self._decode(head, priors, codes), scores, labels
+        return self._joined(head, parts)
 
     def _proposals(self, maps: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Return boxes, scores and levels of a region proposal network, before non-maximum
@@ -115,8 +113,15 @@ class DetectorNetwork(nn.Module):
         for level, (scores, codes, priors, _) in enumerate(self._levels(head, maps)):
             best, rows = scores[:, 0].topk(_count(head.test_cfg.get("nms_pre", -1), len(scores)))
             parts.append((priors[rows], codes[rows], best, torch.full_like(rows, level)))
-        priors, codes, scores, levels = (torch.cat(part) for part in zip(*parts))
-        return self._decode(head, priors, codes), scores, levels
+        return self._joined(head, parts)
+
+    def _joined(
+        self, head: Any, parts: Sequence[tuple[Tensor, ...]]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return boxes, scores and labels of all levels, from each one's priors, codes, scores and
+        labels."""
+        priors, codes, scores, labels = (torch.cat(part) for part in zip(*parts))
+        return self._decode(head, priors, codes), scores, labels
 
     def _decode(self, head: Any, priors: Tensor, codes: Tensor) -> Tensor:
         return head.bbox_coder.decode(priors, codes, max_shape=self.size)

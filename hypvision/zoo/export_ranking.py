@@ -17,10 +17,11 @@ from hypvision.clip.spaces import Lifted, Sphere
 from hypvision.clip.towers import logit_scale_of
 from hypvision.data.classes import TEMPLATES
 from hypvision.data.preprocessing import preprocessing_of
-from hypvision.io.errors import HypvisionError, require
+from hypvision.io import HypvisionError, Plain, StrPath, require
 from hypvision.io.files import check_new_folder, replacing_folder
-from hypvision.zoo.export import ExportReport, export_network
-from hypvision.zoo.export_clip import TOWERS, clip_tower
+
+from .export import ExportReport, export_network
+from .export_clip import TOWERS, clip_tower
 
 # The pattern by which CLIP cuts a text into words, before it merges pairs of their bytes.
 _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
@@ -28,7 +29,7 @@ _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
 def export_ranking(
     clip: CLIPBundle,
-    folder: str | Path,
+    folder: StrPath,
     tell: Callable[[str], None] = lambda _: None,
     half: bool = False,
 ) -> dict[str, ExportReport]:
@@ -67,7 +68,7 @@ def export_ranking(
     return reports
 
 
-def _about(clip: CLIPBundle, towers: dict[str, Any]) -> dict[str, Any]:
+def _about(clip: CLIPBundle, towers: Plain) -> Plain:
     """Return the content of ``clip.json``."""
     view = preprocessing_of(clip.model)
     height, width = view.size

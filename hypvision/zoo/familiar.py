@@ -17,8 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hypvision.io.checks import between, ensure
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain, Values, between, ensure
 
 # Key in the ``meta`` of a checkpoint and in the header of a file. Entries named "familiar", of
 # older files, have features of the head, and are not read.
@@ -118,12 +117,12 @@ def fit(features: Tensor, labels: Tensor, held_out: Tensor) -> Familiar:
     return Familiar(means, distances.quantile(_WITHIN).item(), sum(beyond) / 2)
 
 
-def written(found: Familiar) -> dict[str, Any]:
+def written(found: Familiar) -> Plain:
     """Return plain numbers and a tensor, which a checkpoint stores."""
     return found._asdict()
 
 
-def familiar_of(checkpoint: Mapping[str, Any], where: object = "checkpoint") -> Familiar | None:
+def familiar_of(checkpoint: Values, where: object = "checkpoint") -> Familiar | None:
     """Return the :class:`Familiar` in the ``meta`` of a checkpoint; None if it has none. ``where``:
     the file, for messages.
 
@@ -161,7 +160,7 @@ def checked(given: Any, where: object) -> Familiar:
     return Familiar(means.float(), float(limit), float(alarms))
 
 
-def in_header(found: Familiar) -> dict[str, Any]:
+def in_header(found: Familiar) -> Plain:
     """Return a :class:`Familiar` as JSON for the header of a weight file. Each mean, whose length
     does not matter, is scaled and stored in numbers of 8 bits."""
     checked(found._asdict(), "model")
@@ -175,7 +174,7 @@ def in_header(found: Familiar) -> dict[str, Any]:
     )
 
 
-def of_header(header: Mapping[str, Any], where: object = "header") -> Familiar | None:
+def of_header(header: Values, where: object = "header") -> Familiar | None:
     """Return the :class:`Familiar` in the header of a weight file, as :func:`familiar_of` does."""
     given = header.get(KEY)
     if given is None:

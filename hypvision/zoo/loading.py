@@ -18,14 +18,23 @@ from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import find, resolve
 from hypvision.checkpoints.types import Weights
-from hypvision.io.checks import ensure, name_or_path
-from hypvision.io.errors import HypvisionError, did_you_mean, one_line, require
+from hypvision.io import (
+    HypvisionError,
+    Plain,
+    StrPath,
+    Values,
+    did_you_mean,
+    ensure,
+    name_or_path,
+    one_line,
+    require,
+)
 from hypvision.io.plugins import PLUGINS
 from hypvision.io.records import foreign_setting, is_plain
 from hypvision.io.shipped import is_config
-from hypvision.io.types import Plain, StrPath, Values
 from hypvision.models.timm_models import create_model
-from hypvision.zoo.familiar import familiar_of
+
+from .familiar import familiar_of
 
 
 def no_model(name: str, others: Iterable[str] = (), advice: str = "") -> HypvisionError:

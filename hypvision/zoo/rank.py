@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
+from hypvision.io import Plain, StrPath
+
 Array = np.ndarray[Any, np.dtype[Any]]
 _TEXTS = 256  # number of texts in a batch
 _TINY = 1e-300
@@ -42,7 +44,7 @@ class Step(NamedTuple):
 class Sphere:
     """The space of CLIP: unit vectors (N, d) around a root."""
 
-    def __init__(self, about: dict[str, Any]):
+    def __init__(self, about: Plain):
         self.root = np.array(about["root"])
 
     def logits(self, x: Array, y: Array) -> Array:
@@ -74,7 +76,7 @@ class Hyperboloids:
     hyperboloids. Points (N, k (n + 1)) have one factor after the other, each with its time first.
     Radii are means over the factors, similarities are sums of their Lorentzian inner products."""
 
-    def __init__(self, about: dict[str, Any]):
+    def __init__(self, about: Plain):
         self.root_of_c = np.sqrt(np.atleast_1d(about["c"]))[:, None]
         self.min_radius = about["min_radius"]
 
@@ -181,7 +183,7 @@ class CLIP:
         providers: names of onnxruntime's providers, such as ``("CUDAExecutionProvider",)``.
     """
 
-    def __init__(self, folder: str | Path, providers: Sequence[str] = ("CPUExecutionProvider",)):
+    def __init__(self, folder: StrPath, providers: Sequence[str] = ("CPUExecutionProvider",)):
         import onnxruntime
         from tokenizers import Tokenizer
 
@@ -194,7 +196,7 @@ class CLIP:
         }
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
 
-    def images(self, images: Sequence[str | Path | Image.Image]) -> Array:
+    def images(self, images: Sequence[StrPath | Image.Image]) -> Array:
         """Return the points (B, d) of images, or of the images in files."""
         pixels = np.stack([prepared(image, self.about) for image in images])
         return np.asarray(self._towers["image"].run(None, {"images": pixels})[0])
@@ -265,7 +267,7 @@ class CLIP:
         return found
 
 
-def prepared(image: str | Path | Image.Image, about: dict[str, Any]) -> Array:
+def prepared(image: StrPath | Image.Image, about: Plain) -> Array:
     """Return the normalised pixels (3, H, W), float32, of an image, or of the image in a file."""
     image = image if isinstance(image, Image.Image) else Image.open(image)
     shown = ImageOps.exif_transpose(image).convert("RGBA")

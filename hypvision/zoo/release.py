@@ -24,12 +24,12 @@ from hypvision.checkpoints.index import read_index, with_record, write_index
 from hypvision.checkpoints.pretrained import timm_cfg
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import offline, resolve
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, one_line
+from hypvision.io import HypvisionError, StrPath, ensure, one_line
 from hypvision.io.files import check_new_folder, replacing_folder, write_json, write_text
 from hypvision.models.base import AnyCheckpoint
-from hypvision.zoo.cards import model_card, readme
-from hypvision.zoo.loading import classifier
+
+from .cards import model_card, readme
+from .loading import classifier
 
 _LOCK = ".index.lock"
 
@@ -119,7 +119,7 @@ def write_release(index: Index, records: Sequence[Record], folder: Path) -> None
     write_text(folder / "SHA256SUMS", "".join(sums))
 
 
-def push_to_folder(index: Index, records: Sequence[Record], folder: str | Path) -> Path:
+def push_to_folder(index: Index, records: Sequence[Record], folder: StrPath) -> Path:
     """Make a release folder, complete or not at all.
 
     Args:

@@ -2,13 +2,13 @@
 number."""
 
 import math
-import zlib
 
 import numpy as np
 import pytest
 import torch
 from helpers.cases import each
 from references import uncha_phyclip as reference
+from references.uncha_phyclip import det
 
 pytest.importorskip("open_clip")
 pytest.importorskip("mmengine")
@@ -30,13 +30,6 @@ from hypvision.tasks.zero_shot import _scores as zero_shot_scores
 
 OPTIONS = {key: ARCHITECTURES["atmg-vit-s-16"][key] for key in ("geometry", "angles", "curvature")}
 C = torch.tensor(0.1, dtype=torch.float64)
-
-
-def det(name, *shape):
-    """The sheet's fixed random numbers."""
-    seed = zlib.crc32(name.encode()) & 0x7FFFFFFF
-    numbers = np.random.RandomState(seed).standard_normal(shape).astype(np.float32)
-    return torch.from_numpy(numbers).double()
 
 
 def angles(x, y, c=C):

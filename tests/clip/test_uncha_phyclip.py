@@ -2,13 +2,13 @@
 and official files in both directions."""
 
 import math
-import zlib
 
 import numpy as np
 import pytest
 import torch
 from helpers.cases import each
 from references import uncha_phyclip as reference
+from references.uncha_phyclip import det
 
 pytest.importorskip("open_clip")
 pytest.importorskip("mmengine")
@@ -40,13 +40,6 @@ from hypvision.zoo.convert import CONVERTERS, convert_file
 START = math.log(1 / 0.07)
 OWNER = torch.tensor([0, 0, 0, 1, 2, 2, 3, 3, 3])  # of the mask 111, 100, 110, 111 of the sheet
 MASK = torch.tensor([[1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 1, 1]], dtype=torch.bool)
-
-
-def det(name, *shape):
-    """The sheet's fixed random numbers."""
-    seed = zlib.crc32(name.encode()) & 0x7FFFFFFF
-    numbers = np.random.RandomState(seed).standard_normal(shape).astype(np.float32)
-    return torch.from_numpy(numbers).double()
 
 
 KINDS = {"uncha": dict(geometry="lorentz", box_scales=True), "phyclip": dict(geometry="product")}

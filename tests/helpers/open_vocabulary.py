@@ -1,5 +1,6 @@
 """The configs of open-vocabulary detection and panoptic segmentation, made small."""
 
+import torch
 from helpers.engine import ROOT
 
 from hypvision.engine.config import load_config
@@ -33,6 +34,16 @@ def small(name, options=None):
         "default_hooks.checkpoint.interval": 2, **(options or {}),
     })  # fmt: skip
     return config
+
+
+def built(name, **options):
+    """The model of such a config, with random weights of seed 0."""
+    from mmdet.registry import MODELS
+
+    config = small(name)
+    config.model.update(options)
+    torch.manual_seed(0)
+    return MODELS.build(config.model).eval()
 
 
 def one_step(name, coco):

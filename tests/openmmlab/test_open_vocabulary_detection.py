@@ -11,7 +11,15 @@ from helpers.cases import each
 from PIL import Image
 
 pytest.importorskip("open_clip")
-from helpers.open_vocabulary import CONFIGS, RIVALS, SMALL, check_what_trains, one_step, small
+from helpers.open_vocabulary import (
+    CONFIGS,
+    RIVALS,
+    SMALL,
+    built,
+    check_what_trains,
+    one_step,
+    small,
+)
 from helpers.shapes.detection import OpenVocabScenesDataset, scene_classes
 from helpers.shapes.export import export
 
@@ -302,15 +310,6 @@ def check_any_image(trained, folder):
     np.testing.assert_allclose(file.boxes, array.boxes)
 
 
-def detector(**options):
-    from mmdet.registry import MODELS
-
-    config = small(SCENES)
-    config.model.update(options)
-    torch.manual_seed(0)
-    return MODELS.build(config.model).eval()
-
-
 def samples(count, side=64):
     from mmdet.structures import DetDataSample
 
@@ -324,7 +323,7 @@ def samples(count, side=64):
 
 
 def test_words_change_at_test():
-    model = detector()
+    model = built(SCENES)
     model.test_cfg.rcnn.score_thr = model.roi_head.test_cfg.score_thr = 0.0
     images = [torch.randint(0, 255, (3, 64, 64), dtype=torch.uint8) for _ in range(2)]
 
@@ -356,7 +355,7 @@ def test_words_change_at_test():
 
 def test_features_that_are_not_finite_are_an_error_and_not_an_empty_result():
     """The filters would drop boxes and scores that are NaN."""
-    model = detector()
+    model = built(SCENES)
     images = torch.randint(0, 255, (2, 3, 64, 64), dtype=torch.uint8)
     for block in (model.clip.visual.transformer.resblocks[-1], model.neck):
         copy = {name: value.clone() for name, value in block.state_dict().items()}
@@ -374,7 +373,7 @@ def test_features_that_are_not_finite_are_an_error_and_not_an_empty_result():
 
 def test_scores_are_the_fusion():
     """Scores at threshold zero without suppression, against the formula written out."""
-    model = detector()
+    model = built(SCENES)
     head = model.roi_head
     x = model.extract_feat(torch.randn(1, 3, 64, 64))
     from mmengine.config import ConfigDict
@@ -416,8 +415,8 @@ def test_every_parameter_that_trains_has_a_gradient(tune, boxes):
     """Distributed training waits for the others; images without boxes have gradients, too."""
     from mmengine.dataset import pseudo_collate
 
-    model = detector(
-        **{key.removeprefix("model."): value for key, value in TUNING[tune].items()}
+    model = built(
+        SCENES, **{key.removeprefix("model."): value for key, value in TUNING[tune].items()}
     ).train()
     data = OpenVocabScenesDataset(
         "train", 4, 64, which="base", pipeline=[dict(type="mmdet.PackDetInputs")]
@@ -446,9 +445,9 @@ def test_mistakes_in_the_config(tmp_path):
             tmp_path / "order",
         )
     with pytest.raises(HypvisionError, match="not a multiple of CLIP's patch of 8 pixels"):
-        detector(data_preprocessor=dict(pad_size_divisor=12))
+        built(SCENES, data_preprocessor=dict(pad_size_divisor=12))
     with pytest.raises(HypvisionError, match="Leave out one of the two"):
-        detector(tune="frozen")
+        built(SCENES, tune="frozen")
 
 
 DETECTION = sorted(path.name for path in CONFIGS.glob("*-det-*coco*.py"))

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 pytest.importorskip("open_clip")
-from helpers.open_vocabulary import CONFIGS, RIVALS, check_what_trains, one_step, small
+from helpers.open_vocabulary import CONFIGS, RIVALS, built, check_what_trains, one_step, small
 from helpers.shapes.detection import scene_classes
 from helpers.shapes.images import make_scene
 
@@ -325,15 +325,6 @@ def test_train_and_test(frozen, tmp_path):
         }
 
 
-def panoptic(**options):
-    from mmdet.registry import MODELS
-
-    config = small(SCENES)
-    config.model.update(options)
-    torch.manual_seed(0)
-    return MODELS.build(config.model).eval()
-
-
 def samples(count, side=64, original=80):
     from mmdet.structures import DetDataSample
 
@@ -345,7 +336,7 @@ def samples(count, side=64, original=80):
 
 def test_values_that_are_not_finite_are_an_error_and_not_an_empty_result():
     """The filters would drop masks and scores that are NaN."""
-    model = panoptic()
+    model = built(SCENES)
     images = torch.randint(0, 255, (2, 3, 64, 64), dtype=torch.uint8)
     for part in (model.neck, model.panoptic_head.cls_embed, model.panoptic_head.mask_embed):
         copy = {name: value.clone() for name, value in part.state_dict().items()}
@@ -360,7 +351,7 @@ def test_values_that_are_not_finite_are_an_error_and_not_an_empty_result():
 
 
 def test_words_change_at_test():
-    model = panoptic()
+    model = built(SCENES)
     model.test_cfg.update(score_thr=0.0, overlap_thr=0.0)
     with torch.no_grad():
         model.panoptic_head.classifier.nothing.zero_()  # nothing is never the best
@@ -389,7 +380,7 @@ def test_words_change_at_test():
 
 
 def test_fusion_by_hand():
-    model = panoptic(alpha=0.25, beta=0.75)
+    model = built(SCENES, alpha=0.25, beta=0.75)
     trained, clip = torch.tensor([[0.6, 0.2, 0.2]]), torch.tensor([[0.3, 0.7]])
     seen, unseen = 0.75**0.75 * 0.3**0.25, 0.25**0.25 * 0.7**0.75
     found = model.fused_scores(trained, clip, torch.tensor([True, False]))[0].tolist()
@@ -397,7 +388,7 @@ def test_fusion_by_hand():
         [0.8 * seen / (seen + unseen), 0.8 * unseen / (seen + unseen), 0.2]
     )
     with pytest.raises(HypvisionError, match="numbers from 0 to 1"):
-        panoptic(alpha=2.0)
+        built(SCENES, alpha=2.0)
 
 
 PANOPTIC = sorted(path.name for path in CONFIGS.glob("*-panoptic-*coco*.py"))

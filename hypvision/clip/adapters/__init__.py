@@ -1,14 +1,14 @@
 """Adapters of CLIP: methods that train a few parameters on a frozen model, with one interface
 (:mod:`.base`)."""
 
-from hypvision.clip.adapters import (
+from . import (
     bottleneck,
     hyperclip,
     lathadapter,
     lora,
     vpt,
 )  # Importing the module of a method registers the method.
-from hypvision.clip.adapters.base import (
+from .base import (
     ADAPTERS,
     Adapter,
     AdapterConfig,

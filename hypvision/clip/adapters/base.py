@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hypvision.checkpoints.match import check_finite, compare
 from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.storage import format_problem, read_metadata, write_tensors
+from hypvision.checkpoints.types import StateDict
 from hypvision.clip.towers import Tower, find_towers
-from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io import HypvisionError, Plain, StrPath, Values, did_you_mean, refuse
 from hypvision.io.files import why_no_file
 from hypvision.io.records import check_types, parse
 
@@ -57,7 +57,7 @@ class AdapterConfig:
         )
 
     @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> AdapterConfig:
+    def from_options(cls, options: Values) -> AdapterConfig:
         """Return a config with these options; an unknown option is an error."""
         known = [field.name for field in fields(cls)]
         method = cls.__name__.removesuffix("Config")
@@ -124,7 +124,7 @@ class Adapter(ABC):
             value for name, value in self.model.named_parameters() if self.name in name.split(".")
         ]
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self) -> StateDict:
         """Return the adapter's entries in the model's state dict."""
         return {
             name: value
@@ -142,7 +142,7 @@ class Adapter(ABC):
         return [(tower, range(len(tower.blocks))) for tower in find_towers(self.model)]
 
     @torch.no_grad()
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> Plain:
         """Return numbers that identify a base model: for each tower its sizes, the mean absolute
         value of its packed projections, and a few of their entries (two random initialisations have
         the same mean)."""
@@ -207,7 +207,7 @@ def adapter_of(model: nn.Module, name: str | None = None) -> Adapter:
 
 def inject(
     model: nn.Module,
-    config: AdapterConfig | str | Mapping[str, Any] = "hyperclip",
+    config: AdapterConfig | str | Values = "hyperclip",
     freeze: bool = True,
     **options: Any,
 ) -> nn.Module:
@@ -256,7 +256,7 @@ def trainable_parameters(model: nn.Module, name: str | None = None) -> list[nn.P
     return [parameter for adapter in chosen for parameter in adapter.parameters()]
 
 
-def adapter_state_dict(model: nn.Module, name: str | None = None) -> dict[str, Tensor]:
+def adapter_state_dict(model: nn.Module, name: str | None = None) -> StateDict:
     """Return the adapter's own entries in the model's state dict."""
     return adapter_of(model, name).state_dict()
 
@@ -295,7 +295,7 @@ def remove(model: nn.Module, name: str | None = None) -> nn.Module:
 # --------------------------------------------------------------------------------------------------
 
 
-def save(model: nn.Module, path: str | Path, name: str | None = None) -> Path:
+def save(model: nn.Module, path: StrPath, name: str | None = None) -> Path:
     """Write the adapter's weights and configuration to a safetensors file, which is complete when
     it appears at ``path``; return the path."""
     path = Path(path).expanduser()
@@ -309,7 +309,7 @@ def save(model: nn.Module, path: str | Path, name: str | None = None) -> Path:
     return path
 
 
-def load(model: nn.Module, path: str | Path, strict: bool = True) -> nn.Module:
+def load(model: nn.Module, path: StrPath, strict: bool = True) -> nn.Module:
     """Add an adapter from a file of :func:`save` to a fresh base model in place, and return the
     model. With ``strict`` it is an error if the adapter was trained on other base weights."""
     path = Path(path).expanduser()
@@ -346,11 +346,11 @@ class _About(NamedTuple):
     """The header of a file that :func:`save` writes."""
 
     type: str
-    config: dict[str, Any]
+    config: Plain
     base: dict[str, _Base]
 
 
-def _read(path: Path) -> tuple[AdapterConfig, Mapping[str, _Base], dict[str, Tensor]]:
+def _read(path: Path) -> tuple[AdapterConfig, Mapping[str, _Base], StateDict]:
     """Read the config, the fingerprint of the base model, and the weights from an adapter file."""
     if not path.is_file():
         raise HypvisionError(f"{why_no_file(path, 'adapter')} Check the path.")
@@ -384,7 +384,7 @@ def _check_sizes(model: nn.Module, base: Mapping[str, _Base], path: Path) -> Non
             )
 
 
-def _check_base(measured: Mapping[str, Any], base: Mapping[str, _Base], path: Path) -> None:
+def _check_base(measured: Values, base: Mapping[str, _Base], path: Path) -> None:
     for modality, here in measured.items():
         if modality not in base:
             continue

@@ -2,15 +2,8 @@
 checkpoints."""
 
 # Importing the modules of hosts registers the hosts.
-from hypvision.clip.prompting import heads, prompted, promptkd, promptsrc
-from hypvision.clip.prompting.hosts import (
-    HOSTS,
-    Host,
-    HostOutput,
-    build_host,
-    feature_size,
-    load_learned,
-)
+from . import heads, prompted, promptkd, promptsrc
+from .hosts import HOSTS, Host, HostOutput, build_host, feature_size, load_learned
 
 __all__ = [
     "HOSTS",

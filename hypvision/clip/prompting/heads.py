@@ -10,12 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hypvision.checkpoints.types import StateDict
 from hypvision.clip.models import CLIPBundle
-from hypvision.clip.prompting.hosts import Host, HostOutput, mean_class_features
 from hypvision.clip.spaces import space_of
 from hypvision.clip.towers import embedding_size
 from hypvision.geometry.numerics import exact
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError
+
+from .hosts import Host, HostOutput, mean_class_features
 
 ROWS = 4096  # number of validation images that are compared with the cache in one batch
 
@@ -137,7 +139,7 @@ class TipAdapter(Host, name="tip-adapter"):
     def encode_classes(self) -> Tensor:
         return mean_class_features(self) if self.ensemble else super().encode_classes()
 
-    def unsaid(self) -> dict[str, Tensor]:
+    def unsaid(self) -> StateDict:
         """Return alpha and beta, because official files contain only the cache."""
         return {
             f"learner.{name}": getattr(self.learner, name).clone() for name in ("alpha", "beta")

@@ -16,7 +16,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, get_type_hints
 
 import torch
@@ -26,10 +25,10 @@ from torch.utils.checkpoint import checkpoint
 
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read
+from hypvision.checkpoints.types import StateDict
 from hypvision.clip.adapters.base import ADAPTERS
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle
-from hypvision.clip.prompting.official import learned_names
 from hypvision.clip.spaces import Sphere, space_of
 from hypvision.clip.towers import (
     PromptTokens,
@@ -41,9 +40,10 @@ from hypvision.clip.towers import (
 )
 from hypvision.data.classes import SELECTED, warn_of_equal_texts
 from hypvision.geometry.numerics import exact
-from hypvision.io.checks import at_least, refuse
-from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io import HypvisionError, StrPath, Values, at_least, did_you_mean, refuse
 from hypvision.io.records import parse
+
+from .official import learned_names
 
 _CHUNK = 256  # number of texts that are encoded at once without gradients
 
@@ -300,7 +300,7 @@ class Host(nn.Module):
         unit = F.normalize(image, dim=-1)
         return HostOutput(unit, text, self.scale, raw=(image, raw), **others)
 
-    def unsaid(self) -> dict[str, Tensor]:
+    def unsaid(self) -> StateDict:
         """Return entries of the state dict that a checkpoint may lack, with their values."""
         return {}
 
@@ -326,14 +326,14 @@ def is_learned(name: str) -> bool:
     )
 
 
-def _drop_frozen(host: nn.Module, state_dict: dict[str, Tensor], prefix: str, _: Any) -> None:
+def _drop_frozen(host: nn.Module, state_dict: StateDict, prefix: str, _: Any) -> None:
     """Drop the entries of frozen models from the result of ``state_dict()``."""
     for name in [name for name in state_dict if name.startswith(prefix)]:
         if not is_learned(name.removeprefix(prefix)):
             del state_dict[name]
 
 
-def _add_frozen(host: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
+def _add_frozen(host: nn.Module, state_dict: StateDict, prefix: str, *_: Any) -> None:
     """Add the entries of frozen models before ``load_state_dict()``, which checkpoints lack."""
     for name, module in host.named_modules():
         if name.partition(".")[0] in ("clip", "teacher"):
@@ -347,7 +347,7 @@ def _add_frozen(host: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_:
                     state_dict.setdefault(prefix + full, value)
 
 
-def load_learned(host: Host, source: str | Path) -> None:
+def load_learned(host: Host, source: StrPath) -> None:
     """Load learned weights into a host, from a training's checkpoint or an official one, converted
     or not."""
     weights = learned_names(network_weights(read(source), re.compile(r"host\.(.+)")), host.clip)
@@ -428,7 +428,7 @@ def build_host(clip: CLIPBundle, name: str, **options: Any) -> Host:
 
 
 def _check_host(
-    name: str, method: type[Host], hyperbolic: bool, options: Mapping[str, Any]
+    name: str, method: type[Host], hyperbolic: bool, options: Values
 ) -> dict[str, inspect.Parameter]:
     """Return the parameters of a method; a CLIP that it cannot use, and options that it does not
     know or that are missing, are errors."""

@@ -12,16 +12,16 @@ silently ignores unknown names. Tip-Adapter saves each tensor in a file of its o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hypvision.checkpoints.match import check_tuning, translated
 from hypvision.checkpoints.read import read_file
-from hypvision.io.errors import HypvisionError
+from hypvision.checkpoints.types import StateDict, Weights
+from hypvision.io import HypvisionError, Plain, Values
 
 _PREFIX = "host.learner."
 _TEXT = "text_encoder.transformer.resblocks"
@@ -81,7 +81,7 @@ _FROZEN_CLIP = [
 _CONVOLUTION = ("projector.0.weight", "projector.3.weight")
 
 
-def _kind(names: Mapping[str, Any]) -> str | None:
+def _kind(names: Values) -> str | None:
     """Return the method whose official checkpoints have such names; None if there is none."""
     lines = "\n".join(name.removeprefix("adapter.") for name in names)
     for method, marks in _MARKS:
@@ -103,12 +103,12 @@ _MARKS = (
 )
 
 
-def is_official(method: str, weights: Mapping[str, Tensor]) -> bool:
+def is_official(method: str, weights: Weights) -> bool:
     """Return whether weights are an official checkpoint of a method."""
     return _kind(weights) == method
 
 
-def from_official(method: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def from_official(method: str, weights: Weights) -> StateDict:
     """Return official weights by our names, in float32; learned entries of another method are an
     error."""
     found = {}
@@ -130,7 +130,7 @@ def from_official(method: str, weights: Mapping[str, Tensor]) -> dict[str, Tenso
     return found
 
 
-def _check_whole(method: str, weights: Mapping[str, Tensor]) -> None:
+def _check_whole(method: str, weights: Weights) -> None:
     """Raise an error if weights by our names lack one that the method has at every depth."""
     optional = ("alpha", "beta")  # only our files of Tip-Adapter have them
     needed = [own for _, own in _NAMES[method] if "{" not in own and own not in optional]
@@ -164,7 +164,7 @@ def _is_needed(name: str, method: str) -> bool:
     return not name.startswith(_TOWERS) if method in _ALONE else name.startswith("prompt_learner.")
 
 
-def learned_names(weights: Mapping[str, Tensor], clip: nn.Module) -> dict[str, Tensor]:
+def learned_names(weights: Weights, clip: nn.Module) -> StateDict:
     """Return learned weights by our names; official names are translated, others stay as they are.
 
     Raises:
@@ -201,7 +201,7 @@ def _about_equal(value: Tensor, own: Tensor) -> bool:
     return value.shape == own.shape and torch.allclose(value.to(own), own, rtol=1e-2, atol=1e-3)
 
 
-def to_official(method: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def to_official(method: str, weights: Weights) -> StateDict:
     """Return weights by official names, the inverse of :func:`from_official`, without the frozen
     CLIP; entries that the official format cannot represent are an error."""
     _check_whole(method, weights)
@@ -218,7 +218,7 @@ def to_official(method: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]
     return found
 
 
-def as_saved(weights: Mapping[str, Tensor], epoch: int) -> dict[str, Any]:
+def as_saved(weights: Weights, epoch: int) -> Plain:
     """Return the content of a file as the official code saves and reads it, without optimiser
     state."""
     return dict(state_dict=dict(weights), epoch=epoch, val_result=None)
@@ -233,7 +233,7 @@ _CACHE_NAMES = (
 )
 
 
-def read_cache(path: Path) -> Mapping[str, Any]:
+def read_cache(path: Path) -> Values:
     """Read a checkpoint of Tip-Adapter; for an official file of keys also the file of values beside
     it. The result has ``keys`` ``(d, N)`` and ``values`` ``(N, C)``."""
     content = read_file(path, single="keys")
@@ -258,7 +258,7 @@ def read_cache(path: Path) -> Mapping[str, Any]:
     return dict(keys=keys, values=values)
 
 
-def cache_files(weights: Mapping[str, Tensor], target: Path) -> dict[Path, Tensor]:
+def cache_files(weights: Weights, target: Path) -> dict[Path, Tensor]:
     """Return the official files of a Tip-Adapter's cache, with their content, the inverse of
     :func:`read_cache`."""
     name = _CACHE.fullmatch(target.name)
@@ -271,28 +271,27 @@ def cache_files(weights: Mapping[str, Tensor], target: Path) -> dict[Path, Tenso
     return {target: keys.contiguous(), target.with_name(f"values_{name[2]}.pt"): weights["values"]}
 
 
-_Weights = Mapping[str, Tensor]
 _Depth = Callable[[str], int]
 
 
-def _sizes_of_promptsrc(own: _Weights, depth: _Depth) -> dict[str, Any]:
+def _sizes_of_promptsrc(own: Weights, depth: _Depth) -> Plain:
     text = depth("deep_text.")
     vision = depth("deep_visual.")
     depths = dict(depth=text) if text == vision else dict(text_depth=text, vision_depth=vision)
     return dict(text=len(own["ctx"]), vision=len(own["visual"]), **depths)
 
 
-def _sizes_of_clip_adapter(own: _Weights, depth: _Depth) -> dict[str, Any]:
+def _sizes_of_clip_adapter(own: Weights, depth: _Depth) -> Plain:
     hidden, dim = own["0.weight"].shape
     return dict(reduction=max(1, dim // hidden))
 
 
-def _sizes_of_tip_adapter(own: _Weights, depth: _Depth) -> dict[str, Any]:
+def _sizes_of_tip_adapter(own: Weights, depth: _Depth) -> Plain:
     factors = {name: float(own[name]) for name in ("alpha", "beta") if name in own}
     return dict(keys=len(own["keys"]), classes=own["values"].shape[1], **factors)
 
 
-def _sizes_of_context(own: _Weights, depth: _Depth) -> dict[str, Any]:
+def _sizes_of_context(own: Weights, depth: _Depth) -> Plain:
     context = own["ctx"]
     each = dict(per_class=True, classes=len(context)) if context.dim() == 3 else {}
     return dict(tokens=context.shape[-2], **each)
@@ -300,7 +299,7 @@ def _sizes_of_context(own: _Weights, depth: _Depth) -> dict[str, Any]:
 
 # Method -> function from its weights and the depths of its prompts to its options; methods that are
 # not listed have a context.
-_SIZES: dict[str, Callable[[_Weights, _Depth], dict[str, Any]]] = {
+_SIZES: dict[str, Callable[[Weights, _Depth], Plain]] = {
     "promptkd": lambda own, depth: dict(
         tokens=len(own["prompts.visual"]), depth=depth("prompts.deep_visual.")
     ),
@@ -311,7 +310,7 @@ _SIZES: dict[str, Callable[[_Weights, _Depth], dict[str, Any]]] = {
 }
 
 
-def variant(method: str, weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
+def variant(method: str, weights: Weights) -> tuple[str, Plain]:
     """Return the method of converted weights, and those of its options that follow from the sizes
     of the weights."""
     own = {name.removeprefix(_PREFIX): value for name, value in weights.items()}

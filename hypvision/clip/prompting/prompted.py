@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.clip.models import CLIPBundle
-from hypvision.clip.prompting.hosts import Host, HostOutput, encode_sentences
 from hypvision.clip.towers import PromptTokens, embedding_size, encode_image, find_towers, text_part
-from hypvision.io.checks import one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, one_of
+
+from .hosts import Host, HostOutput, encode_sentences
 
 # Modules with learned tokens
 # --------------------------------------------------------------------------------------------------

@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from hypvision.clip.models import CLIPBundle, create_clip
-from hypvision.clip.prompting.hosts import Host, HostOutput, build_host, feature_size, load_learned
-from hypvision.clip.prompting.prompted import PromptLearner, depth_for
 from hypvision.clip.towers import PromptTokens, embedding_size, encode_image
 from hypvision.data.preprocessing import preprocessing_of
 from hypvision.geometry.numerics import exact
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain
+
+from .hosts import Host, HostOutput, build_host, feature_size, load_learned
+from .prompted import PromptLearner, depth_for
 
 
 class PromptKD(Host, name="promptkd"):
@@ -43,7 +44,7 @@ class PromptKD(Host, name="promptkd"):
     def __init__(
         self,
         clip: CLIPBundle,
-        teacher: Host | dict[str, Any] | None = None,
+        teacher: Host | Plain | None = None,
         tokens: int = 4,
         depth: int | None = None,
         weight: float = 1000.0,
@@ -120,7 +121,7 @@ class PromptKD(Host, name="promptkd"):
         return self
 
 
-def _teacher(clip: dict[str, Any], host: dict[str, Any], checkpoint: str | None = None) -> Host:
+def _teacher(clip: Plain, host: Plain, checkpoint: str | None = None) -> Host:
     options = dict(host)
     try:
         found = build_host(create_clip(**clip), options.pop("name"), **options)

@@ -14,7 +14,6 @@ In the end the weights of all epochs are averaged, weighted by :func:`gaussian_w
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import torch.nn.functional as F
@@ -23,10 +22,11 @@ from torch import Tensor
 from hypvision.clip.features import cached_texts
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle
-from hypvision.clip.prompting.hosts import HostOutput, mean_divergence, sentence_features
-from hypvision.clip.prompting.prompted import IVLP
 from hypvision.data.classes import imagenet_templates
-from hypvision.io.checks import at_least, more_than
+from hypvision.io import StrPath, at_least, more_than
+
+from .hosts import HostOutput, mean_divergence, sentence_features
+from .prompted import IVLP
 
 
 class PromptSRC(IVLP, name="promptsrc"):
@@ -50,7 +50,7 @@ class PromptSRC(IVLP, name="promptsrc"):
         emulate_half: bool = False,
         text_chunk: int | None = None,
         templates: int = 60,
-        cache: str | Path | None = None,
+        cache: StrPath | None = None,
         text_depth: int | None = None,
         vision_depth: int | None = None,
     ):

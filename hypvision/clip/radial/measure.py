@@ -16,22 +16,16 @@ from tqdm import tqdm
 
 from hypvision.checkpoints.read import read_file
 from hypvision.clip.models import CLIPBundle
-from hypvision.clip.radial.metrics import ChainMetrics, chain_metrics, kendall_tau
-from hypvision.clip.radial.retrieval import (
-    LabelTree,
-    hyperlex_correlation,
-    level_accuracy,
-    read_hyperlex,
-    tree_recall,
-)
-from hypvision.clip.radial.texts import distinct, embed_texts
-from hypvision.clip.radial.traversal import Step, traverse
 from hypvision.clip.spaces import Hyperboloid, Space, Sphere
 from hypvision.data.preprocessing import preprocessing_of
-from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError, require_finite
+from hypvision.io import HypvisionError, Metrics, Plain, StrPath, Values, refuse, require_finite
 from hypvision.io.files import name_of, on_disk
 from hypvision.io.images import SUFFIXES, leaving_out, open_image, require_all
+
+from .metrics import ChainMetrics, chain_metrics, kendall_tau
+from .retrieval import LabelTree, hyperlex_correlation, level_accuracy, read_hyperlex, tree_recall
+from .texts import distinct, embed_texts
+from .traversal import Step, traverse
 
 _Path = TypeVar("_Path")  # path of a file, or another object that ``read`` can open
 
@@ -44,7 +38,7 @@ class Measured:
     space: Space
     texts: Tensor
     images: Tensor | None = None
-    values: dict[str, float] = field(default_factory=dict)
+    values: Metrics = field(default_factory=dict)
     metrics: ChainMetrics | None = None
 
 
@@ -164,7 +158,7 @@ def rooted(clip: CLIPBundle, root: Tensor | None = None) -> Space:
 
 def walk_images(
     clip: CLIPBundle,
-    images: Sequence[str | Path | Image.Image],
+    images: Sequence[StrPath | Image.Image],
     words: Sequence[str],
     space: Space | None = None,
     steps: int = 50,
@@ -219,8 +213,8 @@ def _places(chains: Sequence[Sequence[str]]) -> dict[str, str]:
 
 
 def measure_hyperlex(
-    clip: CLIPBundle, path: str | Path, space: Space, template: str = "{}"
-) -> dict[str, float]:
+    clip: CLIPBundle, path: StrPath, space: Space, template: str = "{}"
+) -> Metrics:
     """Return :func:`~hypvision.clip.radial.retrieval.hyperlex_correlation` of a CLIP model, for
     each word in the ``template``."""
     pairs = read_hyperlex(path)
@@ -231,7 +225,7 @@ def measure_hyperlex(
     )
 
 
-def images_of_tree(folder: str | Path, tree: LabelTree) -> tuple[list[str], dict[Path, int]]:
+def images_of_tree(folder: StrPath, tree: LabelTree) -> tuple[list[str], dict[Path, int]]:
     """Return the classes that have a folder of images in ``folder``, and the number of the class of
     each image.
 
@@ -261,11 +255,11 @@ def images_of_tree(folder: str | Path, tree: LabelTree) -> tuple[list[str], dict
 
 def measure_tree(
     clip: CLIPBundle,
-    folder: str | Path,
+    folder: StrPath,
     tree: LabelTree,
     template: str = "{}",
     failed: list[str] | None = None,
-) -> tuple[dict[str, float], int]:
+) -> tuple[Metrics, int]:
     """Return :func:`~hypvision.clip.radial.retrieval.tree_recall` of a CLIP model, and the number
     of images. ``folder`` has a folder of images for each class, and each class is in the ``tree``.
     The names of all nodes, put into the ``template``, are compared with the images; nodes with
@@ -298,11 +292,11 @@ def _images_of(folder: Path, name: str) -> list[Path]:
     return [path for path in files if path.suffix.lower() in SUFFIXES]
 
 
-def read_embeddings(path: str | Path) -> tuple[Tensor, Tensor | None, Space]:
+def read_embeddings(path: StrPath) -> tuple[Tensor, Tensor | None, Space]:
     """Read embeddings of any model from a file, at least in float32: ``texts`` ``(n, L, d)``,
     ``images`` ``(m, d)`` if there are any, and for the space ``root`` ``(d,)`` of unit vectors, or
     the curvature ``c`` of a hyperboloid, whose points have the time first."""
-    found: dict[str, Any] = read_file(path)
+    found: Plain = read_file(path)
     parts = {name: found[name] for name in _DIMS if name in found}
     whole = "texts" in parts and not {"root", "c"}.isdisjoint(found)
     shapes = [f"{name} {tuple(getattr(x, 'shape', ()))}" for name, x in found.items()]
@@ -333,7 +327,7 @@ def read_embeddings(path: str | Path) -> tuple[Tensor, Tensor | None, Space]:
 _DIMS = dict(texts=3, images=2, root=1)
 
 
-def _fit(parts: Mapping[str, Any]) -> bool:
+def _fit(parts: Values) -> bool:
     """Return whether all parts are real tensors with the right numbers of dimensions, and with
     vectors of one length."""
     for name, x in parts.items():

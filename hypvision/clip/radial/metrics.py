@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hypvision.clip.spaces import Space
-from hypvision.io.errors import ArgumentError, require_finite
+from hypvision.io import ArgumentError, Metrics, require_finite
 
 _BLOCK = 2**18  # number of similarities in a block, which then fits into a CPU's cache
 
@@ -46,7 +46,7 @@ class ChainMetrics:
         """The texts of each image's walk, from general to specific, without repeats in a row."""
         return [[self.strings[code] for code, _ in groupby(row)] for row in self.walks.tolist()]
 
-    def summary(self) -> dict[str, float]:
+    def summary(self) -> Metrics:
         """Return the mean of each metric, under the name that the official evaluation logs."""
         return dict(
             precision=float(self.precision.mean()),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hypvision.clip.spaces import Space
-from hypvision.io.errors import HypvisionError, require, require_finite
+from hypvision.io import HypvisionError, Metrics, StrPath, require, require_finite
 from hypvision.io.files import read_lines, why_no_file
 from hypvision.io.records import read_record
 
@@ -28,7 +28,7 @@ class HyperLexPair(NamedTuple):
     score: float
 
 
-def read_hyperlex(path: str | Path) -> list[HyperLexPair]:
+def read_hyperlex(path: StrPath) -> list[HyperLexPair]:
     """Read the word pairs of HyperLex's own file, ``hyperlex-all.txt`` (Vulic et al., 2017), with
     lines WORD1 WORD2 POS TYPE AVG_SCORE ..."""
     path = Path(path).expanduser()
@@ -52,7 +52,7 @@ def read_hyperlex(path: str | Path) -> list[HyperLexPair]:
 
 def hyperlex_correlation(
     pairs: Sequence[HyperLexPair], words: Mapping[str, int], embeddings: Tensor, space: Space
-) -> dict[str, float]:
+) -> Metrics:
     """Return Spearman's correlation of ratings with minus the exterior angle at the general word,
     over all pairs, nouns and verbs (``rho_all``, ``rho_N``, ``rho_V``), and with the difference of
     the radii, over all pairs (``rho_radius``).
@@ -89,7 +89,7 @@ class LabelTree(NamedTuple):
     names: dict[str, str]
 
 
-def read_tree(path: str | Path) -> LabelTree:
+def read_tree(path: StrPath) -> LabelTree:
     """Read a tree of labels from a json ``{"CLASS": ["ANCESTOR", ...], ...}``, or from the folder
     of BREEDS (Santurkar et al., ICLR 2021) with ``class_hierarchy.txt`` (``PARENT CHILD`` a line)
     and ``node_names.txt`` (node, tab, name). BREEDS' classes are ImageNet's WordNet ids; of the
@@ -132,7 +132,7 @@ def tree_recall(
     labels: Sequence[int],
     lineage: Sequence[Sequence[int]],
     ks: Sequence[int] = (1, 5),
-) -> dict[str, float]:
+) -> Metrics:
     """Return the recall of each image's class and all of its ancestors among the names of a tree of
     labels. ``similarity`` ``(m, N)`` compares m images and N nodes, ``labels`` has the class of
     each image, and ``lineage`` for each class the numbers of its node and of the nodes above it.
@@ -146,7 +146,7 @@ def tree_recall(
     rank = torch.empty_like(order).scatter_(
         1, order, torch.arange(order.shape[1]).expand_as(order).to(order)
     )
-    found: dict[str, float] = {}
+    found: Metrics = {}
     for k in ks:
         shares = [
             float((rank[i, list(lineage[label])] < k).double().mean())
@@ -174,7 +174,7 @@ def level_accuracy(
     owners: Sequence[int],
     similarity: Tensor,
     ks: Sequence[int] = (1, 5),
-) -> dict[str, float]:
+) -> Metrics:
     """Return retrieval accuracies at each level of n chains of L texts. ``owners`` has the number
     of each chain's image, which several chains may share, and ``similarity`` ``(m, n L)`` compares
     images with texts, chain after chain.
@@ -187,7 +187,7 @@ def level_accuracy(
     depth = len(texts[0])
     similarity = similarity.unflatten(1, (n, depth))
     owner = torch.as_tensor(owners)
-    found: dict[str, float] = {}
+    found: Metrics = {}
     for level in range(depth):
         number: dict[str, int] = {}
         codes = torch.tensor([number.setdefault(row[level], len(number)) for row in texts])

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hypvision.clip.towers import encode_by_length, find_towers
-from hypvision.io.checks import refuse
-from hypvision.io.errors import require_finite
+from hypvision.io import refuse, require_finite
 
 _TOKENS = 4096  # largest number of tokens in a batch
 

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hypvision.clip.radial.metrics import walk
 from hypvision.clip.spaces import Space, Sphere
-from hypvision.io.checks import one_of
+from hypvision.io import one_of
+
+from .metrics import walk
 
 
 class Step(NamedTuple):

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,15 +17,15 @@ from torch import Tensor, nn
 from hypvision.checkpoints.match import check_finite, compare
 from hypvision.checkpoints.read import network_weights, read_file
 from hypvision.checkpoints.storage import read_header, write_weights
+from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.clip.features import bytes_of
-from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain, StrPath, refuse
 
 _TRAINING = re.compile(r"clip\.(.+)")
 _ROOT = "radial_root"
 
 
-def tower_weights(model: nn.Module, images: bool = False) -> dict[str, Tensor]:
+def tower_weights(model: nn.Module, images: bool = False) -> StateDict:
     """Return the entries of the text tower in the state dict of an open_clip model, and with
     ``images`` those of the image tower, too."""
     left_out = ("logit_",) if images else ("logit_", "visual.")
@@ -35,7 +33,7 @@ def tower_weights(model: nn.Module, images: bool = False) -> dict[str, Tensor]:
     return {name: value for name, value in weights.items() if not name.startswith(left_out)}
 
 
-def content_hash(weights: dict[str, Tensor]) -> str:
+def content_hash(weights: StateDict) -> str:
     """Return the SHA-256 of the names and values of weights, in hex."""
     total = hashlib.sha256()
     for name in sorted(weights):
@@ -47,7 +45,7 @@ def content_hash(weights: dict[str, Tensor]) -> str:
 
 def save_tower(
     model: nn.Module,
-    path: str | Path,
+    path: StrPath,
     base: nn.Module | None = None,
     root: Tensor | None = None,
     storage: str = "float32",
@@ -71,7 +69,7 @@ def save_tower(
             "ending."
         )
     weights = tower_weights(model, images)
-    about = dict[str, Any](kind="tower")
+    about = Plain(kind="tower")
     if base is not None:
         before = tower_weights(base, images)
         if {k: v.shape for k, v in before.items()} != {k: v.shape for k, v in weights.items()}:
@@ -93,7 +91,7 @@ def save_tower(
 
 
 @torch.no_grad()
-def merge_tower(model: nn.Module, path: str | Path, strict: bool = True) -> Tensor | None:
+def merge_tower(model: nn.Module, path: StrPath, strict: bool = True) -> Tensor | None:
     """Load a tuned text tower, from a file of :func:`save_tower` or a checkpoint of a training,
     into its base model in place, which then has plain weights; return the learned root ``(d,)``, or
     None. With ``strict``, a file with the difference from another base model is an error."""
@@ -126,7 +124,7 @@ def merge_tower(model: nn.Module, path: str | Path, strict: bool = True) -> Tens
     return root
 
 
-def _of_towers(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _of_towers(weights: Weights) -> StateDict:
     """Return the weights of towers: all but the root and the scale of the logits."""
     others = (_ROOT, "root", "logit_")
     return {name: value for name, value in weights.items() if not name.startswith(others)}

@@ -24,8 +24,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hypvision.geometry.numerics import exact
-from hypvision.io.checks import one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, one_of
 
 ABSENT = -100.0
 """Logit of classes that are not among the best ``pad_len``, which the head does not process."""

@@ -9,16 +9,16 @@ which gives the same model.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from hypvision.checkpoints.match import translated
+from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.clip.models import MEAN, STD
-from hypvision.clip.segmentation.catseg import window_mask
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain
+
+from .catseg import window_mask
 
 _PREDICTOR = "sem_seg_head.predictor."
 _ADAPTER = ".hyperclip."  # part of our names of HyperCLIP's adapters; below the official name
@@ -32,24 +32,24 @@ _NAMES = [  # pairs (our name, official name)
 ]
 
 
-def is_official_hyperclip(state_dict: Mapping[str, Tensor]) -> bool:
+def is_official_hyperclip(state_dict: Weights) -> bool:
     """Return whether the names in a state dict are those of the official HyperCLIP code."""
     return any(
         name.startswith(_PREDICTOR) and _OFFICIAL_ADAPTER.search(name) for name in state_dict
     )
 
 
-def is_official_catseg(state_dict: Mapping[str, Tensor]) -> bool:
+def is_official_catseg(state_dict: Weights) -> bool:
     """Return whether the names in a state dict are those of CAT-Seg."""
     clip = any(name.startswith(f"{_PREDICTOR}clip_model.") for name in state_dict)
     return clip and not is_official_hyperclip(state_dict)
 
 
-def segmenter_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def segmenter_from_official(state_dict: Weights) -> StateDict:
     """Return the state dict of :class:`hypvision.clip.OpenVocabSegmenter` for an official one of
     either code."""
-    out: dict[str, Tensor] = {}
-    split: dict[str, dict[str, Tensor]] = {}
+    out: StateDict = {}
+    split: dict[str, StateDict] = {}
     for name, value in state_dict.items():
         short = name.removeprefix(_PREDICTOR)
         projection = re.fullmatch(r"clip_model\.(.+\.attn)\.([qkv])_proj_weight", short)
@@ -69,7 +69,7 @@ def segmenter_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tenso
     )
 
 
-def _packed(name: str, projections: Mapping[str, Tensor]) -> Tensor:
+def _packed(name: str, projections: Weights) -> Tensor:
     """Return the packed projection for separate ones of queries, keys and values."""
     if set(projections) != set("qkv"):
         given = ", ".join(sorted(projections))
@@ -92,7 +92,7 @@ def _is_computed(name: str, value: Tensor) -> bool:
     return False
 
 
-def _with_unused_adapters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def _with_unused_adapters(weights: StateDict) -> StateDict:
     """Return weights whose adapters between the eleventh and the last image block, which the
     official code does not use, are the identity."""
     blocks = {
@@ -124,16 +124,16 @@ def _check_constant(name: str, value: Tensor, expected: Tensor) -> None:
         )
 
 
-def segmenter_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def segmenter_names(weights: Weights) -> StateDict:
     """Return official weights by our segmenter's names; others stay as they are."""
     official = is_official_catseg(weights) or is_official_hyperclip(weights)
     return segmenter_from_official(weights) if official else dict(weights)
 
 
-def hyperclip_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def hyperclip_to_official(state_dict: Weights) -> StateDict:
     """Return the state dict in HyperCLIP's layout, the inverse of :func:`segmenter_from_official`,
     with the attention masks that its files contain."""
-    out: dict[str, Tensor] = {}
+    out: StateDict = {}
     for name, value in state_dict.items():
         name = re.sub(r"\.hyperclip\.([qkv])$", r".hyperbolic_attn.adapter_attn_\1.weights", name)
         official = translated(name, _NAMES)
@@ -146,7 +146,7 @@ def hyperclip_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]
     return out
 
 
-def catseg_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def catseg_to_official(state_dict: Weights) -> StateDict:
     """Return the state dict in CAT-Seg's layout, which is HyperCLIP's with q, k and v apart.
     Adapters must be merged before."""
     if any(_ADAPTER in name for name in state_dict):
@@ -154,7 +154,7 @@ def catseg_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
             "The checkpoint contains HyperCLIP's adapters, which CAT-Seg does not have. Load it, "
             "call adapters.merge(model.clip), and save it again."
         )
-    out: dict[str, Tensor] = {}
+    out: StateDict = {}
     for name, value in hyperclip_to_official(state_dict).items():
         if name.endswith(".attn.in_proj_weight"):
             stem = name.removesuffix("in_proj_weight")
@@ -166,7 +166,7 @@ def catseg_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return out
 
 
-def segmenter_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
+def segmenter_variant(state_dict: Weights) -> tuple[str, Plain]:
     """Return the config of a converted checkpoint, without further arguments: ``hyperclip-vitb16``,
     ``hyperclip-vitl14-336``, ``catseg-...``, or a name with width and patch for another size."""
     conv = state_dict.get("clip.visual.conv1.weight")

@@ -24,20 +24,20 @@ from hypvision.checkpoints.storage import read_header
 from hypvision.clip.models import create_clip
 from hypvision.clip.names import clip_options
 from hypvision.clip.open_vocabulary import check_words
-from hypvision.clip.segmentation.official import segmenter_names, segmenter_variant
-from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
 from hypvision.clip.towers import patch_size
 from hypvision.data.classes import CLASS_LISTS, SUFFIXES, load_classes, split_classes
-from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain, StrPath, Values, refuse
 from hypvision.io.files import names_file
 from hypvision.io.images import open_image
 
-_OFFICIAL: dict[str, dict[str, Any]] = {
+from .official import segmenter_names, segmenter_variant
+from .segmenter import OpenVocabSegmenter
+
+_OFFICIAL: dict[str, Plain] = {
     "vitb16": dict(clip=dict(name="ViT-B-16", force_quick_gelu=True)),
     "vitl14-336": dict(clip=dict(name="ViT-L-14-336", force_quick_gelu=True), resolution=336),
 }
-_SMALL: dict[str, dict[str, Any]] = {  # options for CLIP models of small images
+_SMALL: dict[str, Plain] = {  # options for CLIP models of small images
     "emoji-t8": dict(resolution=64, crop=64, slide=160),
 }
 
@@ -62,8 +62,8 @@ class Segmentation(NamedTuple):
 
 
 def load_segmenter(
-    weights: str | Path | None = None,
-    config: Mapping[str, Any] | None = None,
+    weights: StrPath | None = None,
+    config: Values | None = None,
     clip: str | None = None,
 ) -> OpenVocabSegmenter:
     """Return a segmenter from a checkpoint, or from a plain CLIP model.
@@ -118,14 +118,12 @@ def _plain_segmenter(clip: str) -> OpenVocabSegmenter:
     bundle = create_clip(**named)
     patch = math.lcm(*patch_size(bundle.model))
     # For patches of 14 pixels the resolution becomes 336.
-    options: dict[str, Any] = dict(resolution=24 * patch) if 384 % patch else {}
+    options: Plain = dict(resolution=24 * patch) if 384 % patch else {}
     options.update(_SMALL.get(named["name"], {}))
     return OpenVocabSegmenter(bundle, tune="frozen", head=dict(type="similarity"), **options).eval()
 
 
-def _options(
-    found: Mapping[str, Any], config: Mapping[str, Any] | None, weights: str | Path
-) -> dict[str, Any]:
+def _options(found: Values, config: Values | None, weights: StrPath) -> Plain:
     """Return the options of the segmenter in a checkpoint: from the given config, from that in the
     file, or for an official checkpoint from the sizes of its weights."""
     if config is None:
@@ -144,7 +142,7 @@ def _options(
     return dict(_OFFICIAL[size], tune="adapter" if family == "hyperclip" else "frozen")
 
 
-def _options_of(config: Any, weights: str | Path) -> dict[str, Any]:
+def _options_of(config: Any, weights: StrPath) -> Plain:
     model = dict(config) if isinstance(config, Mapping) else {}
     if model.pop("type", None) != "HyperCLIPSegmentor":
         raise HypvisionError(
@@ -170,7 +168,7 @@ def _default(
     return load_segmenter(weights, clip=clip)
 
 
-def _stamp(name: str | Path | None) -> tuple[int, int] | None:
+def _stamp(name: StrPath | None) -> tuple[int, int] | None:
     """Return the size and the time of the last change of a file, so that a file that was trained
     anew is loaded again; None if there is no file. ``name`` is its path, or
     ``ARCHITECTURE:PATH``."""
@@ -181,10 +179,10 @@ def _stamp(name: str | Path | None) -> tuple[int, int] | None:
 
 
 def segment(
-    image: str | Path | Image.Image | np.ndarray,
-    classes: str | Path | Sequence[str],
+    image: StrPath | Image.Image | np.ndarray,
+    classes: StrPath | Sequence[str],
     model: OpenVocabSegmenter | None = None,
-    weights: str | Path | None = None,
+    weights: StrPath | None = None,
     clip: str | None = None,
 ) -> Segmentation:
     """Segment an image by class names, and return the class of each pixel.

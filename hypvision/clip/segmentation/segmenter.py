@@ -11,20 +11,21 @@ CAT-Seg's head.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
-from hypvision.clip.segmentation.catseg import CATSegHead
-from hypvision.clip.segmentation.official import segmenter_names
 from hypvision.clip.towers import encode_dense, patch_size, vision_tower
-from hypvision.io.checks import at_least, one_of, refuse
-from hypvision.io.errors import HypvisionError, require_finite
+from hypvision.io import HypvisionError, Plain, at_least, one_of, refuse, require_finite
+
+from .catseg import CATSegHead
+from .official import segmenter_names
 
 
 def _resize(x: Tensor, size: Sequence[int]) -> Tensor:
@@ -96,8 +97,8 @@ class SegmenterBase(OpenVocabularyCLIP):
 
     def build(
         self,
-        clip: dict[str, Any] | CLIPBundle | nn.Module | None = None,
-        head: dict[str, Any] | None = None,
+        clip: Plain | CLIPBundle | nn.Module | None = None,
+        head: Plain | None = None,
         resolution: int = 384,
         crop: int = 384,
         slide: int = 640,
@@ -196,7 +197,7 @@ class SegmenterBase(OpenVocabularyCLIP):
         """Return the loss of RGB images ``(B, 3, H, W)``, 0 to 255, and labels ``(B, H, W)``."""
         return segmentation_loss(self.logits(images), labels, ignore, self.mask_ignored)
 
-    def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def checkpoint_filter(self, weights: Weights) -> StateDict:
         """Return weights by this model's names; official checkpoints and those of a CLIP model
         alone are accepted too."""
         return super().checkpoint_filter(segmenter_names(weights))
@@ -315,7 +316,7 @@ class OpenVocabSegmenter(SegmenterBase):
             code does.
     """
 
-    def __init__(self, clip: dict[str, Any] | CLIPBundle | nn.Module | None = None, **options: Any):
+    def __init__(self, clip: Plain | CLIPBundle | nn.Module | None = None, **options: Any):
         super().__init__()
         self.build(clip, **options)
 

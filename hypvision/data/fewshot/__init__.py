@@ -5,9 +5,9 @@ Zhou et al., "Learning to Prompt for Vision-Language Models" (IJCV 2022) and "Co
 Learning" (CVPR 2022).
 """
 
-from hypvision.data.fewshot.dataset import FewShotDataset
-from hypvision.data.fewshot.layouts import LAYOUTS, Layout, load_split
-from hypvision.data.fewshot.splits import Item, Split, draw_shots, take_subset
+from .dataset import FewShotDataset
+from .layouts import LAYOUTS, Layout, load_split
+from .splits import Item, Split, draw_shots, take_subset
 
 __all__ = [
     "LAYOUTS",

@@ -16,9 +16,14 @@ from torch.utils.data import Dataset
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode
 
-from hypvision.data.fewshot.layouts import LAYOUTS, layout_of, load_split
-from hypvision.data.fewshot.pickles import read_pickled_shots
-from hypvision.data.fewshot.splits import (
+from hypvision.data.preprocessing import Preprocessing, default_preprocessing
+from hypvision.data.usage import Usage
+from hypvision.io import HypvisionError, Plain, StrPath, ensure, one_of
+from hypvision.io.images import open_image
+
+from .layouts import LAYOUTS, layout_of, load_split
+from .pickles import read_pickled_shots
+from .splits import (
     PARTS,
     Item,
     Split,
@@ -29,12 +34,6 @@ from hypvision.data.fewshot.splits import (
     draw_shots,
     take_subset,
 )
-from hypvision.data.preprocessing import Preprocessing, default_preprocessing
-from hypvision.data.usage import Usage
-from hypvision.io.checks import ensure, one_of
-from hypvision.io.errors import HypvisionError
-from hypvision.io.images import open_image
-from hypvision.io.types import Plain
 
 
 def augmentation(
@@ -50,7 +49,7 @@ def augmentation(
 
 
 def load_cell(
-    root: str | Path,
+    root: StrPath,
     name: str,
     shots: int | None,
     seed: int,

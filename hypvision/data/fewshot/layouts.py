@@ -21,8 +21,14 @@ from timm.data import ImageNetInfo
 
 from hypvision.data.annotations import name_difference
 from hypvision.data.classes import SELECTED, check_classes, numbered
-from hypvision.data.fewshot import raw
-from hypvision.data.fewshot.splits import (
+from hypvision.data.usage import Usage
+from hypvision.data.usage import class_names as folder_names_in
+from hypvision.io import HypvisionError, StrPath, did_you_mean, ensure, require
+from hypvision.io.files import read_lines
+from hypvision.io.records import read_table
+
+from . import raw
+from .splits import (
     PARTS,
     Item,
     Split,
@@ -34,12 +40,6 @@ from hypvision.data.fewshot.splits import (
     read_split,
     write_split,
 )
-from hypvision.data.usage import Usage
-from hypvision.data.usage import class_names as folder_names_in
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, did_you_mean, require
-from hypvision.io.files import read_lines
-from hypvision.io.records import read_table
 
 _PHOTO = "a photo of a {}."
 _SOURCE = "CoOp's DATASETS.md lists the downloads: put it there"
@@ -324,7 +324,7 @@ def _own_names(sheet: Path, folders: list[str]) -> dict[str, str]:
     return names
 
 
-def layout_of(name: str, root: str | Path) -> Layout:
+def layout_of(name: str, root: StrPath) -> Layout:
     """Return the layout of a data set of the benchmark, or of a user's own data set in
     ``root/name``."""
     if name in LAYOUTS:
@@ -342,7 +342,7 @@ def layout_of(name: str, root: str | Path) -> Layout:
     )
 
 
-def load_split(name: str, root: str | Path) -> Split:
+def load_split(name: str, root: StrPath) -> Split:
     """Return all images of a data set.
 
     Args:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from hypvision.data.classes import whole_label
-from hypvision.data.fewshot.splits import Item
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, StrPath
 from hypvision.io.files import read_bytes
-from hypvision.io.types import StrPath
+
+from .splits import Item
 
 _DATUM = ("dassl.data.datasets.base_dataset", "Datum")
 _LARGEST = 64 * 2**20  # largest accepted size in bytes; official files have some kilobytes

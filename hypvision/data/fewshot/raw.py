@@ -15,11 +15,12 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 
 from hypvision.data.classes import check_classes, numbered
-from hypvision.data.fewshot.splits import Item, Split, by_label, class_folders
 from hypvision.data.published import read_label, read_matlab, read_rows
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError
 from hypvision.io.files import read_lines
 from hypvision.io.records import read_record
+
+from .splits import Item, Split, by_label, class_folders
 
 Rule = Callable[[Path, Path], Split]
 _SEED = 1

@@ -12,10 +12,8 @@ from hypvision.data.annotations import name_difference
 from hypvision.data.classes import check_classes, numbered, whole_label
 from hypvision.data.usage import Usage, check_depth, class_images
 from hypvision.data.usage import class_names as names_of_folders
-from hypvision.io.checks import at_least, ensure, one_of
-from hypvision.io.errors import HypvisionError, explaining
+from hypvision.io import HypvisionError, StrPath, at_least, ensure, explaining, one_of
 from hypvision.io.files import inside, read_json, read_lines, write_json
-from hypvision.io.types import StrPath
 
 PARTS = ("train", "val", "test")
 SUBSETS = ("all", "base", "new")

@@ -7,7 +7,7 @@ into the log (:mod:`~hypvision.engine.hooks.logs`).
 The hooks in :data:`hypvision.engine.extensions.RUN_HOOKS` are added to every run.
 """
 
-from hypvision.engine.hooks.classes import (
+from .classes import (
     CheckClassesHook,
     ClassWeights,
     DatasetHook,
@@ -15,22 +15,11 @@ from hypvision.engine.hooks.classes import (
     classes_in,
     has_fixed_classes,
 )
-from hypvision.engine.hooks.early import EarlyStoppingHook
-from hypvision.engine.hooks.language import LanguageHook, take_templates
-from hypvision.engine.hooks.logs import CoreTimeHook, CurvatureHook
-from hypvision.engine.hooks.repeat import (
-    ChannelsLastHook,
-    CheckpointHook,
-    last_checkpoint,
-    network_of,
-    seed_everything,
-)
-from hypvision.engine.hooks.stop import (
-    CanLearnHook,
-    InterruptHook,
-    TrainingInterrupted,
-    UnusedParametersHook,
-)
+from .early import EarlyStoppingHook
+from .language import LanguageHook, take_templates
+from .logs import CoreTimeHook, CurvatureHook
+from .repeat import ChannelsLastHook, CheckpointHook, last_checkpoint, network_of, seed_everything
+from .stop import CanLearnHook, InterruptHook, TrainingInterrupted, UnusedParametersHook
 
 __all__ = [
     "CanLearnHook",

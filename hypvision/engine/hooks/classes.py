@@ -20,10 +20,9 @@ from hypvision.data.annotations import name_difference
 from hypvision.data.samplers import BalancedSampler, class_numbers
 from hypvision.data.usage import classes_of, composed, usages
 from hypvision.engine.extensions import MODEL_HOOKS
-from hypvision.engine.hooks.repeat import network_of
-from hypvision.io.checks import at_least, ensure, one_of
-from hypvision.io.errors import HypvisionError, some
-from hypvision.io.types import Names
+from hypvision.io import HypvisionError, Names, Plain, Values, at_least, ensure, one_of, some
+
+from .repeat import network_of
 
 
 class DatasetHook(Hook, ABC):
@@ -57,7 +56,7 @@ class KnownClasses(NamedTuple):
         return self.numbered and not all(map(str.isdecimal, names))
 
 
-def classes_in(checkpoint: Mapping[str, Any]) -> Names:
+def classes_in(checkpoint: Values) -> Names:
     """Return the class names in a checkpoint, also those under earlier keys of OpenMMLab; () if
     there are none."""
     meta = checkpoint.get("meta")
@@ -111,7 +110,7 @@ class CheckClassesHook(DatasetHook):
         self.known: KnownClasses | None = None
         self._of_training = False  # whether the next data set to be checked is the training data
 
-    def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+    def after_load_checkpoint(self, runner: Runner, checkpoint: Plain) -> None:
         self._take(classes_in(checkpoint), network_of(runner), runner._load_from)
 
     def _take(self, names: Names, model: Any, path: Any) -> None:

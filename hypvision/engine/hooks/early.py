@@ -10,9 +10,9 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
-from hypvision.engine.hooks.repeat import steps_done, validates_here
-from hypvision.io.checks import at_least, ensure, one_of
-from hypvision.io.errors import HypvisionError, explaining
+from hypvision.io import HypvisionError, Metrics, at_least, ensure, explaining, one_of
+
+from .repeat import steps_done, validates_here
 
 
 @HOOKS.register_module(force=True)
@@ -80,7 +80,7 @@ class EarlyStoppingHook(Hook):
         if validates_here(runner) and self.state["seen"] < steps_done(runner):
             runner.val_loop.run()
 
-    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+    def after_val_epoch(self, runner: Runner, metrics: Metrics | None = None) -> None:
         metrics = metrics or {}
         if self.monitor not in metrics:
             raise HypvisionError(

@@ -12,8 +12,9 @@ from mmengine.registry import HOOKS, MODELS
 from mmengine.runner import Runner
 
 from hypvision.checkpoints.language import KEY, Language, language_of, written
-from hypvision.engine.hooks.repeat import network_of
-from hypvision.io.types import Plain, Values
+from hypvision.io import Plain, Values
+
+from .repeat import network_of
 
 _logger = logging.getLogger(__name__)
 

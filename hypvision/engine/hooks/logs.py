@@ -12,9 +12,11 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from hypvision.engine.hooks.repeat import network_of
 from hypvision.engine.metrics import worst
 from hypvision.geometry import CurvatureParameter
+from hypvision.io import Metrics
+
+from .repeat import network_of
 
 
 @HOOKS.register_module()
@@ -81,10 +83,10 @@ class CurvatureHook(Hook):
 class ClassTableHook(Hook):
     """Log the metrics of each class, the worst class first."""
 
-    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+    def after_val_epoch(self, runner: Runner, metrics: Metrics | None = None) -> None:
         self._log(runner, runner.val_evaluator)
 
-    def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+    def after_test_epoch(self, runner: Runner, metrics: Metrics | None = None) -> None:
         self._log(runner, runner.test_evaluator)
 
     @staticmethod

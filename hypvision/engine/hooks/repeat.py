@@ -38,9 +38,8 @@ from hypvision.engine.checkpoint import (
     resume_problem,
 )
 from hypvision.engine.sharded import cut, whole_tensor
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Metrics, Plain, StrPath
 from hypvision.io.files import write_text
-from hypvision.io.types import Plain, StrPath
 from hypvision.optim.averages import averaging_points
 
 
@@ -194,7 +193,7 @@ class CheckpointHook(_CheckpointHook):
                 "with --resume."
             )
 
-    def _save_best_checkpoint(self, runner: Runner, metrics: dict[str, float]) -> None:
+    def _save_best_checkpoint(self, runner: Runner, metrics: Metrics) -> None:
         super()._save_best_checkpoint(runner, metrics)
         self._delete_outdated(runner)
 
@@ -312,7 +311,7 @@ class LastValidationHook(Hook):
         if found[0] != here:
             runner.val_loop.run()
 
-    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+    def after_val_epoch(self, runner: Runner, metrics: Metrics | None = None) -> None:
         # Without a training loop, a validation runs alone and there is nothing to resume.
         if runner._train_loop is None:
             return

@@ -11,17 +11,13 @@ from __future__ import annotations
 import math
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from mmengine.dist import (
-    all_reduce,
-    get_world_size,
-    is_main_process,
-)
+from mmengine.dist import all_reduce, get_world_size, is_main_process
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
@@ -30,13 +26,10 @@ from torch.optim import Optimizer
 
 from hypvision.data.usage import classes_of
 from hypvision.engine.checkpoint import point_to
-from hypvision.engine.hooks.classes import class_heads
-from hypvision.engine.hooks.repeat import (
-    last_checkpoint,
-    last_good,
-    network_of,
-)
-from hypvision.io.errors import HypvisionError, few
+from hypvision.io import HypvisionError, Metrics, Values, few
+
+from .classes import class_heads
+from .repeat import last_checkpoint, last_good, network_of
 
 _ADVICE = (
     "Stop it and try a lower rate (--cfg-options optim_wrapper.optimizer.lr=...), or for a network "
@@ -386,7 +379,7 @@ class SignsHook(Hook):
             if len(self._truths) < 2:
                 self._truths |= truths_in(output)
 
-    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+    def after_val_epoch(self, runner: Runner, metrics: Metrics | None = None) -> None:
         """Warn if a validation gives one answer alone, or no box, unless the validation data have
         only one class, too."""
         if runner._train_loop is None or len(self._truths) < 2 or not self._late(runner):
@@ -508,7 +501,7 @@ def share_of_labels(labels: Any) -> Tensor:
     return rows.float().mean(0).cpu()
 
 
-def compared_loss(model: Any, given: Mapping[str, Any]) -> Tensor | None:
+def compared_loss(model: Any, given: Values) -> Tensor | None:
     """Return the loss of a step, from the values that it gave by name, that is compared with that
     of guessing."""
     names = getattr(model, "chance", None) or [next((n for n in _LOSSES if n in given), "")]

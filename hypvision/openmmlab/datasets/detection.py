@@ -48,11 +48,9 @@ from hypvision.data.annotations import (
 from hypvision.data.classes import check_classes, numbered
 from hypvision.data.usage import Listing, Usage, similar_names
 from hypvision.data.voc_xml import read_xml
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, did_you_mean, some
+from hypvision.io import HypvisionError, Plain, did_you_mean, ensure, some
 from hypvision.io.files import inside, many_objects, read_json, read_lines
 from hypvision.io.images import SUFFIXES, open_image
-from hypvision.io.types import Plain
 from hypvision.openmmlab.images import tell_depth
 
 _logger = logging.getLogger(__name__)

@@ -20,10 +20,8 @@ from hypvision.data.annotations import check_names
 from hypvision.data.classes import check_classes
 from hypvision.data.label_maps import find_pairs, labels_of
 from hypvision.data.usage import Usage
-from hypvision.io.checks import one_of
-from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io import HypvisionError, Plain, did_you_mean, one_of
 from hypvision.io.files import inside, read_lines
-from hypvision.io.types import Plain
 from hypvision.openmmlab.images import tell_depth
 
 # Changes of mmseg's own data sets

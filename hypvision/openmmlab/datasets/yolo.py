@@ -8,8 +8,9 @@ from mmdet.registry import DATASETS
 from mmengine.utils import is_abs
 
 from hypvision.data.yolo import read_yolo, yolo_as_coco
-from hypvision.io.types import Plain
-from hypvision.openmmlab.datasets.detection import CheckedCocoDataset
+from hypvision.io import Plain
+
+from .detection import CheckedCocoDataset
 
 
 @DATASETS.register_module()

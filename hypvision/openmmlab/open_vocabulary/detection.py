@@ -25,11 +25,13 @@ from torch import Tensor, nn
 
 from hypvision.clip.models import create_clip
 from hypvision.clip.regions import TextClassifier, fuse_scores, pool_boxes
+from hypvision.io import Metrics, NameList, Plain
 from hypvision.io.files import write_text
-from hypvision.io.types import Metrics, NameList, Plain
 from hypvision.openmmlab.coco_metric import CheckedCocoMetric, detections_of, precision_curves
 from hypvision.openmmlab.datasets.detection import CheckedCocoDataset
-from hypvision.openmmlab.open_vocabulary.vocabulary import (
+from hypvision.viz.palette import palette
+
+from .vocabulary import (
     ClipScores,
     OpenVocabMaps,
     Vocabulary,
@@ -38,7 +40,6 @@ from hypvision.openmmlab.open_vocabulary.vocabulary import (
     mean_percent,
     preprocessing,
 )
-from hypvision.viz.palette import palette
 
 
 @MODELS.register_module()

@@ -31,12 +31,12 @@ from hypvision.clip.regions import TextClassifier, fuse_scores, pool_masks
 from hypvision.data.classes import check_classes, load_classes, numbered
 from hypvision.data.masks import box_of
 from hypvision.engine.metrics import Metric
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Metrics, NameList, Names, Plain, ensure
 from hypvision.io.images import read_labels
-from hypvision.io.types import Metrics, NameList, Names, Plain
 from hypvision.openmmlab.datasets.detection import CountedDataset, images_by_id, read_annotations
-from hypvision.openmmlab.open_vocabulary.vocabulary import (
+from hypvision.viz.palette import palette
+
+from .vocabulary import (
     ClipScores,
     OpenVocabMaps,
     Vocabulary,
@@ -45,7 +45,6 @@ from hypvision.openmmlab.open_vocabulary.vocabulary import (
     mean_percent,
     preprocessing,
 )
-from hypvision.viz.palette import palette
 
 
 @MODELS.register_module()

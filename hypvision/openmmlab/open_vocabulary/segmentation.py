@@ -24,18 +24,12 @@ from torch import Tensor
 
 from hypvision.clip.segmentation.segmenter import SegmenterBase
 from hypvision.data.classes import load_classes, numbered
-from hypvision.io.checks import one_of, refuse
-from hypvision.io.errors import HypvisionError
-from hypvision.io.types import Metrics, NameList, Plain
+from hypvision.io import HypvisionError, Metrics, NameList, Plain, one_of, refuse
 from hypvision.openmmlab.datasets.segmentation import LoadLabelMap
 from hypvision.openmmlab.label_maps import LabelMapIoUMetric
-from hypvision.openmmlab.open_vocabulary.vocabulary import (
-    Vocabulary,
-    groups_of,
-    held_out,
-    mean_percent,
-)
 from hypvision.viz.palette import palette as colours
+
+from .vocabulary import Vocabulary, groups_of, held_out, mean_percent
 
 
 @MODELS.register_module()

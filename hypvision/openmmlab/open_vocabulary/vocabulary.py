@@ -23,9 +23,16 @@ from hypvision.clip.regions import fuse_scores, region_logits
 from hypvision.clip.towers import encode_dense, patch_size, vision_tower
 from hypvision.data.classes import load_classes, numbered
 from hypvision.engine.hooks import network_of
-from hypvision.io.checks import ensure
-from hypvision.io.errors import HypvisionError, require_finite
-from hypvision.io.types import Metrics, NameList, Names, Plain, Values
+from hypvision.io import (
+    HypvisionError,
+    Metrics,
+    NameList,
+    Names,
+    Plain,
+    Values,
+    ensure,
+    require_finite,
+)
 
 
 class OpenVocabMaps(tuple):

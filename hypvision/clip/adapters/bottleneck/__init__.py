@@ -7,7 +7,7 @@ this method and calls it "Adapter".
 >>> adapters.inject(model, "bottleneck", width=64)
 """
 
-from hypvision.clip.adapters.bottleneck.config import BottleneckConfig
-from hypvision.clip.adapters.bottleneck.model import Bottleneck
+from .config import BottleneckConfig
+from .model import Bottleneck
 
 __all__ = ["Bottleneck", "BottleneckConfig"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hypvision.clip.adapters.base import AdapterConfig
-from hypvision.io.checks import at_least
+from hypvision.io import at_least
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from hypvision.clip.adapters.base import Adapter, register
-from hypvision.clip.adapters.bottleneck.config import BottleneckConfig
 from hypvision.clip.towers import Tower, find_towers
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError
+
+from .config import BottleneckConfig
 
 
 class SmallMLP(nn.Module):

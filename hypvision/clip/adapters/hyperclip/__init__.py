@@ -14,8 +14,8 @@ Where no row reaches the radial clip, the map is linear and the curvature cancel
 :func:`clip_report` measures how far a model's rows are from that clip.
 """
 
-from hypvision.clip.adapters.hyperclip.config import HyperCLIPConfig
-from hypvision.clip.adapters.hyperclip.layer import BlockMaps
-from hypvision.clip.adapters.hyperclip.model import HyperCLIP, clip_report
+from .config import HyperCLIPConfig
+from .layer import BlockMaps
+from .model import HyperCLIP, clip_report
 
 __all__ = ["BlockMaps", "HyperCLIP", "HyperCLIPConfig", "clip_report"]

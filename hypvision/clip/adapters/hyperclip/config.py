@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypvision.clip.adapters.base import AdapterConfig
-from hypvision.io.checks import at_least, one_of, refuse
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, at_least, one_of, refuse
 
 # Triples: an option, and another option with a setting that leaves the first without effect.
 _WITHOUT_EFFECT = (

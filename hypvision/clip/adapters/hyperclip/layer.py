@@ -28,11 +28,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from hypvision.clip.adapters.hyperclip.config import HyperCLIPConfig
 from hypvision.clip.memo import Memo
 from hypvision.clip.towers import Tower
 from hypvision.geometry.numerics import Function, exact, tanhc
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, Plain
+
+from .config import HyperCLIPConfig
 
 _EPS_ARTANH = 1e-5  # the official code clamps artanh's argument to +-(1 - 1e-5)
 _EPS_BALL = 1e-3  # the official code projects points to the radius (1 - 1e-3) / sqrt(c)
@@ -353,9 +354,7 @@ class BlockMaps(PackedMap):
             return block_product(x.to(torch.promote_types(x.dtype, s.dtype)), s).to(x.dtype)
         return map_rows(x, s, self.c, self.config.mobius)
 
-    def map_attention_inputs(
-        self, owner: nn.Module, args: Any, kwargs: dict[str, Any]
-    ) -> tuple[Any, dict[str, Any]]:
+    def map_attention_inputs(self, owner: nn.Module, args: Any, kwargs: Plain) -> tuple[Any, Plain]:
         """Map the inputs of :class:`torch.nn.MultiheadAttention`, as its forward pre-hook in the
         feature form."""
         query, key, value = args[:3]
@@ -423,7 +422,7 @@ class Together:
         version, found_one = self.waiting.pop(id(maps), (None, None))
         return found_one if version == _version(maps) else None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Plain:
         return {**vars(self), "waiting": {}}  # copies start without projections
 
     def _drop(self, grad: Tensor) -> None:

@@ -12,19 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from hypvision.checkpoints.types import StateDict
 from hypvision.clip.adapters.base import Adapter, adapter_of, register
-from hypvision.clip.adapters.hyperclip.config import HyperCLIPConfig
-from hypvision.clip.adapters.hyperclip.layer import (
-    CLIP_RADIUS,
-    AdaptedWeight,
-    BlockMaps,
-    PackedMap,
-    Together,
-    block_product,
-)
 from hypvision.clip.towers import Tower, find_towers
-from hypvision.io.checks import refuse
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError, refuse
+
+from .config import HyperCLIPConfig
+from .layer import CLIP_RADIUS, AdaptedWeight, BlockMaps, PackedMap, Together, block_product
 
 
 class _Site(NamedTuple):
@@ -345,14 +339,14 @@ _PARAMETRISED = {
 }
 
 
-def _base_names(block: nn.Module, state_dict: dict[str, Tensor], prefix: str, _: Any) -> None:
+def _base_names(block: nn.Module, state_dict: StateDict, prefix: str, _: Any) -> None:
     """Rename the frozen projection in ``block.state_dict()`` to its name in the base model."""
     for name, parametrised in _PARAMETRISED.items():
         if prefix + parametrised in state_dict:
             state_dict[prefix + name] = state_dict.pop(prefix + parametrised)
 
 
-def _own_names(block: Any, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
+def _own_names(block: Any, state_dict: StateDict, prefix: str, *_: Any) -> None:
     """Rename the projection, before ``block.load_state_dict()``, from its name in files to the
     module's."""
     own = {name for name, _ in block.named_parameters()}

@@ -14,13 +14,8 @@ The official code is not public; options of :class:`.LatHAdapterConfig` choose w
 open.
 """
 
-from hypvision.clip.adapters.lathadapter.config import LatHAdapterConfig, attributes_for
-from hypvision.clip.adapters.lathadapter.model import (
-    LatentHierarchy,
-    LatHAdapter,
-    LatHOutput,
-    refine,
-)
+from .config import LatHAdapterConfig, attributes_for
+from .model import LatentHierarchy, LatHAdapter, LatHOutput, refine
 
 __all__ = [
     "LatHAdapter",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hypvision.clip.adapters.base import AdapterConfig
-from hypvision.io.checks import at_least, more_than, one_of
+from hypvision.io import at_least, more_than, one_of
 
 DEGREES = ("abs", "relu", "clamp")
 # Pairs (largest number of classes, number of attributes). The paper uses 20 attributes for ImageNet

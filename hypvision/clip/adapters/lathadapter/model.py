@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from hypvision.clip.adapters.base import Adapter, register
-from hypvision.clip.adapters.lathadapter.config import LatHAdapterConfig
 from hypvision.clip.memo import Memo
 from hypvision.clip.towers import embedding_size
 from hypvision.geometry import PoincareBall
 from hypvision.geometry.numerics import exact, heading
 from hypvision.losses import clip_to_ball, lca_triplet_loss
 from hypvision.losses.hier import draw_triplets
+
+from .config import LatHAdapterConfig
 
 Pair = tuple[Tensor, Tensor]
 _LEAST = 1e-6  # smallest degree of a node with degree="clamp"

@@ -8,7 +8,7 @@ see its change.
 >>> adapters.inject(model, "lora", rank=8)
 """
 
-from hypvision.clip.adapters.lora.config import LoRAConfig
-from hypvision.clip.adapters.lora.model import LoRA, LowRankMap
+from .config import LoRAConfig
+from .model import LoRA, LowRankMap
 
 __all__ = ["LoRA", "LoRAConfig", "LowRankMap"]

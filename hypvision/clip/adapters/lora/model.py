@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from hypvision.clip.adapters.base import register
 from hypvision.clip.adapters.hyperclip.layer import PackedMap
 from hypvision.clip.adapters.hyperclip.model import PackedAdapter, as_owner, check_packed
-from hypvision.clip.adapters.lora.config import LoRAConfig
 from hypvision.clip.towers import Tower
 from hypvision.geometry.numerics import exact
+
+from .config import LoRAConfig
 
 
 class LowRankMap(PackedMap):

@@ -6,7 +6,7 @@ Texts are encoded without learned tokens; those are in :mod:`hypvision.clip.prom
 >>> adapters.inject(model, "vpt", tokens=50)
 """
 
-from hypvision.clip.adapters.vpt.config import VPTConfig
-from hypvision.clip.adapters.vpt.model import VPT
+from .config import VPTConfig
+from .model import VPT
 
 __all__ = ["VPT", "VPTConfig"]

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from hypvision.clip.adapters.base import Adapter, register
-from hypvision.clip.adapters.vpt.config import VPTConfig
 from hypvision.clip.towers import Tower, patch_size, vision_tower
-from hypvision.io.errors import HypvisionError
+from hypvision.io import HypvisionError
+
+from .config import VPTConfig
 
 
 class LearnedTokens(nn.Module):
