@@ -41,8 +41,6 @@ ALLOWED = {
     "engine/hooks/repeat.py: AccumulationHook.before_train.save_all": "calls what it wraps",
     "engine/config.py: Run.dump": "gives text",
     "engine/hooks/repeat.py: _set_aside": "into a folder that is new",
-    "engine/config.py: Run.move_data": "changes a config",
-    "engine/config.py: Run.move_data.move": "changes a config",
     "inference/sources.py: _stream": "into a temporary folder",
     "inference/sources.py: _with_suffix": "in a temporary folder",
     "io/images.py: write_image": "gets a temporary name",

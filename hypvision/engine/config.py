@@ -246,28 +246,28 @@ class Run(Config):
 
         keep = keep and is_below(new, old)  # from data/own to data everything moves
 
-        def move(node: Any) -> Any:
+        def moved(node: Any) -> Any:
             if isinstance(node, dict):
-                return type(node)({key: move_value(node, key) for key in node})
+                return type(node)({key: moved_value(node, key) for key in node})
             if isinstance(node, (list, tuple)):
-                return type(node)(move(value) for value in node)
+                return type(node)(moved(value) for value in node)
             if isinstance(node, str) and is_below(node, old) and not (keep and is_below(node, new)):
                 return new + node[len(old) :]
             return node
 
-        def move_value(node: Any, key: str) -> Any:
+        def moved_value(node: Any, key: str) -> Any:
             value = node[key]
             # A class may be called like the folder.
             if key in ("classes", "ancestors", "ignored") and not isinstance(value, str):
                 return value
             # Relative paths start from the data set's own data_root.
             inside = key in ("ann_file", "data_prefix") and node.get("data_root")
-            return value if inside and not old.startswith("/") else move(value)
+            return value if inside and not old.startswith("/") else moved(value)
 
         for phase in PHASES:
             for part in ("dataloader", "evaluator"):
                 if f"{phase}_{part}" in self:
-                    self[f"{phase}_{part}"] = move(self[f"{phase}_{part}"])
+                    self[f"{phase}_{part}"] = moved(self[f"{phase}_{part}"])
 
 
 def load_config(source: StrPath | Config, options: Plain | None = None) -> Run:
