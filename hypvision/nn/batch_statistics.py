@@ -60,7 +60,7 @@ def update_bn(loader: Iterable, model: nn.Module, device: Any = None) -> None:
         model: the model, which keeps its mode.
         device: the device to which the batches are moved.
     """
-    norms = [part for part in model.modules() if is_batch_norm(part)]
+    norms: list[Any] = [part for part in model.modules() if is_batch_norm(part)]
     momenta = [part.momentum for part in norms]
     training = model.training
     for part in norms:
