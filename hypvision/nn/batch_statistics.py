@@ -48,7 +48,7 @@ def is_batch_norm(module: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def update_bn(loader: Iterable, model: nn.Module, device: Any = None) -> None:
+def update_bn(loader: Iterable[Any], model: nn.Module, device: Any = None) -> None:
     """Measure the running statistics of all batch norms of a model anew, as means over the batches
     of ``loader``. An average of weights needs it, because its statistics are those of the last
     weights.
