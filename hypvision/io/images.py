@@ -170,15 +170,17 @@ def _named(path: Path, name: StrPath, videos: Collection[str]) -> list[Path]:
 
 def output_names(paths: Sequence[Path]) -> list[str]:
     """Return for each image a name for its results: the image's name without its ending, behind
-    those of as many of its folders as tell all images apart (``train_a_0`` for ``train/a/0.jpg``);
-    and with a number if the name is taken, as by ``0.png`` beside ``0.jpg``.
+    those of as many of its folders, below the one that holds all, as tell all images apart
+    (``train_a_0`` for ``train/a/0.jpg``); and with a number if the name is taken, as by ``0.png``
+    beside ``0.jpg``.
 
     A name has at most 200 bytes, since endings are added to it.
     """
-    parts = []
-    for path in paths:
-        folders = [name for name in path.parent.parts if name not in (path.anchor, "..")]
-        parts.append([*folders, path.stem])
+    folders = [
+        [name for name in path.parent.parts if name not in (path.anchor, "..")] for path in paths
+    ]
+    shared = len(os.path.commonprefix(folders))
+    parts = [[*above[shared:], path.stem] for above, path in zip(folders, paths)]
     different = len({*map(tuple, parts)})
     count = 1
     while len({tuple(one[-count:]) for one in parts}) < different:

@@ -25,9 +25,8 @@ def functions(module):
     for node in TREES[module].body:
         if isinstance(node, ast.FunctionDef):
             found[node.name] = (module, node)
-        source = node.module or "" if isinstance(node, ast.ImportFrom) else ""
-        if source.startswith("hypvision.cli."):
-            others = functions(source.rpartition(".")[2])
+        if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module in TREES:
+            others = functions(node.module)
             found |= {
                 alias.name: others[alias.name] for alias in node.names if alias.name in others
             }

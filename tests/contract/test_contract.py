@@ -214,7 +214,7 @@ WAITS = {
     "tasks/class_hierarchy.py": "of evaluation",
     "tasks/familiar.py": "of features that were collected, when a checkpoint is written",
     "tasks/classification_metrics.py: MultiLabelAP._measure_classes": "a metric",
-    "tasks/own_folder.py: _divided": "of labels, before a run",
+    "tasks/own_folder.py: _set_parts": "of labels, before a run",
     "tasks/word_disk.py": "of embeddings, after their training",
     "tasks/probe.py": "of features that were collected, before a training",
     "tasks/classification.py: ImageClassifier.forward": "of predictions",

@@ -18,7 +18,8 @@ NEAR, CLOSE = 8.0, 1e-6
 # how many times that movement an error may be
 FACTOR = 3.0
 # Relative error of float64 results, in units of 1e-16 cosh(radius)^2: of all operations, and of
-# those with more; and values that lose the digits of cosh(radius) only.
+# those with more; and values that lose the digits of cosh(radius) only, beside what rounding the
+# arguments does to them.
 SMALL, GROWTH = 1e-16, 50.0
 LINEAR = {
     ("lorentz", name)
@@ -50,7 +51,8 @@ def allowed(
     """The largest error of a value."""
     if dtype == torch.float64:
         if (model, name) in LINEAR:
-            return GROWTH * SMALL * math.cosh(radius)
+            rounding = noise(model, name, kind, radius, c, n, dtype, rng)
+            return GROWTH * SMALL * math.cosh(radius) + FACTOR * rounding
         steep = STEEPER.get((model, name), GROWTH) * SMALL * math.cosh(radius) ** 2
         # a logarithm near 1 has the error of its argument
         return steep + (GROWTH * SMALL / min(radius, 1.0) if name == "busemann" else 0.0)

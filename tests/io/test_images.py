@@ -194,9 +194,9 @@ def test_finding(tmp_path):
         with pytest.raises(HypvisionError, match="folder"):
             images_in(wrong)
     assert output_names([tmp_path / "a.jpg", tmp_path / "deep/a.png", tmp_path / "b.PNG"]) == [
-        f"{tmp_path.name}_a",
+        "a",
         "deep_a",
-        f"{tmp_path.name}_b",
+        "b",
     ]
     assert output_names([Path("x/a.jpg"), Path("x/a.png")]) == ["a", "a-2"]
     assert output_names([Path("x/a.jpg"), Path("x/b.png")]) == ["a", "b"]

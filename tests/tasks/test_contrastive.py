@@ -97,7 +97,8 @@ def test_metric():
     assert metric.evaluate(2) == dict(top1=50.0, macro=25.0)
     for metric in (ZeroShotAccuracy(), HierarchicalErrors(), TopKAccuracy(), CalibrationError()):
         with pytest.raises(
-            HypvisionError, match="needs images of one class each .*got the label -1.*scenes=False"
+            HypvisionError,
+            match="needs images of one class each .*got the label -1.*Correct the labels",
         ):
             metric.process({}, [dict(scores=torch.ones(2) / 2, label=-1)])
 
