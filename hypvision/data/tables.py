@@ -176,21 +176,26 @@ def table_parts(path: StrPath) -> list[str]:
     such columns. A test without labels, as in competitions, is left out."""
     cells = read_cells(path, _ONE_LABEL)
     columns = part_columns(cells)
-    others = [name for name in cells.head if name not in columns]
-    known = [name for name in others if name.lower() in LABEL_COLUMNS][:1]
-    images = [name for name in others if name.lower() in IMAGE_COLUMNS][:1]
-    labels = known or [name for name in others if name not in images]
     found = {
         _row_part(row, columns, f"'{path}', line {line}"): None
         for line, row in cells.rows
         if columns
     }
     if "test" in found:
+        labels = _columns_of_labels([name for name in cells.head if name not in columns])
         test = read_part(path, "test", _ONE_LABEL)
         texts = {row.get(name, "").lower() for _, row in test.rows for name in labels}
         if texts <= {*_MISSING}:
             del found["test"]
     return list(found)
+
+
+def _columns_of_labels(names: Sequence[str]) -> list[str]:
+    """Return the column of labels that has a usual name, or else all columns but that of the
+    images."""
+    known = [name for name in names if name.lower() in LABEL_COLUMNS][:1]
+    images = [name for name in names if name.lower() in IMAGE_COLUMNS][:1]
+    return known or [name for name in names if name not in images]
 
 
 def tell_parts(path: StrPath, part: str | None, usage: Usage) -> None:

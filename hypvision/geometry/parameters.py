@@ -256,16 +256,20 @@ def _stepping(optimizer: Optimizer, args: tuple[Any, ...], kwargs: Plain) -> Non
         if stepping is optimizer:
             _warn_of_curvatures(optimizer)
         return
+    _warn_of_flat_steps(optimizer, "Lookahead" if looks_ahead else whose(optimizer))
+
+
+def _warn_of_flat_steps(optimizer: Optimizer, name: str) -> None:
+    """Warn if an optimiser that ignores manifolds, called ``name``, has points."""
     found = [place for group in optimizer.param_groups for place in _points_of(group)]
     if found:
         warnings.warn(
-            f"{'Lookahead' if looks_ahead else whose(optimizer)} steps through flat space, so that "
-            f"these parameters leave their manifolds: {_listed(found)}. Take "
-            "RiemannianAdamW, RiemannianAdam or "
-            "RiemannianSGD of hypvision.optim, which are AdamW, Adam and SGD for all other "
-            "parameters (timm's factory and configs know their names); or bring the points back "
-            "after every step: parameter.data = manifold.projx(parameter.data).",
-            stacklevel=4,
+            f"{name} steps through flat space, so that these parameters leave their manifolds: "
+            f"{_listed(found)}. Take RiemannianAdamW, RiemannianAdam or RiemannianSGD of "
+            "hypvision.optim, which are AdamW, Adam and SGD for all other parameters (timm's "
+            "factory and configs know their names); or bring the points back after every step: "
+            "parameter.data = manifold.projx(parameter.data).",
+            stacklevel=5,
         )
 
 

@@ -250,15 +250,21 @@ def _listing(folder: Path) -> dict[str, Path]:
 def _class_folders(folder: Path, listing: dict[str, Path]) -> dict[str, Path]:
     """Return the folder with the class folders of each part; one, for the training, if they are not
     divided. A test of images without class folders, as in competitions, is left out."""
-    found = {}
+    found: dict[str, Path] = {}
     for part, names in PARTS.items():
-        place = next((listing[name] for name in names if _is_folder(listing.get(name))), None)
-        if place is not None and (part != "test" or any(map(_is_folder, place.iterdir()))):
-            found[part] = place
-    # A lone 'train' among other classes is a class.
+        for name in names:
+            if _is_folder(listing.get(name)):
+                found.setdefault(part, listing[name])
+    if "test" in found and not any(map(_is_folder, found["test"].iterdir())):
+        del found["test"]
+    return found if _is_divided(found, listing) else {"train": folder}
+
+
+def _is_divided(parts: dict[str, Path], listing: dict[str, Path]) -> bool:
+    """Return whether folders are parts of the data: a lone 'train' among other classes is a
+    class."""
     others = [name for name, path in listing.items() if _is_folder(path) and not part_of(name)]
-    alone = set(found) == {"train"} and others
-    return {"train": folder} if "train" not in found or alone else found
+    return "train" in parts and not (len(parts) == 1 and others)
 
 
 def _is_folder(path: Path | None) -> bool:
@@ -321,17 +327,24 @@ def _table_config(folder: Path, table: Path, listing: dict[str, Path]) -> Config
         if several
         else table_classes(read_labels_of(table, part=part).values())
     )
+    sources = _table_sources(table, listing, divided)
+    for name in PARTS:
+        config.dataset(name).update(type=kind.__name__, classes=classes)
+    _set_parts(config, sources, table)
+    config.model.backbone.num_classes = len(classes)
+    return config
+
+
+def _table_sources(table: Path, listing: dict[str, Path], divided: list[str]) -> dict[str, Plain]:
+    """Return the settings of each part that has data: rows of the table, where its columns divide
+    it, or a table of its own."""
     sources = {name: dict(_of_table(table), part=name) for name in divided}
     sources = sources or {"train": _of_table(table)}
     for name in ("val", "test"):
         own = _table(listing, name)
         if own is not None and name not in sources and (name == "val" or _labelled(own, table)):
             sources[name] = _of_table(own)
-    for name in PARTS:
-        config.dataset(name).update(type=kind.__name__, classes=classes)
-    _set_parts(config, sources, table)
-    config.model.backbone.num_classes = len(classes)
-    return config
+    return sources
 
 
 def _of_table(table: Path) -> Plain:

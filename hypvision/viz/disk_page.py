@@ -22,7 +22,7 @@ from hypvision.io import StrPath
 from hypvision.io.files import replacing, write_text
 from hypvision.io.images import write_image
 
-from .overlay import font, printable
+from .overlay import Box, font, is_free, printable
 from .palette import css
 from .sheet import contact_sheet
 
@@ -153,7 +153,7 @@ def _write_labels(
     """Write the names that are near the centre, none over another: above its point, or below it
     where another stands."""
     letters = font(round(0.03 * side))
-    taken: list[tuple[float, float, float, float]] = []
+    taken: list[Box] = []
     for row in page.order:
         text = printable(page.labels[row])
         if not text or near[row] < 0.08 or row in page.pictures:
@@ -164,11 +164,7 @@ def _write_labels(
         gap = 0.016 * side
         for line, anchor in ((y - gap, "mb"), (y + gap, "mt")):
             box = draw.textbbox((x, line), text, letters, anchor)
-            clear = all(
-                box[2] < left or box[0] > right or box[3] < top or box[1] > bottom
-                for left, top, right, bottom in taken
-            )
-            if clear:
+            if is_free(box, taken):
                 taken.append(box)
                 draw.text(
                     (x, line),

@@ -14,6 +14,7 @@ from hypvision.geometry import Manifold
 from hypvision.io import require
 
 from .disk import geodesic_arc, places_of_hierarchy, plain_name
+from .overlay import Box, is_free
 from .palette import css
 
 if TYPE_CHECKING:
@@ -59,14 +60,14 @@ def interactive_hierarchy(
     dots = dict(
         size=5 + 1.5 * np.sqrt(sizes), color=[css(shade) for shade in shades], line=dict(width=0)
     )
-    texts = [f"<b>{name}</b>" if row in written else "" for row, name in enumerate(shown)]
+    texts = [f"<b>{name}</b>" if place else "" for name, place in zip(shown, written)]
     figure.add_scatter(
         x=xy[:, 0],
         y=xy[:, 1],
         mode="markers+text",
         marker=dots,
         text=texts,
-        textposition=[written.get(row, "top center") for row in range(len(names))],
+        textposition=np.where(written == "", "top center", written),
         textfont=dict(size=11, color=[css(0.6 * shade) for shade in shades]),
         hovertext=about,
         hoverinfo="text",
@@ -88,24 +89,20 @@ def interactive_hierarchy(
     return figure
 
 
-def _written(
-    xy: np.ndarray, names: Sequence[str], order: Sequence[int], count: int
-) -> dict[int, str]:
-    """Return where the first ``count`` names in ``order`` are written, by their rows: above their
-    points, or below them where an earlier name is in the way; a name without room has no entry."""
-    found: dict[int, str] = {}
-    boxes: list[np.ndarray] = []  # left, bottom, right, top
+def _written(xy: np.ndarray, names: Sequence[str], order: Sequence[int], count: int) -> np.ndarray:
+    """Return where each name is written, at most the first ``count`` in ``order``: above its point,
+    or below it where an earlier name is in the way; an empty text for the others."""
+    found = np.full(len(names), "", dtype="U13")
+    taken: list[Box] = []
     for row in order:
-        if len(found) == count:
+        if len(taken) == count:
             break
         half = _LETTER * len(names[row]) / 2
         x, y = xy[row]
         for position, bottom in (("top center", y), ("bottom center", y - _LINE)):
-            box = np.array([x - half, bottom, x + half, bottom + _LINE])
-            if not any(
-                (box[:2] < other[2:]).all() and (other[:2] < box[2:]).all() for other in boxes
-            ):
-                boxes.append(box)
+            box = (x - half, bottom, x + half, bottom + _LINE)
+            if is_free(box, taken):
+                taken.append(box)
                 found[row] = position
                 break
     return found

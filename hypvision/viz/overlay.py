@@ -16,6 +16,9 @@ from hypvision.io.images import to_rgb
 
 from .palette import label_colours
 
+Box = tuple[float, float, float, float]
+"""Left, low, right and high end of a box; low is the top where y points down."""
+
 
 def paint(
     image: Image.Image, labels: np.ndarray, colours: np.ndarray, opacity: float | np.ndarray
@@ -256,6 +259,14 @@ def draw_name(image: Image.Image, name: str, at: tuple[float, float]) -> None:
         anchor="mm",
         stroke_width=1,
         stroke_fill="black",
+    )
+
+
+def is_free(box: Box, taken: Sequence[Box]) -> bool:
+    """Return whether a box covers none of those that are taken."""
+    return all(
+        box[2] <= left or box[0] >= right or box[3] <= low or box[1] >= high
+        for left, low, right, high in taken
     )
 
 
