@@ -47,6 +47,7 @@ PART_MARKS = {"is_valid": "val", "is_val": "val", "is_test": "test"}
 _PLURAL = ("labels", "tags")  # names of a column whose cells may hold several labels
 ONES = ("1", "1.0", "true")
 ZEROS = ("0", "0.0", "false")
+_MARKED = (*ONES, "yes")  # what marks an image of a part
 _MISSING = ("", "nan", "null", "<na>")  # texts that pandas writes, or reads, for a missing value
 _TABLE = "the table of images and their labels"
 
@@ -115,13 +116,14 @@ def _of_json(path: StrPath, expected: str) -> Cells:
 
 def part_columns(cells: Cells) -> list[str]:
     """Return the columns that say which part of the data an image belongs to: those of
-    :data:`PART_COLUMNS` in which a cell names a part, and those of :data:`PART_MARKS` in which all
-    cells are ones and zeros."""
+    :data:`PART_COLUMNS` in which a cell names a part, and those of :data:`PART_MARKS` that have a
+    one and beside it zeros or empty cells alone."""
     found = []
     for name in cells.head:
         texts = {row.get(name, "").lower() for _, row in cells.rows}
         named = name.lower() in PART_COLUMNS and any(map(part_of, texts))
-        if named or (name.lower() in PART_MARKS and texts <= {*ONES, *ZEROS}):
+        marks = texts <= {*_MARKED, *ZEROS, "no", *_MISSING} and not texts.isdisjoint(_MARKED)
+        if named or (name.lower() in PART_MARKS and marks):
             found.append(name)
     return found
 
@@ -140,7 +142,7 @@ def _row_part(row: Mapping[str, str], columns: Sequence[str], where: str) -> str
                 "Correct it, or rename the column if it does not divide the data.",
             )
             return str(part)
-        if text.lower() in ONES:
+        if text.lower() in _MARKED:
             return marked_part
     return "train"
 
@@ -176,6 +178,7 @@ def table_parts(path: StrPath) -> list[str]:
     such columns. A test without labels, as in competitions, is left out."""
     cells = read_cells(path, _ONE_LABEL)
     columns = part_columns(cells)
+    _refuse_unknown_parts(path, cells, columns)
     found = {
         _row_part(row, columns, f"'{path}', line {line}"): None
         for line, row in cells.rows
@@ -188,6 +191,22 @@ def table_parts(path: StrPath) -> list[str]:
         if texts <= {*_MISSING}:
             del found["test"]
     return list(found)
+
+
+def _refuse_unknown_parts(path: StrPath, cells: Cells, columns: Sequence[str]) -> None:
+    """Raise an error for a column that is called as one of parts and has a few values, none of
+    which names a part: images of a test must not be trained on."""
+    for name in cells.head:
+        if name in columns or name.lower() not in (*PART_COLUMNS, *PART_MARKS):
+            continue
+        texts = {row.get(name, "") for _, row in cells.rows} - {""}
+        marks = name.lower() in PART_MARKS and {text.lower() for text in texts} <= {*ZEROS, "no"}
+        ensure(
+            marks or not 2 <= len(texts) <= 4,
+            f"The column '{name}' of the table '{path}' has {some(sorted(texts))}, which name no "
+            "part of the data. Expected: train, val or test in a column 'split', 1 and 0 in "
+            "'is_valid' or 'is_test'. Correct it, or rename it if it does not divide the data.",
+        )
 
 
 def _columns_of_labels(names: Sequence[str]) -> list[str]:

@@ -255,15 +255,21 @@ def _class_folders(folder: Path, listing: dict[str, Path]) -> dict[str, Path]:
         for name in names:
             if _is_folder(listing.get(name)):
                 found.setdefault(part, listing[name])
+    if not _is_divided(found, listing):
+        return {"train": folder}
     if "test" in found and not any(map(_is_folder, found["test"].iterdir())):
         del found["test"]
-    return found if _is_divided(found, listing) else {"train": folder}
+    return found
 
 
 def _is_divided(parts: dict[str, Path], listing: dict[str, Path]) -> bool:
     """Return whether folders are parts of the data: a lone 'train' among other classes is a
-    class."""
-    others = [name for name, path in listing.items() if _is_folder(path) and not part_of(name)]
+    class. The results of trainings, in work_dirs, are none."""
+    others = [
+        name
+        for name, path in listing.items()
+        if _is_folder(path) and not part_of(name) and name != "work_dirs"
+    ]
     return "train" in parts and not (len(parts) == 1 and others)
 
 

@@ -129,9 +129,19 @@ def test_a_test_without_class_folders_is_passed_over(images, tmp_path):
     said = described(folder_config(tmp_path / "a"))
     assert said.endswith("; validation and test: every fifth image of a class")
     assert "/a/train', 2 classes" in said
+    # Neither other folders nor the results of a training make a class of the test.
+    shutil.copytree(images / "train/red", tmp_path / "a/sample")
+    assert described(folder_config(tmp_path / "a")) == said
     shutil.copytree(images / "val", tmp_path / "a/val")
     said = described(folder_config(tmp_path / "a"))
     assert said.endswith("; validation and test: '" + str(tmp_path / "a/val'"))
+
+
+def test_results_of_a_training_are_no_class(images, tmp_path):
+    shutil.copytree(images / "train", tmp_path / "a/train")
+    said = described(folder_config(tmp_path / "a"))
+    shutil.copytree(images / "train/red", tmp_path / "a/work_dirs/a")
+    assert described(folder_config(tmp_path / "a")) == said
 
 
 def test_a_class_may_be_called_train(images, tmp_path):
@@ -145,14 +155,17 @@ def test_a_class_may_be_called_train(images, tmp_path):
     [
         ("id,label,is_valid", "0 1 True 0 0 0 0 0 0 False", [8, 2, 2]),
         ("id,label,is_test", "0 1 1 0 0 0 0 0 0 0", None),  # no validation but the test
+        ("id,label,is_test", "_ 1 _ 1 1 _ _ _ _ _", [7, 3, 3]),  # _: an empty cell
+        ("id,label,is_valid", "no yes no no no no no no no no", [9, 1, 1]),
         ("id,label,subset", "train train val test train train train train train train", [8, 1, 1]),
         ("id,label,set", "train train train train train train train train train train", None),
         ("id,label,rotten", "0 1 1 0 0 0 0 0 0 0", None),  # no part, and no class either
     ],
 )
 def test_columns_that_divide_a_table(head, cells, counts, images, tmp_path):
-    root = as_table(tmp_path / head, images, "id,label", "")
-    rows = zip((root / "train.csv").read_text().splitlines()[1:], cells.split())
+    root = as_table(tmp_path / cells, images, "id,label", "")
+    cells = ["" if cell == "_" else cell for cell in cells.split()]
+    rows = zip((root / "train.csv").read_text().splitlines()[1:], cells)
     (root / "train.csv").write_text("\n".join([head, *(f"{row},{cell}" for row, cell in rows)]))
     config = folder_config(root)
     data = [DATASETS.build(config.dataset(part)) for part in ("train", "val", "test")]
@@ -173,6 +186,10 @@ def test_a_test_without_labels_in_a_column_is_passed_over(images, tmp_path):
     (root / "train.csv").write_text("id,label,split\nb0,blue,fold 1\nr0,red,train\n")
     with pytest.raises(HypvisionError, match=r"line 2.*'split' has 'fold 1'.*train, val or test"):
         folder_config(root)
+    for head, cells in (("split", ("tr", "te")), ("is_test", ("x", "y"))):
+        (root / "train.csv").write_text(f"id,label,{head}\nb0,blue,{cells[0]}\nr0,red,{cells[1]}\n")
+        with pytest.raises(HypvisionError, match=f"column '{head}' of the table.*name no part"):
+            folder_config(root)
     (root / "train.csv").write_text("id,label,split\nb0,blue,val\nr0,red,test\n")
     with pytest.raises(HypvisionError, match="no image to 'train'"):
         folder_config(root)
