@@ -57,7 +57,7 @@ def update_bn(loader: Iterable[Any], model: nn.Module, device: Any = None) -> No
 
     Args:
         loader: batches of images, or tuples or lists whose first entry is one.
-        model: the model, which keeps its mode.
+        model: the model; afterwards all of its modules have the mode that it had.
         device: the device to which the batches are moved.
     """
     norms: list[Any] = [part for part in model.modules() if is_batch_norm(part)]
