@@ -37,6 +37,7 @@ def stable(
     *points: str,
     fits: tuple[str, ...] = (),
     space: tuple[str, ...] = (),
+    timeless: tuple[str, ...] = (),
     sets: tuple[str, ...] = (),
     wide: bool = True,
     rows: bool = True,
@@ -61,6 +62,8 @@ def stable(
         fits: names of further arguments that must end in the same dimension as the points.
         space: names of arguments whose last dimension must be one less, because they have no
             time.
+        timeless: names of arguments that hold points or tangent vectors, with their time, of which
+            the function gets the space part ``(..., n)`` alone.
         sets: names of arguments that hold sets of points, and need at least two dimensions.
         wide: whether to compute in float64; a function of matrix products, with False, gets the
             dtype of the points and widens by itself what needs it.
@@ -97,7 +100,8 @@ def stable(
             twice = "y" in given and given["y"] is given.get("x")
             for name, value in given.items():
                 if isinstance(value, Tensor) and not (twice and name == "y"):
-                    given[name] = _entering(value, wide, out, name in curvatures)
+                    part = value[..., 1:] if name in timeless else value
+                    given[name] = _entering(part, wide, out, name in curvatures)
             if twice:  # keep one tensor for both, because functions test ``y is x``
                 given["y"] = given["x"]
             for name, dtype in dtypes.items():

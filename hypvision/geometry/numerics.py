@@ -535,6 +535,16 @@ def square_root(c: float | Tensor) -> float | Tensor:
     return torch.sqrt(c) if isinstance(c, Tensor) else c**0.5
 
 
+def radius_of(c: float | Tensor, x: Tensor) -> float | Tensor:
+    """Return the radius of curvature ``1 / sqrt(c)``; of a tensor one number ``(..., 1)`` for each
+    row of ``x`` ``(..., n)``, so that the gradients of all its uses are summed over the rows
+    once."""
+    if not isinstance(c, Tensor):
+        return c**-0.5
+    radius: Tensor = c**-0.5
+    return radius.expand(torch.broadcast_shapes(radius.shape, (*x.shape[:-1], 1)))
+
+
 def clamped(x: Tensor, low: float = -math.inf, high: float = math.inf) -> Tensor:
     """Return ``x`` within bounds. At and beyond them its gradient is 0, which takes one kernel
     where that of ``torch.clamp`` takes three."""

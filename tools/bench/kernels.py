@@ -83,7 +83,7 @@ DIM = 64
 # Most kernels that each operation may launch, forward and backward with a learned curvature.
 BUDGETS = {
     "lorentz": dict(
-        dist=97, logmap=146, expmap=105, transp=151, expmap0=47, logmap0=34, dist0=31, projx=20,
+        dist=85, logmap=130, expmap=108, transp=140, expmap0=47, logmap0=34, dist0=31, projx=20,
         proju=35, cdist=55
     ),
     "ball": dict(

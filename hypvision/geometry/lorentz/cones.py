@@ -16,6 +16,7 @@ from ..numerics import (
     dot,
     heading,
     length,
+    radius_of,
     safe_sqrt,
     square_norm,
     square_root,
@@ -26,7 +27,7 @@ from .distances import pair
 from .points import CAP, _from_space, _time
 
 
-@stable("x", space=("z",), small=True)
+@stable("x", space=("z",), timeless=("x",), small=True)
 def dist2plane(
     x: Tensor, z: Tensor, a: Tensor | float, c: Curvature, signed: bool = True
 ) -> Tensor:
@@ -45,11 +46,10 @@ def dist2plane(
         signed: whether distances are positive on the side to which ``z`` points and negative on the
             other; else they are absolute values.
     """
-    space = x[..., 1:]
     root = square_root(c)
     normal, _ = heading(z)
     cosh, sinh = _offset(a, root, z)
-    side = cosh * dot(space, normal) - sinh * _time(space, c**-0.5)
+    side = cosh * dot(x, normal) - sinh * _time(x, c**-0.5)
     out = (exportable.asinh(root * side) / root).squeeze(-1)
     return out if signed else out.abs()
 
@@ -62,7 +62,7 @@ def _offset(a: Tensor | float, root: Curvature, z: Tensor) -> tuple[Tensor, Tens
     return exportable.cosh(a), exportable.sinh(a)
 
 
-@stable("x", space=("z",), wide=False)
+@stable("x", space=("z",), timeless=("x",), wide=False)
 def hyperplane_logits(x: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
     """Return the logits of Lorentz multinomial logistic regression: signed distances from ``K``
     hyperplanes, times the lengths of their normals.
@@ -84,7 +84,7 @@ def hyperplane_logits(x: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
             f"hyperplane_logits: z must be a matrix (K, n), got the shape {tuple(z.shape)}."
         )
     one_each("hyperplane_logits", "a", a, z.shape[0], "hyperplanes")
-    return _logits(x[..., 1:], z, a, c)
+    return _logits(x, z, a, c)
 
 
 @stable("x", fits=("z",), wide=False)
@@ -113,7 +113,7 @@ def plane_products(points: Tensor, planes: Tensor, sizes: Tensor, dtype: torch.d
     return exportable.asinh(sides) * bounded(sizes.squeeze(-1), dtype)
 
 
-@stable("x", space=("p",), small=True)
+@stable("x", space=("p",), timeless=("x",), small=True)
 def busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
     r"""Return the Busemann function :math:`\tfrac{1}{\sqrt c} \log(\sqrt c(x_t - x_s \cdot p))`,
     ``(...)``.
@@ -123,13 +123,12 @@ def busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
         p: ideal points, unit vectors ``(..., n)``.
         c: curvature.
     """
-    space = x[..., 1:]
     radius = c**-0.5
-    size = length(space)
+    size = length(x)
     # The two parts x_t - |x_s| and |x_s| - x_s . p are computed from positive terms, without
     # cancellation.
-    gap = radius * radius / (_time(space, radius) + size)
-    side = square_norm(space - size * p) / clamped(2 * size, tiny(size))
+    gap = radius * radius / (_time(x, radius) + size)
+    side = square_norm(x - size * p) / clamped(2 * size, tiny(size))
     return (torch.log((gap + side) / radius) * radius).squeeze(-1)
 
 
@@ -152,7 +151,7 @@ def horosphere_dist(x: Tensor, p: Tensor, tau: float | Tensor, c: Curvature) -> 
     return (busemann(x, p, c) - tau).abs()
 
 
-@stable("x", small=True)
+@stable("x", timeless=("x",), small=True)
 def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
     """Return the half-aperture ``asin(min(1, 2 K / (sqrt(c) |x_s|)))`` ``(...)`` of the entailment
     cone at ``x``, in radians.
@@ -164,12 +163,12 @@ def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
         ValueError: ``min_radius`` is negative.
     """
     positive("half_aperture", "min_radius", min_radius, zero=True)
-    square = square_norm(x[..., 1:]) * c
+    square = square_norm(x) * c
     top = 0 * square + 2 * min_radius  # NaN where a coordinate is infinite
     return exportable.atan2(top, safe_sqrt(square - 4 * min_radius**2)).squeeze(-1)
 
 
-@stable("x", "y", small=True)
+@stable("x", "y", timeless=("x", "y"), small=True)
 def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Return the angle ``(...)`` at ``x`` between the ray from the origin and the geodesic to
     ``y``, in radians.
@@ -180,12 +179,13 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     :math:`t\, \hat s \cdot (s' - s) - |s| (t' - t)` (Desai et al., ICML 2023, compute an ``acos``,
     which loses half of the digits, and gives pi/2 where points coincide).
     """
-    found = pair(x, y, square_root(c) / 2)
+    radius = radius_of(c, x)
+    found = pair(x, y, radius)
     size, along, across = along_and_across(found.start, found.delta)
-    return angle(across / 2, found.time * along - size * found.ahead)
+    return angle(across * radius, found.time * along - size * found.ahead)
 
 
-@stable("x", "y", sets=("x", "y"))
+@stable("x", "y", timeless=("x", "y"), sets=("x", "y"))
 def exterior_angles(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Return all exterior angles ``(..., N, M)`` at the points ``x`` ``(..., N, n + 1)`` towards
     the points ``y`` ``(..., M, n + 1)``, in radians, by one matrix product; ``c`` is a float or a
@@ -198,13 +198,11 @@ def exterior_angles(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     relative error ``1e-16 (sinh(r) / d)^2`` as in :func:`cdist`: for near points take
     :func:`exterior_angle`.
     """
-    space = x[..., 1:]
-    others = y[..., 1:]
     radius = c**-0.5
-    ray, size = heading(space)
-    ahead = torch.matmul(ray, others.mT)
-    across = safe_sqrt(square_norm(others).mT - ahead * ahead) * radius
-    along = _time(space, radius) * ahead - size * _time(others, radius).mT
+    ray, size = heading(x)
+    ahead = torch.matmul(ray, y.mT)
+    across = safe_sqrt(square_norm(y).mT - ahead * ahead) * radius
+    along = _time(x, radius) * ahead - size * _time(y, radius).mT
     return angle(across[..., None], along[..., None])
 
 

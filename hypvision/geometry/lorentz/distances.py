@@ -19,10 +19,10 @@ from ..numerics import (
     clamped,
     divided,
     dot,
-    hypotenuse,
     length,
     needs_grad,
     plain,
+    radius_of,
     square_norm,
     square_root,
     widen,
@@ -32,71 +32,75 @@ from ..numerics import (
 
 
 class Pair(NamedTuple):
-    """What functions of two points ``x`` and ``y`` need, in units of two radii of curvature:
-    ``s``, ``t`` are the space part and the time of ``x``, ``s'``, ``t'`` those of ``y``."""
+    """What functions of two points ``x`` and ``y`` need: ``s``, ``t`` are the space part and the
+    time of ``x``, ``s'``, ``t'`` those of ``y``, and ``R`` is the radius of curvature."""
 
     start: Tensor  # s
+    end: Tensor  # s'
     time: Tensor  # t
-    end_time: Tensor  # t'
     ahead: Tensor  # t' - t
     delta: Tensor  # s' - s
-    lever: Tensor  # t + 1/2
+    lever: Tensor  # R + t
+    end_lever: Tensor  # R + t'
 
 
-def pair(x: Tensor, y: Tensor, half: Curvature) -> Pair:
-    r"""Return the differences of two points; ``half`` is ``sqrt(c) / 2``.
+def pair(x: Tensor, y: Tensor, radius: Curvature) -> Pair:
+    """Return the differences of two points with the space parts ``x`` and ``y`` ``(..., n)``;
+    ``radius`` is ``1 / sqrt(c)``, the radius of curvature."""
+    start, time = with_hypotenuse(x, radius)
+    end, end_time = with_hypotenuse(y, radius)
+    delta = end - start
+    ahead = with_value(end_time - time, _ahead(start, delta, time + end_time))
+    return Pair(start, end, time, ahead, delta, time + radius, end_time + radius)
 
-    The difference of times is computed as :math:`(|\Delta|^2 + 2 \Delta \cdot s) / (t' + t)` with
-    :math:`\Delta = s' - s`, which keeps the digits of near points; so does the difference of space
-    parts before they are multiplied.
-    """
-    delta = (y[..., 1:] - x[..., 1:]) * half
-    start = x[..., 1:] * half
-    end_time = hypotenuse(start + delta, 0.5)
-    start, time = with_hypotenuse(start, 0.5)
-    both = torch.add(square_norm(delta), dot(delta, start), alpha=2)
-    ahead = divided(both, end_time + time)
-    return Pair(start, time, end_time, ahead, delta, time + 0.5)
+
+@torch.no_grad()
+def _ahead(start: Tensor, delta: Tensor, times: Tensor) -> Tensor:
+    r"""Return :math:`t' - t = (|\Delta|^2 + 2 \Delta \cdot s) / (t' + t)` with
+    :math:`\Delta = s' - s`, which keeps the digits of near points. The gradient needs no such care:
+    each point has its own."""
+    return torch.add(square_norm(delta), dot(delta, start), alpha=2) / times
 
 
 def way(found: Pair) -> Tensor:
-    r"""Return :math:`w = s' - s - \frac{t' - t}{t + 1/2} s`, which is ``t' + 1/2`` times the
-    difference of the points in the Poincare ball of radius 1."""
+    r"""Return :math:`w = s' - s - \frac{t' - t}{R + t} s`, which is ``R + t'`` times the difference
+    of the points in the Poincare ball of radius 1."""
     return add_scaled(found.delta, found.start, -divided(found.ahead, found.lever))
 
 
 def stretch(found: Pair) -> Tensor:
-    r"""Return :math:`\frac{t + 1/2}{t' + 1/2}`, by which the squared chord
+    r"""Return :math:`\frac{R + t}{R + t'}`, by which the squared chord
     :math:`\langle y - x, y - x\rangle_L` is larger than :math:`|w|^2` of :func:`way`.
 
     That product loses the digits of one ``cosh(r)`` of far points, and the difference of squares
     those of ``cosh(r)^2``.
     """
-    return divided(found.lever, found.end_time + 0.5)
+    return divided(found.lever, found.end_lever)
 
 
-@stable("x", "y", small=True)
+@stable("x", "y", timeless=("x", "y"), small=True)
 def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Return the geodesic distance ``(...)`` between points ``(..., n + 1)``:
     :math:`\tfrac{2}{\sqrt c} \mathrm{asinh}\tfrac{\sqrt q} {2}` of the squared chord ``q / c``.
 
     The gradient is 0 where the points coincide.
     """
-    half = square_root(c) / 2
-    found = pair(x, y, half)
-    size = length(way(found)) * torch.sqrt(stretch(found))
-    return divided(exportable.asinh(size), half).squeeze(-1)
+    radius = radius_of(c, x)
+    diameter = 2 * radius
+    found = pair(x, y, radius)
+    chord = length(way(found)) * torch.sqrt(stretch(found))
+    return (exportable.asinh(divided(chord, diameter)) * diameter).squeeze(-1)
 
 
-@stable("x", "y")
+@stable("x", "y", timeless=("x", "y"))
 def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Return the squared Lorentz distance ``(...)`` between ``x`` and ``y``,
     :math:`\langle x - y, x - y\rangle_L = -2/c - 2\langle x, y\rangle_L`.
 
     It is not the square of :func:`dist` but the squared chord (Law et al., ICML 2019).
     """
-    found = pair(x, y, square_root(c) / 2)
-    return divided(square_norm(way(found)) * stretch(found), c / 4).squeeze(-1)
+    found = pair(x, y, radius_of(c, x))
+    return (square_norm(way(found)) * stretch(found)).squeeze(-1)
 
 
 # the largest number of distances of a matrix that is computed in float64

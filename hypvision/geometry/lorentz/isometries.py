@@ -11,8 +11,8 @@ from ..numerics import (
     add_scaled,
     bounded,
     divided,
+    radius_of,
     square_norm,
-    square_root,
     stretched,
     with_hypotenuse,
 )
@@ -21,7 +21,7 @@ from .points import _from_space, expmap0, from_space, logmap0
 from .tangents import expmap, logmap, norm
 
 
-@stable("x", "y")
+@stable("x", "y", timeless=("x", "y"))
 def boost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Return ``y`` after the boost that takes the origin to ``x``; both are ``(..., n + 1)``.
 
@@ -30,31 +30,31 @@ def boost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     :math:`w + \frac{|w|^2}{2 R (R + t')} s` with :math:`w = s' + \frac{R + t'}{R + t} s` and the
     radius of curvature :math:`R = 1 / \sqrt c`.
     """
-    half = square_root(c) / 2
-    space, time = with_hypotenuse(x[..., 1:] * half, 0.5)
-    end, end_time = with_hypotenuse(y[..., 1:] * half, 0.5)
-    lever = end_time + 0.5
-    between = add_scaled(end, space, divided(lever, time + 0.5))
-    ahead = add_scaled(between, space, divided(square_norm(between), lever))
-    return divided(_from_space(ahead, 0.5), half)
+    radius = radius_of(c, x)
+    space, time = with_hypotenuse(x, radius)
+    end, end_time = with_hypotenuse(y, radius)
+    lever = end_time + radius
+    between = add_scaled(end, space, divided(lever, time + radius))
+    ahead = divided(square_norm(between), 2 * radius * lever)
+    return _from_space(add_scaled(between, space, ahead), radius)
 
 
-@stable("x", "y")
+@stable("x", "y", timeless=("x", "y"))
 def unboost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Return ``y`` as seen from ``x``, :math:`(-x) \oplus y`: the inverse of :func:`boost` for the
     same ``x``; accurate for near points too."""
-    half = square_root(c) / 2
-    found = pair(x, y, half)
+    radius = radius_of(c, x)
+    found = pair(x, y, radius)
     between = way(found)
-    back = divided(square_norm(between), found.end_time + 0.5)
-    return divided(_from_space(add_scaled(between, found.start, -back), 0.5), half)
+    back = divided(square_norm(between), 2 * radius * found.end_lever)
+    return _from_space(add_scaled(between, found.start, -back), radius)
 
 
-@stable("x", space=("matrix",), wide=False)
+@stable("x", space=("matrix",), timeless=("x",), wide=False)
 def rotate(x: Tensor, matrix: Tensor, c: Curvature) -> Tensor:
     """Return the points ``(..., m + 1)`` with the space parts ``R x_s``, for a ``matrix`` ``R``
     ``(m, n)`` and ``x`` ``(..., n + 1)``: an isometry if the columns of ``R`` are orthonormal."""
-    return from_space(torch.matmul(bounded(x[..., 1:], x.dtype), matrix.transpose(-1, -2)), c)
+    return from_space(torch.matmul(bounded(x, x.dtype), matrix.transpose(-1, -2)), c)
 
 
 @stable("x")

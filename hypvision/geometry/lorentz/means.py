@@ -31,7 +31,7 @@ from .points import _from_space, expmap0, logmap0
 _STEP = 2.0
 
 
-@stable("x", sets=("x",))
+@stable("x", timeless=("x",), sets=("x",))
 def centroid(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Tensor:
     r"""Return the weighted Lorentz centroid: the point with the least weighted sum of squared
     Lorentz distances.
@@ -54,7 +54,7 @@ def centroid(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Te
     shares = _shares("centroid", x, weights)
     radius = c**-0.5
     shares = shares.unsqueeze(-1)
-    points = _from_space(x[..., 1:], radius)
+    points = _from_space(x, radius)
     mean = (shares * points).sum(-2)
     space, size = with_length(mean[..., 1:])
     low = with_value(mean[..., :1] - size, _least_time(points, shares, space, radius))
@@ -96,7 +96,7 @@ def normalised(weights: Tensor) -> Tensor:
     return weights / (total + (total == 0))
 
 
-@stable("x", sets=("x",), wide=False)
+@stable("x", timeless=("x",), sets=("x",), wide=False)
 def weighted_centroids(weights: Tensor, x: Tensor, c: Curvature) -> Tensor:
     """Return many centroids of the same points by one matrix product, as attention needs them.
 
@@ -119,7 +119,7 @@ def weighted_centroids(weights: Tensor, x: Tensor, c: Curvature) -> Tensor:
     one_each("weighted_centroids", "weights", weights, x.shape[-2])
     c = widen(c, STEEPEST)
     radius = c**-0.5
-    points = bounded(_from_space(widen(x[..., 1:]), radius), x.dtype)
+    points = bounded(_from_space(widen(x), radius), x.dtype)
     mean = widen(torch.matmul(narrow(normalised(widen(weights)), x.dtype), points))
     return narrow(_from_space(centroid_space(mean[..., :1], mean[..., 1:], c), radius), x.dtype)
 

@@ -53,11 +53,11 @@ def from_space(space: Tensor, c: Curvature) -> Tensor:
     return _with_time(space, c)
 
 
-@stable("x", wide=False)
+@stable("x", timeless=("x",), wide=False)
 def projx(x: Tensor, c: Curvature) -> Tensor:
     """Return the points ``(..., n + 1)`` with the space parts of ``x``; their time is computed
     anew."""
-    return _with_time(x[..., 1:], c)
+    return _with_time(x, c)
 
 
 def _with_time(space: Tensor, c: Curvature) -> Tensor:
@@ -112,18 +112,18 @@ def expmap0(u: Tensor, c: Curvature) -> Tensor:
     return torch.cat([exportable.cosh(moved) / root, u * (exportable.sinh(moved) / z)], -1)
 
 
-@stable("x", small=True)
+@stable("x", timeless=("x",), small=True)
 def logmap0(x: Tensor, c: Curvature) -> Tensor:
     """Return the logarithm at the origin: the space part ``(..., n)`` of the tangent vectors that
     lead to ``x`` ``(..., n + 1)``."""
-    space, size = with_hypotenuse(x[..., 1:], tiny(x))
+    space, size = with_hypotenuse(x, tiny(x))
     z = size * square_root(c)
     return space * (exportable.asinh(z) / z)
 
 
-@stable("x", small=True)
+@stable("x", timeless=("x",), small=True)
 def dist0(x: Tensor, c: Curvature) -> Tensor:
     """Return the hyperbolic radius ``(...)`` of ``x`` ``(..., n + 1)``, its distance from the
     origin; the gradient is 0 at the origin."""
     root = square_root(c)
-    return (exportable.asinh(length(x[..., 1:]) * root) / root).squeeze(-1)
+    return (exportable.asinh(length(x) * root) / root).squeeze(-1)
