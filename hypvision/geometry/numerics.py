@@ -540,7 +540,7 @@ def radius_of(c: float | Tensor, x: Tensor) -> float | Tensor:
     row of ``x`` ``(..., n)``, so that the gradients of all its uses are summed over the rows
     once."""
     if not isinstance(c, Tensor):
-        return c**-0.5
+        return float(c**-0.5)
     radius: Tensor = c**-0.5
     return radius.expand(torch.broadcast_shapes(radius.shape, (*x.shape[:-1], 1)))
 
