@@ -145,17 +145,57 @@ NAMED = [
 ]
 
 
-@each("model, name", NAMED)
-def test_one_row_has_several_curvatures(model, name):
-    """As many calls give the same, each with one of them."""
-    function = getattr(model, name)
-    names = inspect.signature(function).parameters
+# vectors whose time the operation needs: any vectors, or the change of the time
+OF_TIME = {("proju", "v"), ("egrad2rgrad", "v")}
+
+
+def given_of(model, name):
+    """Return the arguments of a function but its curvature: one row of each."""
+    names = inspect.signature(getattr(model, name)).parameters
     given = {key: value for key, value in ROWS[model].items() if key in names}
     if model is lorentz and name in SPACE_PARTS:
         given["u"] = given["u"][:, 1:]
     if name in ("cdist", "exterior_angles"):
         given = {key: value[None] for key, value in given.items()}
+    return given
+
+
+@each("model, name", [pair for pair in NAMED if pair[0] is lorentz])
+def test_times_of_points_are_not_read(model, name):
+    """A point is its space part, and so is a tangent vector: a wrong time changes neither value nor
+    gradient, and gets the gradient 0."""
+    function = getattr(model, name)
+    found = []
+    for time in (None, 7.0):
+        given = given_of(model, name)
+        leaves = []
+        for key, value in given.items():
+            in_space = name in SPACE_PARTS and key == "u"
+            if key in "xyuv" and not in_space and (name, key) not in OF_TIME:
+                value = value.clone()
+                if time is not None:
+                    value[..., 0] = time
+                given[key] = value.requires_grad_()
+                leaves.append(value)
+        out = function(**given, c=0.7)
+        grads = torch.autograd.grad(out.square().sum(), leaves) if leaves else ()
+        assert all((grad[..., 0] == 0).all() for grad in grads)
+        found.append([out, *grads])
+    for right, wrong in zip(*found, strict=True):
+        assert right.equal(wrong)
+
+
+@each("model, name", NAMED)
+def test_one_row_has_several_curvatures(model, name):
+    """As many calls give the same, each with one of them, and so do the curvatures' gradients."""
+    function = getattr(model, name)
+    given = given_of(model, name)
     c = torch.tensor([0.4, 1.0, 2.5]).reshape(3, *(1,) * (next(iter(given.values())).dim() - 1))
+    c.requires_grad_()
     together = function(**given, c=c)
-    alone = [function(**given, c=c[i : i + 1]) for i in range(3)]
-    torch.testing.assert_close(together, torch.cat(alone), rtol=1e-6, atol=1e-6)
+    alone = torch.cat([function(**given, c=c[i : i + 1]) for i in range(3)])
+    torch.testing.assert_close(together, alone, rtol=1e-6, atol=1e-6)
+    if alone.requires_grad:
+        [by_all] = torch.autograd.grad(together.square().sum(), c)
+        [by_each] = torch.autograd.grad(alone.square().sum(), c)
+        torch.testing.assert_close(by_all, by_each, rtol=1e-5, atol=1e-6)
