@@ -399,6 +399,10 @@ class _Hypotenuse(Function):
             return by_x, None
         share = by_size / (size.clamp_min(tiny(size)) if ctx.zero else size)
         by_leg = None if leg is None else (share * leg).sum_to_size(leg.shape)
+        # Legs of several curvatures have given one x several sizes.
+        if share.shape[:-1] != x.shape[:-1]:
+            by_each = (x * share).sum_to_size(x.shape)
+            return by_each if by_x is None else by_x + by_each, by_leg
         return x * share if by_x is None else torch.addcmul(by_x, x, share), by_leg
 
 
@@ -535,13 +539,15 @@ def square_root(c: float | Tensor) -> float | Tensor:
     return torch.sqrt(c) if isinstance(c, Tensor) else c**0.5
 
 
-def radius_of(c: float | Tensor, x: Tensor) -> float | Tensor:
+def radius_of(c: float | Tensor, x: Tensor, y: Tensor | None = None) -> float | Tensor:
     """Return the radius of curvature ``1 / sqrt(c)``; of a tensor one number ``(..., 1)`` for each
-    row of ``x`` ``(..., n)``, so that the gradients of all its uses are summed over the rows
-    once."""
+    row of ``x`` ``(..., n)``, so that the gradients of all its uses are summed over the rows once,
+    unless ``y`` has other rows."""
     if not isinstance(c, Tensor):
         return float(c**-0.5)
     radius: Tensor = c**-0.5
+    if y is not None and y.shape[:-1] != x.shape[:-1]:
+        return radius
     return radius.expand(torch.broadcast_shapes(radius.shape, (*x.shape[:-1], 1)))
 
 

@@ -249,6 +249,7 @@ def _stepping(optimizer: Optimizer, args: tuple[Any, ...], kwargs: Plain) -> Non
     if torch.compiler.is_compiling() or _seen.get(optimizer) == len(optimizer.param_groups):
         return
     _seen[optimizer] = len(optimizer.param_groups)
+    mark_kept()
     looks_ahead = any("lookahead_alpha" in group for group in optimizer.param_groups)
     # ZeroRedundancyOptimizer steps by its ``optim``, which has this process's parameters.
     stepping = getattr(optimizer, "optim", optimizer)
@@ -320,6 +321,27 @@ def mark(parameter: nn.Parameter, manifold: Manifold) -> None:
     parameter.manifold = manifold  # type: ignore[attr-defined]
 
 
+# for each module that a wrapper is about to take apart, the manifolds of its points by their names
+_kept: weakref.WeakKeyDictionary[nn.Module, dict[str, Manifold]] = weakref.WeakKeyDictionary()
+
+
+def keep_manifolds(model: nn.Module) -> None:
+    """Remember which parameters of a model hold points, by module and name, because ``fully_shard``
+    replaces parameters by others without a manifold."""
+    for name, _, manifold in named_manifold_parameters(model):
+        place, _, last = name.rpartition(".")
+        _kept.setdefault(model.get_submodule(place), {})[last] = manifold
+
+
+def mark_kept() -> None:
+    """Mark the parameters that now stand where :func:`keep_manifolds` saw points."""
+    for module, manifolds in _kept.items():
+        for name, manifold in manifolds.items():
+            parameter = module._parameters.get(name)
+            if parameter is not None and getattr(parameter, "manifold", None) is None:
+                mark(parameter, manifold)
+
+
 def named_manifold_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Manifold]]:
     """Yield the name, the parameter and the manifold of every parameter of a model that holds
     points, each once.
@@ -327,6 +349,7 @@ def named_manifold_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parame
     A parameter holds points if it is a :class:`ManifoldParameter`, or if its layer lists it in
     ``manifold_parameters`` and has a ``manifold``.
     """
+    mark_kept()
     seen = set()
     for prefix, module in model.named_modules():
         listed = getattr(module, "manifold_parameters", ())

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, Product
 from hypvision.geometry.manifold import whose
 from hypvision.geometry.numerics import readable
+from hypvision.geometry.parameters import mark_kept
 from hypvision.geometry.rows import blocks
 from hypvision.io import ArgumentError, at_least, one_of
 
@@ -236,6 +237,7 @@ class RiemannianOptimizer(Optimizer):
         """Add a group of parameters with its own options; the constructor's options take the place
         of missing ones."""
         self._check({**self.defaults, **group})
+        mark_kept()
         super().add_param_group(group)
         for parameter in self.param_groups[-1]["params"]:
             manifold = manifold_of(parameter)

@@ -6,6 +6,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from hypvision.geometry import CurvatureParameter, named_manifold_parameters
+from hypvision.geometry.parameters import keep_manifolds
 
 
 def unsharded_parameters(
@@ -22,8 +23,8 @@ def unsharded_parameters(
     The optimisers of this package shard momenta like their points, which distributed checkpoints
     (:mod:`torch.distributed.checkpoint`) need.
 
-    Sharding replaces parameters, so layers whose points should be found afterwards must name them
-    in ``manifold_parameters`` (:func:`hypvision.geometry.named_manifold_parameters`).
+    Sharding replaces parameters by others without a manifold. Which ones hold points is remembered
+    here, so that optimisers know them afterwards.
 
     Args:
         model: the model, before it is sharded.
@@ -42,6 +43,7 @@ def unsharded_parameters(
         dist.all_reduce(parameter.grad, group=group)
         parameter.grad /= dist.get_world_size(group)
 
+    keep_manifolds(model)
     found: set[nn.Parameter] = {p for p in model.parameters() if isinstance(p, CurvatureParameter)}
     found |= {p for _, p, _ in named_manifold_parameters(model) if p.dim() == 1}
     for parameter in found:

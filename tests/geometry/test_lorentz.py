@@ -39,19 +39,46 @@ def test_distances_of_far_float32_points_in_float64(apart):
     ).abs().max() > 5e-7
 
 
-@each("shapes", [((5, 1, 4), (1, 7, 4)), ((4,), (6, 4)), ((6, 4), (4,))])
-@each("name", ["dist", "sqdist", "logmap"])
-def test_gradients_of_points_that_broadcast(name, shapes):
-    """Those of near float32 points, which have a form of their own, are those of the same points in
-    float64."""
+BROADCAST = [((5, 1, 4), (1, 7, 4)), ((5, 1, 4), (7, 4)), ((4,), (6, 4)), ((6, 4), (4,))]
+OF_TWO = [
+    "dist",
+    "sqdist",
+    "logmap",
+    "boost",
+    "unboost",
+    "exterior_angle",
+    "expmap",
+    "inner",
+    "transp",
+]
+
+
+@each("learned", ["no", "one", "several"])
+@each("shapes", BROADCAST)
+@each("name", OF_TWO)
+def test_gradients_of_arguments_that_broadcast(name, shapes, learned):
+    """They are those of the same arguments expanded, curvatures too."""
+    arguments = [lorentz.expmap0(torch.randn(shape), 0.7) for shape in shapes]
+    arguments += arguments[1:] * (name in ("inner", "transp"))
+    rows = torch.broadcast_shapes(*(value.shape[:-1] for value in arguments))
+    c = 0.7
+    if learned == "one":
+        c = torch.tensor(0.7)
+    if learned == "several":
+        c = torch.tensor([0.4, 0.7, 1.1]).reshape(3, *(1 for _ in rows), 1)
+        rows = (3, *rows)
     found = []
-    points = [lorentz.expmap0(torch.randn(shape), 0.7) for shape in shapes]
-    for dtype in (torch.float32, torch.float64):
-        leaves = [point.to(dtype).requires_grad_() for point in points]
-        out = getattr(lorentz, name)(*leaves, 0.7)
-        found.append([out, *torch.autograd.grad(out.sum(), leaves)])
-    for single, double in zip(*found, strict=True):
-        torch.testing.assert_close(single.double(), double, rtol=1e-5, atol=1e-5)
+    for whole in (False, True):
+        leaves = [value.clone().requires_grad_() for value in arguments]
+        given = [value.expand(*rows, -1).contiguous() if whole else value for value in leaves]
+        curvature = c
+        if isinstance(c, torch.Tensor):
+            leaves.append(c.clone().requires_grad_())
+            curvature = leaves[-1].expand(*rows, 1) if whole else leaves[-1]
+        out = getattr(lorentz, name)(*given, curvature)
+        found.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+    for parted, together in zip(*found, strict=True):
+        torch.testing.assert_close(parted, together, rtol=1e-5, atol=1e-5)
 
 
 @each("curvature", [0.7, (), (6, 1, 1)])

@@ -122,11 +122,17 @@ class Tables(nn.Module):
         return (distances.square() * torch.arange(1, 7)).mean()
 
 
+class Unlisted(Tables):
+    """The same, as a module that does not name its points."""
+
+    manifold_parameters = ()
+
+
 TABLES = """
 import math, os, warnings
 import torch, torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from test_sharding import Tables
+from test_sharding import Tables, Unlisted
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions, get_optimizer_state_dict, get_state_dict, set_state_dict,
 )
@@ -182,10 +188,12 @@ def states_of(model, optimizer):
 
 
 # momenta are gathered to those of one process
+trained = {}
 for kind in (sgd, adam):
     alone, (model, optimizer) = Tables(), sharded(kind)
     one = kind(param_groups(alone))
     expected = train(alone, one, x[:3])
+    trained[kind] = expected
     found = train(model, optimizer, mine[:3])
     options = StateDictOptions(full_state_dict=True)
     state = get_optimizer_state_dict(model, optimizer, options=options)["state"]
@@ -194,6 +202,22 @@ for kind in (sgd, adam):
         assert state[name].keys() == one.state[parameter].keys()
         for key, value in one.state[parameter].items():
             near(state[name][key], value, kind, name, key)
+
+# points that no layer lists are found too, with and without groups, by other optimisers as well
+for kind in (sgd, adam):
+    expected = trained[kind]
+    for grouped in (param_groups, Unlisted.parameters):
+        other = Unlisted()
+        fully_shard(other, mesh=mesh, ignored_params=unsharded_parameters(other))
+        assert isinstance(other.points, DTensor) and not hasattr(other.points, "manifold")
+        found = train(other, kind(grouped(other)), mine[:3])
+        for name, value in expected.items():
+            near(found[name], value, kind, grouped, name)
+flat = torch.optim.SGD(other.parameters(), lr=0.1)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    flat.step()
+assert "flat space" in " ".join(str(one.message) for one in caught)
 
 # norms of gradients are those of one process, and scale all of them
 for kind in (1.0, 2.0, math.inf):

@@ -179,7 +179,7 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     :math:`t\, \hat s \cdot (s' - s) - |s| (t' - t)` (Desai et al., ICML 2023, compute an ``acos``,
     which loses half of the digits, and gives pi/2 where points coincide).
     """
-    radius = radius_of(c, x)
+    radius = radius_of(c, x, y)
     found = pair(x, y, radius)
     size, along, across = along_and_across(found.start, found.delta)
     return angle(across * radius, found.time * along - size * found.ahead)

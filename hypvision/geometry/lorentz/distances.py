@@ -85,7 +85,7 @@ def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
     The gradient is 0 where the points coincide.
     """
-    radius = radius_of(c, x)
+    radius = radius_of(c, x, y)
     diameter = 2 * radius
     found = pair(x, y, radius)
     chord = length(way(found)) * torch.sqrt(stretch(found))
@@ -99,7 +99,7 @@ def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
     It is not the square of :func:`dist` but the squared chord (Law et al., ICML 2019).
     """
-    found = pair(x, y, radius_of(c, x))
+    found = pair(x, y, radius_of(c, x, y))
     return (square_norm(way(found)) * stretch(found)).squeeze(-1)
 
 

@@ -30,7 +30,7 @@ def boost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     :math:`w + \frac{|w|^2}{2 R (R + t')} s` with :math:`w = s' + \frac{R + t'}{R + t} s` and the
     radius of curvature :math:`R = 1 / \sqrt c`.
     """
-    radius = radius_of(c, x)
+    radius = radius_of(c, x, y)
     space, time = with_hypotenuse(x, radius)
     end, end_time = with_hypotenuse(y, radius)
     lever = end_time + radius
@@ -43,7 +43,7 @@ def boost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 def unboost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Return ``y`` as seen from ``x``, :math:`(-x) \oplus y`: the inverse of :func:`boost` for the
     same ``x``; accurate for near points too."""
-    radius = radius_of(c, x)
+    radius = radius_of(c, x, y)
     found = pair(x, y, radius)
     between = way(found)
     back = divided(square_norm(between), 2 * radius * found.end_lever)

@@ -70,7 +70,7 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
     where ``A / sqrt(c)`` is the distance and ``q / c`` the squared chord.
     """
-    found = pair(x, y, radius_of(c, x))
+    found = pair(x, y, radius_of(c, x, y))
     square = clamped(square_norm(way(found)) * stretch(found) * (c / 4), tiny(x))
     root = torch.sqrt(square)
     # A / sinh(A)
@@ -149,7 +149,7 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     :math:`(2 w \cdot v' - \tfrac q c \tfrac{s \cdot v_s}{t (R + t)}) / (\tfrac 4 c + \tfrac q c)`,
     with :math:`w` of :func:`hypvision.geometry.lorentz.distances.way`.
     """
-    found = pair(x, y, radius_of(c, x))
+    found = pair(x, y, radius_of(c, x, y))
     first = divided(dot(found.start, v), found.time)
     turn = divided(first, found.lever)
     level = add_scaled(v, found.start, -turn)
