@@ -34,7 +34,7 @@ from hypvision.clip.towers import (
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.geometry.numerics import has_float64
 from hypvision.inference.predictors import zero_shot
-from hypvision.io import NameList, Plain, one_of, refuse
+from hypvision.io import NameList, Plain, ensure, few, one_of, refuse
 from hypvision.losses.contrastive import (
     compositional_entailment,
     contrastive_loss,
@@ -567,9 +567,17 @@ def _gather_wholes(
     points: _Points, caption: list[str], concepts: Tensor | None, level: Tensor | None
 ) -> _Wholes:
     """Return the whole images and texts of all processes."""
+    parts = all_gather_object(list(caption))
+    sizes = sorted({f"{len(part)}" for part in parts})
+    # Gathering points of other shapes than expected would end the processes without a word.
+    ensure(
+        len(sizes) == 1,
+        f"The processes have batches of different sizes, {few(sizes)}: their points cannot be "
+        "gathered. Give the loaders drop_last=True.",
+    )
     images = gathered(points.image)
     texts = gathered(points.text)
-    captions = [text for part in all_gather_object(list(caption)) for text in part]
+    captions = [text for part in parts for text in part]
     here = range(get_rank() * len(caption), (get_rank() + 1) * len(caption))
     texts_of_images, places = distinct(captions)
     begun = [text for text, place in enumerate(places) if place in here]
