@@ -75,7 +75,13 @@ from .locate import (
     weights_file,
 )
 from .spaces import Space, space_of
-from .towers import embedding_size, encode_by_length, encode_image, encode_text
+from .towers import (
+    check_images,
+    embedding_size,
+    encode_by_length,
+    encode_image,
+    encode_text,
+)
 
 if TYPE_CHECKING:
     from .tokenizer import Tokenizer
@@ -84,6 +90,7 @@ MEAN = (122.7709383, 116.7460125, 104.09373615)
 """Mean of RGB from 0 to 255 with which OpenAI's CLIP was trained; ``STD`` is the deviation."""
 STD = (68.5005327, 66.6321579, 70.3231630)
 
+_DARKEST = 4.0  # images from 0 to 1 are below it, and normalised ones
 _TEXTS = 4096  # most texts that are tokenized at once, and most tokens that a tower sees at once
 _PRECISIONS = (
     "fp32", "fp16", "bf16", "pure_fp16", "pure_bf16",
@@ -181,8 +188,16 @@ class CLIPBundle(NamedTuple):
         return next(self.model.parameters()).device
 
     def normalised(self, images: Tensor) -> Tensor:
-        """Return normalised images on the model's device, from RGB images ``(..., 3, H, W)``, 0 to
-        255."""
+        """Return normalised images on the model's device, from RGB images ``(B, 3, H, W)`` of the
+        model's size, 0 to 255, such as :func:`~hypvision.data.preprocessing.preprocessing_of` the
+        model gives."""
+        check_images(self.model, images, "hypvision.data.preprocessing.preprocessing_of resizes.")
+        if images.is_floating_point() and 0 < float(images.detach().max()) < _DARKEST:
+            warnings.warn(
+                "The largest number in the images is below 4: they seem to be divided by 255, or "
+                "normalised already. Give RGB from 0 to 255.",
+                stacklevel=2,
+            )
         mean, std = (
             torch.tensor(value, device=self.device)[:, None, None]
             for value in (self.mean, self.std)

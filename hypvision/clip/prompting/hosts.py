@@ -32,10 +32,10 @@ from hypvision.clip.models import CLIPBundle
 from hypvision.clip.spaces import Sphere, space_of
 from hypvision.clip.towers import (
     PromptTokens,
+    check_images,
     embedding_size,
     encode_image,
     encode_text,
-    fixed_size,
     logit_scale_of,
 )
 from hypvision.data.classes import SELECTED, checked_templates, warn_of_equal_texts
@@ -267,13 +267,7 @@ class Host(nn.Module):
     def normalised(self, images: Tensor) -> Tensor:
         """Return images ``(B, 3, H, W)``, RGB from 0 to 255, normalised for this CLIP; another size
         than its own is an error."""
-        size = fixed_size(self.clip)
-        if size is not None and tuple(images.shape[-2:]) != size:
-            given, wanted = ("x".join(map(str, pair)) for pair in (images.shape[-2:], size))
-            raise HypvisionError(
-                f"The images have {given} pixels, and this CLIP takes {wanted}. Set the data's "
-                f"size={size[0]} (hypvision fewshot: --size {size[0]})."
-            )
+        check_images(self.clip, images, "Set the data's size={0} (hypvision fewshot: --size {0}).")
         return (images.float() - self.mean) / self.std
 
     def features(self, images: Tensor) -> Tensor:
