@@ -219,7 +219,8 @@ def read_table(
     if rows:
         head = rows[0][1]
         given = {*head, *known(head)}
-        needed = [name for name, (_, required) in _fields(kind).items() if required]
+        fields: Any = kind
+        needed = [name for name, (_, required) in _fields(fields).items() if required]
         lacking = [name for name in needed if name not in given]
         ensure(
             not lacking,
