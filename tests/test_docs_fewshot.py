@@ -59,3 +59,28 @@ def test_other_pages_have_these_means(page):
     for method in ("maple", "maple+lath", "promptsrc", "promptsrc+lath", "zeroshot"):
         mean = _columns("base2new", method)[0][2][0]
         assert f"{mean:.{digits}f}" in text, method
+
+
+def test_a_loop_of_ones_own_runs(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("open_clip")
+    pytest.importorskip("mmengine")
+    import torch
+
+    from hypvision.clip import create_clip
+    from hypvision.tasks.few_shot import FewShotCLIP
+
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs/fewshot.md").read_text(encoding="utf-8")
+    section = page.partition("## In a training loop of your own")[2]
+    done = {}
+    exec(re.search(r"```python\n(.*?)```", section, re.DOTALL)[1], done)
+    assert re.search(r"tensor\(\[([01], ){5}[01]\]\)", capsys.readouterr().out)
+    assert {"loss_ecls", "loss_hcls", "loss_va", "loss_at"} == done["losses"].keys()
+    clip = create_clip("emoji-s16", "zoo:emoji-s16.captions")
+    again = FewShotCLIP(clip, dict(name="coop"), dict(type="lathadapter", classes=3)).eval()
+    again.load_state_dict(torch.load("learned.pth"))
+    again.set_classes(["tiger face", "bread"], "a picture of a {}.")
+    model = done["model"]
+    with torch.no_grad():
+        assert torch.equal(again(done["images"]), model(done["images"]))
+    model.hierarchy.begin(model.host.class_features()[1])

@@ -144,6 +144,24 @@ def test_the_python_runs(place, capsys):
     assert merged.model.textual_alpha.item() == 0 > clip.model.textual_alpha.item()
 
 
+def test_a_loop_of_ones_own_runs(place, capsys):
+    names = ("Compare images and texts", "In a training loop of your own")
+    start = 'from hypvision.clip import create_clip\nclip = create_clip("meru-vit-s-16", "redcaps")'
+    done = {}
+    exec("\n".join([start, *(block for name in names for block in blocks("python", name))]), done)
+    told = capsys.readouterr().out
+    assert re.search(r"tensor\(\[[01], [01]\]\)", told) and "'text_to_image_r1': " in told
+    again = create_clip("meru-vit-s-16", place / "mine.safetensors")
+    found, trained = again.model.state_dict(), done["clip"].model.state_dict()
+    assert found.keys() == trained.keys()
+    begun = create_clip("meru-vit-s-16", "redcaps").model.state_dict()
+    assert not torch.equal(found["text_projection"], begun["text_projection"])
+    fixed = ("visual.trunk.pos_embed", "pixel_mean")
+    assert all(torch.equal(found[name], begun[name]) for name in fixed)
+    gradients = [p.grad for p in done["network"].parameters() if p.requires_grad]
+    assert all(grad is not None and grad.isfinite().all() for grad in gradients)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "section",

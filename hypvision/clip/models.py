@@ -42,6 +42,7 @@ from hypvision.checkpoints.sources import find, hub_switch, is_address
 from hypvision.checkpoints.torchscript import class_names, is_torchscript
 from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.checkpoints.wrappers import without_prefix
+from hypvision.data.classes import checked_templates
 from hypvision.io import (
     HypvisionError,
     Plain,
@@ -49,6 +50,7 @@ from hypvision.io import (
     Values,
     depths,
     did_you_mean,
+    list_of_texts,
     one_of,
     require,
 )
@@ -73,7 +75,13 @@ from .locate import (
     weights_file,
 )
 from .spaces import Space, space_of
-from .towers import embedding_size, encode_image, encode_text
+from .towers import (
+    check_images,
+    embedding_size,
+    encode_by_length,
+    encode_image,
+    encode_text,
+)
 
 if TYPE_CHECKING:
     from .tokenizer import Tokenizer
@@ -82,6 +90,8 @@ MEAN = (122.7709383, 116.7460125, 104.09373615)
 """Mean of RGB from 0 to 255 with which OpenAI's CLIP was trained; ``STD`` is the deviation."""
 STD = (68.5005327, 66.6321579, 70.3231630)
 
+_DARKEST = 4.0  # images from 0 to 1 are below it, and normalised ones
+_TEXTS = 4096  # most texts that are tokenized at once, and most tokens that a tower sees at once
 _PRECISIONS = (
     "fp32", "fp16", "bf16", "pure_fp16", "pure_bf16",
     "amp", "amp_bf16", "amp_bfloat16",  # of autocast in the caller's code: the weights stay float32
@@ -178,8 +188,16 @@ class CLIPBundle(NamedTuple):
         return next(self.model.parameters()).device
 
     def normalised(self, images: Tensor) -> Tensor:
-        """Return normalised images on the model's device, from RGB images ``(..., 3, H, W)``, 0 to
-        255."""
+        """Return normalised images on the model's device, from RGB images ``(B, 3, H, W)`` of the
+        model's size, 0 to 255, such as :func:`~hypvision.data.preprocessing.preprocessing_of` the
+        model gives."""
+        check_images(self.model, images, "hypvision.data.preprocessing.preprocessing_of resizes.")
+        if images.is_floating_point() and 0 < float(images.detach().max()) < _DARKEST:
+            warnings.warn(
+                "The largest number in the images is below 4: they seem to be divided by 255, or "
+                "normalised already. Give RGB from 0 to 255.",
+                stacklevel=2,
+            )
         mean, std = (
             torch.tensor(value, device=self.device)[:, None, None]
             for value in (self.mean, self.std)
@@ -198,10 +216,30 @@ class CLIPBundle(NamedTuple):
         return self.space.embed(encode_image(self.model, self.normalised(images)), "image")
 
     def embed_texts(self, texts: Sequence[str]) -> Tensor:
-        """Return points ``(T, d)`` of texts."""
-        return self.space.embed(
-            encode_text(self.model, self.tokenizer(list(texts)).to(self.device)), "text"
-        )
+        """Return points ``(T, d)`` of a list of texts."""
+        list_of_texts(texts=texts)
+        return encode_text(self.model, self.tokenizer(list(texts)), normalize=True)
+
+    def embed_classes(
+        self, names: Sequence[str], templates: str | Sequence[str] | None = None
+    ) -> Tensor:
+        """Return points of C classes, each the mean over its sentences (:meth:`.Space.mean`): ``(C,
+        d)``, or for ATMG ``(C, P, d)``. They are compared by :meth:`similarity`, and
+        ``space.class_logits(images, classes, scale)`` are the logits.
+
+        Args:
+            names: the class names; ``_`` is not replaced, and of synonyms none is left out.
+            templates: P sentences with one ``{}`` for the name, or the name of some in
+                :data:`hypvision.data.classes.TEMPLATES`; None: those of the weights, else "a photo
+                of a {}.".
+        """
+        list_of_texts(names=names)
+        sentences = checked_templates(templates or self.templates or "a photo of a {}.")
+        texts = [sentence.format(name) for name in names for sentence in sentences]
+        parts = (texts[start : start + _TEXTS] for start in range(0, len(texts), _TEXTS))
+        tokens = torch.cat([self.tokenizer(part) for part in parts])
+        features = encode_by_length(self.model, tokens, budget=_TEXTS)
+        return self.space.mean(features.unflatten(0, (len(names), len(sentences))), "text")
 
     def similarity(self, images: Tensor, texts: Tensor) -> Tensor:
         """Return similarities ``(B, T)`` of image and text points: cosines, or Lorentzian inner

@@ -25,9 +25,8 @@ from torch.optim.optimizer import (
 
 from hypvision.checkpoints.language import Language
 from hypvision.checkpoints.match import placed
-from hypvision.checkpoints.records import is_template
 from hypvision.checkpoints.types import StateDict, Weights
-from hypvision.data.classes import TEMPLATES, load_classes, prompts
+from hypvision.data.classes import checked_templates, load_classes, prompts
 from hypvision.io import HypvisionError, Plain, StrPath, one_of, refuse
 
 from . import adapters
@@ -380,21 +379,6 @@ def _first(names: Sequence[str], pairs: Sequence[tuple[int, int]]) -> str:
         f"'{names[pairs[0][0]]}' from '{names[pairs[0][1]]}'{more}: their texts have the same "
         "embedding"
     )
-
-
-def checked_templates(templates: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the templates for a name in :data:`~hypvision.data.classes.TEMPLATES`, for one
-    template, or for several."""
-    if isinstance(templates, str):
-        templates = TEMPLATES.get(templates, [templates])
-    found = tuple(templates)
-    if not found or not all(map(is_template, found)):
-        raise HypvisionError(
-            f"Every prompt template needs one {{}} for the class name and no other braces, got "
-            f"{list(found)}. There are no other names of prompt templates than "
-            f"{', '.join(TEMPLATES)}."
-        )
-    return found
 
 
 # Words that a CLIP model does not know

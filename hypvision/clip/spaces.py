@@ -144,12 +144,15 @@ class Sphere(Space):
 
     def radius(self, x: Tensor) -> Tensor:
         if self.measure == "cosine":
-            return 1 - x @ self.root
+            with exact(x.device):
+                return 1 - x @ self.root
         return torch.linalg.vector_norm(x - self.root, dim=-1)
 
     def similarity(self, x: Tensor, y: Tensor) -> Tensor:
         _check_tables(x, y)
-        return x @ y.T
+        # bfloat16 would round a logit of 50 to a multiple of 0.25.
+        with exact(x.device):
+            return x @ y.T
 
     def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
         check_shapes("exterior_angle", dict(x=x, y=y), 0)

@@ -149,6 +149,26 @@ def fixed_size(model: nn.Module) -> tuple[int, int] | None:
     return (size, size) if isinstance(size, int) else tuple(size)
 
 
+def check_images(model: nn.Module, images: Tensor, advice: str) -> None:
+    """Raise an error unless images are RGB, ``(B, 3, H, W)``, of the size that the image tower
+    takes; ``advice`` says how to get there, with the place ``{}`` for the tower's height."""
+    size = fixed_size(model)
+    shape = tuple(images.shape)
+    wanted = "H, W" if size is None else f"{size[0]}, {size[1]}"
+    refuse(
+        (
+            len(shape) != 4 or shape[1] != 3 or not len(images),
+            f"The images have the shape {shape}. Expected: (B, 3, {wanted}), RGB, of one image or "
+            "more.",
+        ),
+        (
+            size is not None and shape[-2:] != size,
+            f"The images have {'x'.join(map(str, shape[-2:]))} pixels, and this CLIP takes "
+            f"{'x'.join(map(str, size or ()))}. {advice.format((size or (0,))[0])}",
+        ),
+    )
+
+
 # Learned tokens in the sequences of a tower
 # --------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
+from hypvision.checkpoints.records import is_template
 from hypvision.io import HypvisionError, Plain, StrPath, ensure, explaining, require, whole_number
 from hypvision.io.files import parse_json, read_json, read_lines, why_no_file
 
@@ -249,6 +250,21 @@ def prompts(name: str, templates: Sequence[str], synonyms: str = "first") -> lis
         [template.format(word) for template in templates]
         for word in (words if synonyms == "mean" else words[:1])
     ]
+
+
+def checked_templates(templates: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the templates for a name in :data:`TEMPLATES`, for one
+    template, or for several."""
+    if isinstance(templates, str):
+        templates = TEMPLATES.get(templates, [templates])
+    found = tuple(templates)
+    if not found or not all(map(is_template, found)):
+        raise HypvisionError(
+            f"Every prompt template needs one {{}} for the class name and no other braces, got "
+            f"{list(found)}. There are no other names of prompt templates than "
+            f"{', '.join(TEMPLATES)}."
+        )
+    return found
 
 
 def imagenet_templates(count: int = 60) -> tuple[str, ...]:

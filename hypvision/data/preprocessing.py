@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torchvision.transforms import functional as F
 
 from hypvision.io import one_of
+from hypvision.io.images import is_rgb, to_rgb
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,10 @@ class Preprocessing:
         one_of(("shortest", "longest", "squash"), resize_mode=self.resize_mode)
 
     def __call__(self, image: Image.Image) -> Tensor:
-        """Return the transformed RGB image, uint8 (3, height, width)."""
+        """Return the transformed image, RGB, uint8 (3, height, width). An image of any mode is
+        taken as it is shown (:func:`hypvision.io.images.to_rgb`): the way up, on white, and 16 bits
+        scaled to 8."""
+        image = image if is_rgb(image) else to_rgb(image)
         mode = F.InterpolationMode(self.interpolation)
         (height, width) = self.size
         if self.resize_mode == "squash":

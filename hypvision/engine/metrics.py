@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from mmengine.dist import all_gather_object, is_main_process
 from mmengine.evaluator import BaseMetric
 
-from hypvision.io import HypvisionError, Metrics, Values, require_finite
+from hypvision.io import HypvisionError, Metrics, Values, ensure, require_finite
 
 _logger = logging.getLogger(__name__)
 _SHOWN = 5
@@ -68,6 +68,17 @@ class Metric(BaseMetric):
     without_truth: Sequence[str] = ()
     _spoilt = ""
     _told: tuple[str, tuple[str, ...], tuple[str, ...]] = ("", (), ())
+
+    def class_names(self) -> list[str]:
+        """Return the names of the classes, which mmengine takes from the data set; an error if
+        there are none."""
+        names: Sequence[str] = (self.dataset_meta or {}).get("classes") or ()
+        ensure(
+            names,
+            f"{type(self).__name__} needs the names of the classes, which the data set does not "
+            "give. In a loop of your own set METRIC.dataset_meta = dict(classes=[...]).",
+        )
+        return list(names)
 
     def check(self, values: Any, what: str, samples: Sequence[Values]) -> bool:
         """Return whether the predictions for ``samples``, one row of ``values`` for each, are

@@ -118,6 +118,32 @@ def name_or_path(**values: object) -> None:
         )
 
 
+def list_of_texts(**values: Any) -> None:
+    """Raise an error unless each value is a sequence of texts of which there is at least one. A
+    single text is refused: Python would take its letters for the texts.
+
+    >>> list_of_texts(x="cat")
+    Traceback (most recent call last):
+    hypvision.io.errors.ArgumentError: x must be a list of texts, got the text 'cat'. Give ['cat'].
+    """
+    for name, value in values.items():
+        if isinstance(value, str):
+            text = f"{value:.60}"
+            raise ArgumentError(
+                f"{name} must be a list of texts, got the text {text!r}. Give [{text!r}]."
+            )
+        if not len(value):
+            raise ArgumentError(
+                f"{name} must be a list of texts, got an empty list. Give at least one."
+            )
+        for number, text in enumerate(value):
+            if not isinstance(text, str):
+                raise ArgumentError(
+                    f"{name} must be a list of texts, but number {number} is {text!r:.60}. Give "
+                    "each as a text."
+                )
+
+
 def whole_number(text: str) -> int | None:
     """Return the whole number that a text of digits gives; None for other texts and for more than
     18 digits (Python refuses numbers of some thousand digits)."""

@@ -533,6 +533,12 @@ def write_image(image: Image.Image, path: StrPath, format: str, **options: Any) 
     Path(path).write_bytes(encoded.getbuffer())
 
 
+def is_rgb(image: Image.Image) -> bool:
+    """Return whether :func:`to_rgb` would change nothing of a PIL image, and need not copy it."""
+    upright = image.getexif().get(ExifTags.Base.Orientation, 1) == 1
+    return upright and image.mode == "RGB" and "transparency" not in image.info
+
+
 def to_rgb(image: Image.Image, name: str = "The image", white: int = WHITE) -> Image.Image:
     """Return a PIL image as it is shown, see :func:`open_image`; ``name`` is the subject of error
     messages."""

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
 
 from .checks import ensure
-from .errors import HypvisionError, did_you_mean
+from .errors import HypvisionError, did_you_mean, few
 from .files import parse_json, read_json, read_lines, read_text, why_no_file
 from .types import Plain, StrPath, Values
 
@@ -216,6 +216,18 @@ def read_table(
     """
     path = Path(path).expanduser()
     rows = _read_rows(path, advice, dialect)
+    if rows:
+        head = rows[0][1]
+        given = {*head, *known(head)}
+        fields: Any = kind
+        needed = [name for name, (_, required) in _fields(fields).items() if required]
+        lacking = [name for name in needed if name not in given]
+        ensure(
+            not lacking,
+            f"'{path}' has the columns {few([*head], 8)}, but none is called "
+            f"{' or '.join(lacking)}. The first line names the columns, with "
+            f"{dialect.get('delimiter', ',')!r} between them.",
+        )
     hints = typing.get_type_hints(kind)
     numbers = {name for name, hint in hints.items() if hint in (int, float)}
     found = []

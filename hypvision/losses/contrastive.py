@@ -22,7 +22,7 @@ from hypvision.io import ArgumentError
 
 def gathered(x: Tensor) -> Tensor:
     """Return ``x`` (B, ...) of all P processes, (P * B, ...), in the order of their ranks, with
-    gradients to each process; ``x`` itself if there is one process."""
+    gradients to each process; ``x`` itself if there is one process. B must be the same in each."""
     if (
         not (distributed.is_available() and distributed.is_initialized())
         or distributed.get_world_size() == 1
@@ -52,9 +52,9 @@ def soft_cross_entropy(logits: Tensor, true: Tensor, dim: int = 1) -> Tensor:
     ``dim`` 0; 0 if there are no rows, as may happen in one of several processes.
 
     The target of a row is spread evenly over the entries that are 1 in ``true`` (N, M), which has 0
-    or 1.
+    or 1. A row without a 1, such as an image without a caption, adds 0 to the sum.
     """
-    shares = true / true.sum(dim, keepdim=True)
+    shares = true / true.sum(dim, keepdim=True).clamp(min=1)
     return -(logits.log_softmax(dim) * shares).sum() / max(1, logits.shape[1 - dim])
 
 
@@ -67,8 +67,14 @@ def contrastive_loss(logits: Tensor, true: Tensor | None = None) -> tuple[Tensor
         true: (N, M), 1 where a text is true of an image, else 0; None: the diagonal.
 
     Raises:
-        ValueError: ``true`` is None and the numbers of images and texts differ.
+        ValueError: ``true`` is None and the numbers of images and texts differ, or ``true`` has
+            another shape than ``logits``.
     """
+    if true is not None and true.shape != logits.shape:
+        raise ArgumentError(
+            f"contrastive_loss: 'true' has the shape {tuple(true.shape)}, the logits have "
+            f"{tuple(logits.shape)}. Give a row for each image and a column for each text."
+        )
     if true is None and logits.shape[0] != logits.shape[1]:
         raise ArgumentError(
             f"contrastive_loss: {logits.shape[0]} images and {logits.shape[1]} texts are not "

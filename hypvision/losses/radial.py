@@ -37,12 +37,14 @@ def radial_angle(general: Tensor, specific: Tensor, root: Tensor) -> Tensor:
     unit vectors: the published ``arccos`` loses half of the digits of small angles, and its
     gradient is infinite at collinear points. Here value and gradient are finite everywhere. If ``e
     = r`` or ``e' = e`` (closer than 1e-6, or 1e-12 in float64) there is no angle, and the result is
-    0 with gradient 0.
+    0 with gradient 0. Half precision is computed, and returned, in float32.
 
     Args:
         general, specific: the embeddings e and e' ``(..., d)``.
         root: the root r ``(..., d)``.
     """
+    wide = torch.promote_types(general.dtype, torch.float32)  # half precision has no such digits
+    general, specific, root = (x.to(wide) for x in (general, specific, root))
     ray = general - root
     way = specific - general
     shortest = _SHORTEST[ray.dtype]

@@ -71,6 +71,7 @@ def uncertain_entailment(
     Returns:
         Losses by name; 0.2 times their sum is the entailment part of the paper's loss. The
         calibration losses contain the entropy of the boxes' uncertainties, which depends on M.
+        Without boxes, as may happen in one of several processes, losses of boxes are 0.
     """
 
     def residual(general: Tensor, specific: Tensor, factor: float) -> Tensor:
@@ -84,9 +85,9 @@ def uncertain_entailment(
     of_texts = residual(box_text, text[owner], WITHIN)
     return dict(
         text_image=0.5 * residual(text, image, BETWEEN).mean(),
-        box_text_image=0.5 * residual(box_text, box_image, BETWEEN).mean(),
-        image_box=0.25 * of_images.mean(),
-        text_box=0.25 * of_texts.mean(),
+        box_text_image=0.5 * _mean(residual(box_text, box_image, BETWEEN)),
+        image_box=0.25 * _mean(of_images),
+        text_box=0.25 * _mean(of_texts),
         image_calibration=_calibration(of_images, uncertainty(box_image)),
         text_calibration=_calibration(of_texts, uncertainty(box_text)),
     )
@@ -99,4 +100,9 @@ def _calibration(residual: Tensor, u: Tensor) -> Tensor:
     calibrated = 0.5 * residual.detach() / (u.exp() + 1e-6) + 0.5 * u
     share = u.softmax(0)
     entropy = -(share * torch.log(share + 1e-8)).sum()
-    return 10 * (calibrated.mean() + entropy)
+    return 10 * (_mean(calibrated) + entropy)
+
+
+def _mean(x: Tensor) -> Tensor:
+    """Return the mean of the losses of boxes ``(M,)``; 0 without boxes, where the mean is NaN."""
+    return x.sum() / max(1, len(x))

@@ -139,6 +139,7 @@ class CheckedCocoMetric(Metric, CocoMetric):
     def compute_metrics(self, results: list) -> Metrics:
         if not results:
             return {self._named(name): math.nan for name in self._names()}
+        self.class_names()
         if not any(len(found["scores"]) for _, found in results):
             _logger.warning(
                 "Nothing was detected in the %d images of '%s', so the precision is 0 where there "
@@ -174,7 +175,7 @@ class CheckedCocoMetric(Metric, CocoMetric):
 
     def _classes_without_truth(self) -> list[str]:
         images = set(self.img_ids)
-        classes = self.dataset_meta["classes"]
+        classes = self.class_names()
         annotations = self._coco_api.dataset.get("annotations", ())
         known = {
             x["category_id"]
@@ -186,7 +187,7 @@ class CheckedCocoMetric(Metric, CocoMetric):
     def reference(self, truth: Sequence[dict]) -> tuple[COCO, list[int]]:
         """Return the ground truth, from the annotation file or from the samples, and the number of
         each class in it."""
-        names = list(self.dataset_meta["classes"])
+        names = self.class_names()
         if self._coco_api is not None:
             return self._coco_api, list(self._coco_api.get_cat_ids(cat_names=names))
         annotations: list[Plain] = []

@@ -47,6 +47,7 @@ class LabelMapIoUMetric(Metric, IoUMetric):
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
         """Process a batch as mmseg does; logits that are not finite are an error, which names the
         image."""
+        count = len(self.class_names())
         for sample in data_samples:
             if not all(
                 self.check(sample[key]["data"][None], "A logit", [sample])
@@ -62,7 +63,7 @@ class LabelMapIoUMetric(Metric, IoUMetric):
             self.output_dir = folder
         if folder is None:
             return
-        depth = np.uint8 if len(self.dataset_meta["classes"]) <= 255 else np.uint16
+        depth = np.uint8 if count <= 255 else np.uint16
         for sample in data_samples:
             labels = sample["pred_sem_seg"]["data"][0].cpu().numpy()
             if sample.get("reduce_zero_label", False):  # its files number classes from 1
@@ -75,7 +76,7 @@ class LabelMapIoUMetric(Metric, IoUMetric):
     def compute_metrics(self, results: list) -> Metrics:
         if self.format_only:
             return super().compute_metrics(results)
-        names = self.dataset_meta["classes"]
+        names = self.class_names()
         results = results or [(torch.zeros(len(names), dtype=torch.int64),) * 4]
         truth = sum(label for *_, label in results)
         self.without_truth = [name for name, count in zip(names, truth) if not count]

@@ -39,7 +39,7 @@ class TreeIoUMetric(Metric):
         self.ignore_index = ignore_index
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        number = len(self.dataset_meta["classes"])
+        number = len(self.class_names())
         for sample in data_samples:
             logits = sample.get("seg_logits")
             if logits and not self.check(logits["data"][None], "A logit", [sample]):
@@ -53,7 +53,7 @@ class TreeIoUMetric(Metric):
             self.results.append(pairs.bincount(minlength=number**2).view(number, number))
 
     def compute_metrics(self, results: list) -> Metrics:
-        names = self.dataset_meta["classes"]
+        names = self.class_names()
         counts = sum(results, torch.zeros(len(names), len(names), dtype=torch.int64))
         self.without_truth = [name for name, row in zip(names, counts) if not row.any()]
         tree = ClassTree(names, self.tree)

@@ -219,7 +219,7 @@ class GroupAccuracy(ScoreMetric):
         if not known:
             return dict.fromkeys([*self.levels, "mistake_distance"], math.nan)
         above = []
-        for name in (self.dataset_meta or {})["classes"]:
+        for name in self.class_names():
             above.append(tuple(self.ancestors.get(name, ())))
             if len(above[-1]) != len(self.levels):
                 raise HypvisionError(

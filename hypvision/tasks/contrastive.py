@@ -25,6 +25,7 @@ from hypvision.clip.locate import is_repository
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.spaces import space_of
 from hypvision.clip.towers import (
+    check_images,
     encode_by_length,
     encode_image,
     encode_text,
@@ -34,7 +35,7 @@ from hypvision.clip.towers import (
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.geometry.numerics import has_float64
 from hypvision.inference.predictors import zero_shot
-from hypvision.io import NameList, Plain, one_of, refuse
+from hypvision.io import NameList, Plain, ensure, few, list_of_texts, one_of, refuse
 from hypvision.losses.contrastive import (
     compositional_entailment,
     contrastive_loss,
@@ -212,6 +213,8 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         if mode == "loss":
             if isinstance(self.clip, HyperbolicCLIP):
                 self.clip.clamp_scalars()
+            check_images(self.clip, inputs, "Set input_size={} of the data's transform.")
+            _check_captions(inputs, caption, box_inputs, box_caption)
             boxes = _boxes(box_inputs, box_caption, box_count)
             self._check_boxes(boxes)
             return self._loss(inputs, caption, concepts, level, boxes)
@@ -375,7 +378,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
 
         size = self._block(rows, others)
         parts = _in_parts(summed, size, self.mean, rows.points, rows.numbers)
-        return torch.stack(parts).sum() * (get_world_size() / rows.every)
+        return torch.stack(parts).sum() * (get_world_size() / max(1, rows.every))
 
     def _of_parts(self, points: _Points, wholes: _Wholes, boxes: _Boxes) -> dict[str, Tensor]:
         """Return UNCHA's contrastive losses of boxes with their words, and of both with the whole
@@ -434,6 +437,30 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             weight = 0.5 * weight
             parts = compositional_entailment(*points, space.manifold)
         return {f"entail_{name}": weight * value for name, value in parts.items()}
+
+
+def _check_captions(
+    inputs: Tensor,
+    caption: Sequence[str],
+    box_inputs: Tensor | None,
+    box_caption: Sequence[Any] | None,
+) -> None:
+    """Raise an error unless each image has a caption, and boxes come with their words."""
+    list_of_texts(caption=caption)
+    lonely = (box_inputs is None) != (box_caption is None)
+    count = len(inputs) if box_inputs is None else len(box_inputs)
+    refuse(
+        (
+            len(caption) != len(inputs),
+            f"There are {len(inputs)} images and {len(caption)} captions. Give one caption for "
+            "each image, and leave out images without one.",
+        ),
+        (lonely, "Boxes need their words: give box_inputs and box_caption, or none of them."),
+        (
+            count != len(inputs),
+            f"There are {len(inputs)} images and boxes of {count}. Give boxes of each image.",
+        ),
+    )
 
 
 def _weights_of(clip: Any) -> Any:
@@ -534,12 +561,16 @@ def _boxes(
     if inputs is None or words is None:
         return None
     if count is None:
+        list_of_texts(box_caption=words)
         return _Boxes(inputs, list(words), [*range(len(inputs))], 1)
     most = inputs.shape[1]
+    counts = count.tolist()
+    ensure(
+        0 <= min(counts) <= max(counts) <= most,
+        f"box_count must be from 0 to {most}, the number of boxes in box_inputs, got {counts}.",
+    )
     places = [
-        image * most + number
-        for image, found in enumerate(count.tolist())
-        for number in range(found)
+        image * most + number for image, found in enumerate(counts) for number in range(found)
     ]
     # The loader has put the first words of all images together, then the second words, and so on.
     told = [words[place % most][place // most] for place in places]
@@ -567,9 +598,17 @@ def _gather_wholes(
     points: _Points, caption: list[str], concepts: Tensor | None, level: Tensor | None
 ) -> _Wholes:
     """Return the whole images and texts of all processes."""
+    parts = all_gather_object(list(caption))
+    sizes = sorted({f"{len(part)}" for part in parts})
+    # Gathering points of other shapes than expected would end the processes without a word.
+    ensure(
+        len(sizes) == 1,
+        f"The processes have batches of different sizes, {few(sizes)}: their points cannot be "
+        "gathered. Give the loaders drop_last=True.",
+    )
     images = gathered(points.image)
     texts = gathered(points.text)
-    captions = [text for part in all_gather_object(list(caption)) for text in part]
+    captions = [text for part in parts for text in part]
     here = range(get_rank() * len(caption), (get_rank() + 1) * len(caption))
     texts_of_images, places = distinct(captions)
     begun = [text for text, place in enumerate(places) if place in here]

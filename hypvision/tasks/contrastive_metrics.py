@@ -81,9 +81,8 @@ class HierarchicalErrors(ScoreMetric):
     def compute_metrics(self, results: list[tuple[int, int]]) -> Metrics:
         if not results:
             return dict.fromkeys(self.NAMES, math.nan)
-        meta = self.dataset_meta or {}
-        names = meta["classes"]
-        above = self._ancestors_of(names, meta.get("ancestors", ()))
+        names = self.class_names()
+        above = self._ancestors_of(names, (self.dataset_meta or {}).get("ancestors", ()))
         nodes = set(names).union(*(above[name] for name in names))
         root = {None} if [above[node] for node in nodes].count(set()) > 1 else set()
         own = [above[name] | root for name in names]

@@ -35,14 +35,13 @@ from hypvision.clip import adapters
 from hypvision.clip.adapters.lathadapter import LatentHierarchy
 from hypvision.clip.features import image_features
 from hypvision.clip.models import CLIPBundle, create_clip
-from hypvision.clip.open_vocabulary import checked_templates
 from hypvision.clip.prompting import HostOutput, build_host, feature_size
 from hypvision.clip.prompting.heads import LinearProbe, TipAdapter
 from hypvision.clip.prompting.hosts import is_hyperbolic
 from hypvision.clip.prompting.official import learned_names
 from hypvision.clip.prompting.promptsrc import gaussian_weights
 from hypvision.data.annotations import name_difference
-from hypvision.data.classes import load_classes
+from hypvision.data.classes import checked_templates, load_classes
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.data.preprocessing import preprocessing_of, set_preprocessing
 from hypvision.engine.extensions import PREDICTORS

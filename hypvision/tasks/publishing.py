@@ -44,8 +44,7 @@ from hypvision.checkpoints.storage import (
 from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.clip.hyperbolic_checkpoint import PIXELS
 from hypvision.clip.models import ARCHITECTURES, MEAN, RESIZING, STD, architecture, pixels_of
-from hypvision.clip.open_vocabulary import checked_templates
-from hypvision.data.classes import load_classes
+from hypvision.data.classes import checked_templates, load_classes
 from hypvision.data.image_folder import imagenet_classes, unrecorded
 from hypvision.engine.config import Run, load_config, parse_options
 from hypvision.engine.hooks import take_templates

@@ -36,7 +36,7 @@ from hypvision.data.preprocessing import set_preprocessing
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.hooks import network_of
 from hypvision.engine.metrics import Metric
-from hypvision.io import HypvisionError, Metrics, Plain, StrPath, ensure, one_of
+from hypvision.io import HypvisionError, Metrics, Plain, StrPath, ensure, list_of_texts, one_of
 from hypvision.losses.radial import (
     EntailmentConeLoss,
     MERUEntailmentLoss,
@@ -65,6 +65,20 @@ def _check_clip(clip: nn.Module) -> None:
         "text" in [tower.modality for tower in find_towers(clip)],
         f"The model ({type(clip).__name__}) has no text transformer to tune. Take a CLIP such "
         "as ViT-B-32.",
+    )
+
+
+def _check_levels(positive: Sequence[Sequence[str]], negative: Sequence[Sequence[str]]) -> None:
+    """Raise an error unless both are lists of equally many levels with a text of each chain."""
+    every = (*positive, *negative)
+    for level in every:
+        list_of_texts(**{"A level of the chains": level})
+    sizes = {len(level) for level in every}
+    ensure(
+        len(positive) == len(negative) and len(sizes) == 1,
+        f"The chains have {len(positive)} levels of {[len(level) for level in positive]} texts, "
+        f"and negatives of {[len(level) for level in negative]}. Give each level, and its "
+        "negatives, a text of each chain.",
     )
 
 
@@ -178,6 +192,7 @@ class RadialTuning(BaseModel):
         """
         one_of(("tensor", "loss", "predict"), mode=mode)
         levels = len(positive)
+        _check_levels(positive, negative if mode != "predict" else positive)
         chains = len(positive[0])
         every = [text for level in (*positive, *negative) for text in level]
         texts, rows = distinct(every if mode != "predict" else every[: levels * chains])

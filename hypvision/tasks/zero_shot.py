@@ -25,7 +25,6 @@ from hypvision.clip.models import CLIPBundle
 from hypvision.clip.radial.measure import embed_readable
 from hypvision.clip.radial.texts import embed_texts
 from hypvision.clip.spaces import Space, Sphere
-from hypvision.clip.towers import encode_by_length
 from hypvision.data.preprocessing import preprocessing_of
 from hypvision.data.zero_shot import (
     PUBLISHED,
@@ -152,7 +151,8 @@ class Evaluator:
         if key not in self._last:
             data = self.labelled(benchmark)
             images = self.embed([item.path for item in data.items])
-            points = _class_points(self.clip, data.names, templates)
+            with torch.no_grad():
+                points = self.clip.embed_classes(data.names, templates)
             self._last = {key: (data, self.clip.similarity(images, points).cpu())}
         return self._last[key]
 
@@ -176,15 +176,6 @@ class Evaluator:
     def texts(self, texts: Sequence[str]) -> Tensor:
         """Return points of texts."""
         return embed_texts(self.clip.model, self.clip.tokenizer, texts)
-
-
-@torch.no_grad()
-def _class_points(clip: CLIPBundle, names: Sequence[str], templates: Sequence[str]) -> Tensor:
-    """Return points ``(C, d)`` of classes, each the mean over the templates."""
-    texts = [template.replace("{}", name) for name in names for template in templates]
-    tokens = torch.cat([clip.tokenizer(texts[i : i + 4096]) for i in range(0, len(texts), 4096)])
-    features = encode_by_length(clip.model, tokens, budget=4096)
-    return clip.space.mean(features.unflatten(0, (len(names), len(templates))), "text")
 
 
 # Functions that measure a task: they return metrics, the number of images and a note

@@ -210,6 +210,8 @@ class CLIP:
 
     def tokens(self, texts: Sequence[str]) -> Array:
         """Return the tokens (N, L), int64, of texts; longer texts are cut."""
+        if isinstance(texts, str):
+            raise ValueError(f"Give a list of texts, [{texts!r}], and not one text.")
         length = self.about["context"]
         found = np.zeros((len(texts), length), np.int64)
         for row, text in zip(found, texts):
@@ -224,6 +226,8 @@ class CLIP:
         """Return the points of classes, (N, d) or for ATMG (N, P, d); default: the ``classes`` of
         the record. For a name with synonyms (``"building, edifice"``) the first is used."""
         names = self.about["classes"] if names is None else names
+        if isinstance(names, str):
+            raise ValueError(f"Give a list of names, [{names!r}], and not one name.")
         templates = self.about["templates"]
         words = [name.split(", ")[0].strip() for name in names]
         points = self.texts([template.format(word) for word in words for template in templates])

@@ -25,7 +25,13 @@ from hypvision.clip.hyperbolic_checkpoint import (
 from hypvision.clip.models import ARCHITECTURES, CLIPBundle, create_clip, pretrained_tags
 from hypvision.clip.names import clip_options
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP, set_tuning
-from hypvision.clip.spaces import Hyperboloid, Sphere, space_of
+from hypvision.clip.spaces import (
+    ExteriorAngles,
+    Hyperboloid,
+    HyperboloidProduct,
+    Sphere,
+    space_of,
+)
 from hypvision.geometry import lorentz
 from hypvision.io.errors import HypvisionError
 from hypvision.tasks.contrastive import CLIPContrast
@@ -280,6 +286,42 @@ def test_autocast_keeps_lift_and_distances_in_float32():
     with torch.autocast("cpu", torch.bfloat16):
         found = model.space.similarity(far, points), model.space.logits(far, points, scale)
     assert all(torch.equal(x, y) for x, y in zip(found, expected))
+
+
+SPACES = {
+    "sphere": lambda: Sphere(F.normalize(torch.ones(16), dim=0), "cosine"),
+    "hyperboloid": lambda: Hyperboloid(0.7),
+    "angles": lambda: ExteriorAngles(0.7),
+    "product": lambda: HyperboloidProduct(torch.tensor([0.7, 1.2]), 8),
+}
+
+
+@each("kind", sorted(SPACES))
+def test_autocast_changes_no_comparison_in_any_space(kind):
+    """So a training loop may compute its loss where autocast is on."""
+    torch.manual_seed(0)
+    space = SPACES[kind]()
+    images, texts = (space.embed(torch.randn(n, 16), "image") for n in (3, 4))
+    scale = torch.tensor(50.0)
+
+    def compared():
+        return (
+            space.similarity(images, texts),
+            space.scores(images, texts),
+            space.ranking(images, texts, "image"),
+            space.logits(images, texts, scale),
+            space.text_logits(texts, images, scale),
+            space.class_logits(images, texts, scale),
+            space.radius(texts),
+            space.exterior_angle(images, texts[:3]),
+            space.half_aperture(texts),
+            space.way(images[0], 5),
+        )
+
+    expected = compared()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = compared()
+    assert all(x.dtype == y.dtype and torch.equal(x, y) for x, y in zip(found, expected))
 
 
 def test_a_file_of_a_hyperbolic_clip_is_not_taken_for_its_baseline(tmp_path):

@@ -1,10 +1,13 @@
 """Text and dense image embeddings against open_clip's own and against a plain transformer written
 here."""
 
+import warnings
+
 import pytest
 import torch
 from helpers import clip_models
 from helpers.cases import each
+from helpers.fewshot import bundle
 from hypothesis import given
 from hypothesis import strategies as st
 from references.clip import reference_dense
@@ -160,6 +163,28 @@ def test_mistakes_are_explained():
     model.visual = torch.nn.Identity()
     with pytest.raises(HypvisionError, match="is not a ViT"):
         encode_dense(model, torch.randn(1, 3, 64, 64))
+
+
+def test_images_that_do_not_fit_the_model_are_told():
+    clip = bundle()
+    good = torch.full((2, 3, 64, 64), 200, dtype=torch.uint8)
+    assert clip.embed_images(good).shape == (2, 64)
+    for shape, said in (
+        ((3, 64, 64), "the shape"),
+        ((0, 3, 64, 64), "the shape"),
+        ((2, 1, 64, 64), "RGB"),
+        ((2, 4, 64, 64), "RGB"),
+        ((2, 3, 48, 80), "48x80 pixels, and this CLIP takes 64x64.*preprocessing_of"),
+    ):
+        with pytest.raises(HypvisionError, match=said):
+            clip.embed_images(torch.zeros(shape, dtype=torch.uint8))
+    for images in (good.float() / 255, good.float() / 255 - 0.5):
+        with pytest.warns(UserWarning, match="Give RGB from 0 to 255"):
+            clip.embed_images(images)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for images in (good, good.float(), good // 255, torch.zeros(2, 3, 64, 64)):
+            clip.embed_images(images)
 
 
 @given(st.lists(st.integers(1, 77), max_size=60).map(sorted), st.integers(50, 300))

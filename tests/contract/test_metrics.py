@@ -239,6 +239,17 @@ def test_nothing_gives_no_number(name, options, told):
         assert measure(name, [], options).keys() == good.keys()
 
 
+@pytest.mark.parametrize(("name", "options"), variants())
+def test_metrics_work_without_class_names_or_ask_for_them(name, options):
+    """In a loop of one's own nobody has taken them from a data set."""
+    try:
+        found = measure(name, CASES[name]["good"], options, dataset_meta=None)
+    except HypvisionError as error:
+        assert f"{name} needs the names of the classes" in str(error).replace("Checked", "")
+    else:
+        assert any(math.isfinite(value) for value in found.values())
+
+
 @pytest.mark.parametrize(("name", "options"), variants("partly"))
 def test_missing_ground_truth_is_reported_once(name, options, told):
     samples, missing = CASES[name]["partly"]

@@ -94,7 +94,9 @@ def test_both_tables_say_the_same(folder):
         (HEAD + "c.png,a dog,,,,,\n", "there is no '.*c.png'"),
         (HEAD + "../a.png,a dog,,,,,\n", "lies outside of"),
         (HEAD, "has no captions"),
-        ("image\na.png\n", "missing caption"),
+        ("image\na.png\n", "has the columns image, but none is called caption"),
+        ("file,text\na.png,a dog\n", "columns file, text, but none is called image or caption"),
+        ("image;caption\na.png;a dog\n", "columns image;caption, but .* with ',' between them"),
     ],
 )
 def test_what_is_wrong_is_named(folder, table, message):

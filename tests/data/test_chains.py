@@ -183,8 +183,8 @@ def test_wordnet_export(tmp_path):
 @each(
     "text, message",
     [
-        ("word,above\na,b\n", "line 2: missing broader"),
-        ("word,broader\na,\n", "line 2: missing broader"),
+        ("word,above\na,b\n", "none is called broader"),
+        ("word,broader\na,\n", "none is called broader"),
         ("word,broader\na, \n", "Line 2 .* has blanks"),
     ],
 )

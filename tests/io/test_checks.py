@@ -51,4 +51,4 @@ def test_the_most_similar_name_is_offered():
 
 
 def test_examples():
-    assert doctest.testmod(checks) == (0, 4)
+    assert doctest.testmod(checks) == (0, 5)

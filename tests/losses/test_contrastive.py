@@ -54,6 +54,25 @@ def test_unpaired_images_and_texts_raise_an_error():
         contrastive_loss(torch.zeros(3, 4))
 
 
+def test_targets_of_another_shape_raise_an_error():
+    with pytest.raises(ValueError, match=r"\(3, 3\).*\(3, 2\)"):
+        contrastive_loss(torch.zeros(3, 2), torch.eye(3))
+
+
+@each("dtype", [torch.bool, torch.float32])
+def test_an_image_without_a_text_has_no_loss(dtype):
+    """Neither has a text without an image."""
+    logits = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    true = torch.tensor([[1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 1, 0]]).to(dtype)
+    images, texts = contrastive_loss(logits, true)
+    rows = logits.log_softmax(1)
+    columns = logits.log_softmax(0)
+    expected = -(rows[0, :2].mean() + rows[2, 2]) / 3, -(columns[0, :2].sum() + columns[2, 2]) / 4
+    assert torch.allclose(torch.stack([images, texts]), torch.stack(expected))
+    (images + texts).backward()
+    assert logits.grad.isfinite().all()
+
+
 def test_a_box_with_the_words_of_the_whole_image_costs_nothing():
     """Where the official code has an angle of pi/2 (acos of 0)."""
     text = points(0)

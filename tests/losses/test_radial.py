@@ -211,5 +211,7 @@ def test_half_precision_is_computed_in_single(loss):
         again = loss(e.float(), chain_triples(4, 1), root.float(), e.float())
     for name, value in expected.items():
         assert found[name].item() == value.item() == again[name].item()
+    half = radial_angle(e[:4], e[4:], root)
+    assert torch.equal(half, radial_angle(e[:4].float(), e[4:].float(), root.float()))
     with pytest.raises(ValueError, match="at least one triple"):
         loss(e, chain_triples(4, 1)[:0], root)

@@ -219,12 +219,12 @@ def lath(
     image, text, attributes, scale, labels, triplets, noise, c=0.1, beta=0.1, sigma=0.1, tau=0.1,
     lca_score="distance", feature_norm="l2", clip_radius=2.3, riemannian=False,
 ):  # fmt: skip
-    """The four losses of LatHAdapter from features (unit ones with l2), raw attributes, and
-    recorded triplets and Gumbel noise."""
+    """The four losses of LatHAdapter from raw features and attributes, and recorded triplets and
+    Gumbel noise."""
     from references.hier import reference_triplet_loss
 
     raw = feature_norm == "none"
-    a = attributes if raw else unit(attributes)
+    image, text, a = (x if raw else unit(x) for x in (image, text, attributes))
     refined = refine(text, a, beta)
     radius = clip_radius if raw else None
     v, t, a = (to_ball(x, c, radius, riemannian) for x in (image, refined, a))

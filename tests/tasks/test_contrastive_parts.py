@@ -128,12 +128,56 @@ def test_a_chunk_must_leave_the_model_as_it_is():
         CLIPContrast(bundle_of(towers), classes=["dog", "cat"], chunk=2)
 
 
+def without_boxes(data, images):
+    """A batch in which these images of UNCHA have no box."""
+    count = data["box_count"].clone()
+    count[images] = 0
+    return data | dict(box_count=count)
+
+
+def test_a_batch_without_boxes_costs_what_its_wholes_cost():
+    data = without_boxes(batch("uncha"), slice(None))
+    losses, grads = step(task("uncha"), data)
+    assert all(value.isfinite() for value in losses.values())
+    assert all(grad.isfinite().all() for grad in grads.values())
+    assert all(not value for name, value in losses.items() if "box" in name or "calib" in name)
+    wholes = {"loss_image", "loss_text", "loss_entail_text_image"}
+    assert all(losses[name] > 0 for name in wholes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_that_do_not_fit_together_are_told(kind):
+    model = task(kind)
+    data = batch(kind)
+    wrong = [
+        (dict(inputs=data["inputs"][:, :, :20]), "20x32 pixels, and this CLIP takes 32x32"),
+        (dict(inputs=data["inputs"][:0], caption=[]), "the shape"),
+        (dict(caption="a disk"), "list of texts"),
+        (dict(caption=["a disk", None] * 3), "number 1 is None"),
+        (dict(caption=data["caption"][:4]), "6 images and 4 captions"),
+    ]
+    if "box_inputs" in data:
+        fewer = data["box_inputs"][:4]
+        wrong += [
+            (dict(box_caption=None), "Boxes need their words"),
+            (dict(box_inputs=None), "Boxes need their words"),
+            (dict(box_inputs=fewer), "6 images and boxes of 4"),
+        ]
+    if kind == "uncha":
+        many = torch.tensor([4, 1, 1, 1, 1, 1])
+        wrong.append((dict(box_count=many), "box_count must be from 0 to 3"))
+    for change, said in wrong:
+        with pytest.raises(HypvisionError, match=said):
+            model(**{**data, **change}, mode="loss")
+
+
 WORKER = """
 import torch
 from torch import distributed
 distributed.init_process_group("gloo")
 from hypvision.tasks import contrastive
-from test_contrastive_parts import KINDS, batch, half, step, task
+from hypvision.io.errors import HypvisionError
+from test_contrastive_parts import KINDS, batch, half, step, task, without_boxes
 contrastive.SMALL_TABLE = 0  # a chunk cuts tables, too
 rank = distributed.get_rank()
 found = {}
@@ -143,6 +187,14 @@ for kind in KINDS:
         losses, _ = step(model, half(batch(kind), rank))
         grads = {n: p.grad for n, p in model.module.named_parameters() if p.grad is not None}
         found[kind, chunk] = losses, grads
+model = torch.nn.parallel.DistributedDataParallel(task("uncha"))
+found["no boxes in one"] = step(model, half(without_boxes(batch("uncha"), slice(3)), rank))
+data = batch("meru")
+own = slice(4) if rank else slice(4, 6)
+try:
+    task("meru")(data["inputs"][own], data["caption"][own], mode="loss")
+except HypvisionError as error:
+    found["sizes"] = str(error)
 torch.save(found, f"FOLDER/{rank}.pt")
 """
 
@@ -164,3 +216,7 @@ def test_two_processes_are_one(tmp_path):
                 losses, grads = part[kind, chunk]
                 compare(losses, {name: x.detach() for name, x in (contrast | halves[rank]).items()})
                 compare(grads, gradients(model))
+    for part in parts:
+        losses, grads = part["no boxes in one"]
+        assert all(value.isfinite().all() for value in (*losses.values(), *grads.values()))
+        assert "batches of different sizes, 2, 4" in part["sizes"]

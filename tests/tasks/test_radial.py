@@ -167,6 +167,15 @@ def test_mistakes_are_told(clip, tmp_path):
         RadialTuning(clip, tune="all")
     with pytest.raises(HypvisionError, match=r"4 levels have no pair \(2, 4\)"):
         RadialTuning(clip, dict(prior=0), pairs=[(2, 4)])(**batch(), mode="loss")
+    own = RadialTuning(clip, dict(prior=0))
+    pair = ["animal", "food"]
+    for positive, negative, said in (
+        ([pair, ["cat"]], [pair, pair], r"2 levels of \[2, 1\] texts"),
+        ([pair, pair], [pair], r"negatives of \[2\]"),
+        (["animal", "cat"], ["food", "dog"], "list of texts, got the text 'animal'"),
+    ):
+        with pytest.raises(HypvisionError, match=said):
+            own(positive, negative, mode="loss")
     with pytest.raises(HypvisionError, match="model.loss.type must be one of.*'Radial'"):
         RadialTuning(clip, dict(type="Radial"))
     write_chains(tmp_path / "a.csv", [Chain(("a", "b")), Chain(("a", "c"))])

@@ -32,15 +32,23 @@ from hypvision.clip.models import CLIPBundle
 from hypvision.clip.spaces import Sphere, space_of
 from hypvision.clip.towers import (
     PromptTokens,
+    check_images,
     embedding_size,
     encode_image,
     encode_text,
-    fixed_size,
     logit_scale_of,
 )
-from hypvision.data.classes import SELECTED, warn_of_equal_texts
+from hypvision.data.classes import SELECTED, checked_templates, warn_of_equal_texts
 from hypvision.geometry.numerics import exact
-from hypvision.io import HypvisionError, StrPath, Values, at_least, did_you_mean, refuse
+from hypvision.io import (
+    HypvisionError,
+    StrPath,
+    Values,
+    at_least,
+    did_you_mean,
+    list_of_texts,
+    refuse,
+)
 from hypvision.io.records import parse
 
 from .official import learned_names
@@ -184,14 +192,11 @@ class Host(nn.Module):
                 of the weights, or else the seven of :data:`~hypvision.data.classes.SELECTED`, and
                 ``template``.
         """
-        if not names:
-            raise HypvisionError("The class list is empty. Give at least one class name.")
+        list_of_texts(names=names)
         template = template or self.template
         usual = dict.fromkeys((*(self.own_templates or SELECTED), template))
-        several = tuple(usual) if templates is None else tuple(templates)
-        wrong = [text for text in (template, *several) if "{}" not in text]
-        if wrong:
-            raise HypvisionError(f"The template '{wrong[0]}' needs {{}} for the class name.")
+        several = checked_templates(tuple(usual) if templates is None else templates)
+        checked_templates([template])
         wanted = tuple(name.replace("_", " ") for name in names), template, several
         if wanted != (self.names, self.template, self.mean_templates):
             self.names, self.template, self.mean_templates = wanted
@@ -262,13 +267,7 @@ class Host(nn.Module):
     def normalised(self, images: Tensor) -> Tensor:
         """Return images ``(B, 3, H, W)``, RGB from 0 to 255, normalised for this CLIP; another size
         than its own is an error."""
-        size = fixed_size(self.clip)
-        if size is not None and tuple(images.shape[-2:]) != size:
-            given, wanted = ("x".join(map(str, pair)) for pair in (images.shape[-2:], size))
-            raise HypvisionError(
-                f"The images have {given} pixels, and this CLIP takes {wanted}. Set the data's "
-                f"size={size[0]} (hypvision fewshot: --size {size[0]})."
-            )
+        check_images(self.clip, images, "Set the data's size={0} (hypvision fewshot: --size {0}).")
         return (images.float() - self.mean) / self.std
 
     def features(self, images: Tensor) -> Tensor:

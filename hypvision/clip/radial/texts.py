@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hypvision.clip.towers import encode_by_length, find_towers
-from hypvision.io import refuse, require_finite
+from hypvision.io import list_of_texts, refuse, require_finite
 
 _TOKENS = 4096  # largest number of tokens in a batch
 
@@ -36,8 +36,8 @@ def embed_texts(
     gradients; equal texts get equal points. ``where`` gives, for messages, the place of a text,
     such as `` (row 2, level 1)``."""
     towers = [tower.modality for tower in find_towers(model)]
+    list_of_texts(texts=texts)
     refuse(
-        (not texts, "There are no texts to embed."),
         (
             "text" not in towers and not hasattr(model, "encode_text"),
             f"The model ({type(model).__name__}) has no text tower. Give a CLIP model of "

@@ -39,6 +39,11 @@ def segmentation_loss(
     which are resized, and class numbers ``(B, H, W)``, without one-hot targets. Pixels with the
     label ``ignore`` are negative for every class, as in the official code; with ``mask_ignored``
     they are left out."""
+    if labels.dim() != 3 or len(labels) != len(logits):
+        raise HypvisionError(
+            f"The label maps have the shape {tuple(labels.shape)}. Expected: "
+            f"({len(logits)}, H, W), the number of a class for each pixel of each image."
+        )
     valid = labels != ignore
     count = logits.shape[1]
     if 0 <= ignore < count:

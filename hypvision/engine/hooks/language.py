@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container
-from typing import Any
 
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS, MODELS
 from mmengine.runner import Runner
 
 from hypvision.checkpoints.language import KEY, Language, language_of, written
+from hypvision.data.classes import checked_templates
 from hypvision.io import Plain, Values
 
 from .repeat import network_of
@@ -39,7 +39,7 @@ def take_templates(model: Plain, checkpoint: Values, given: Container[str] = ())
     if not templates or "model.templates" in given or not _takes_templates(str(model.get("type"))):
         return
     own = model.get("templates")
-    if own is not None and _listed(own) != templates:
+    if own is not None and checked_templates(own) != templates:
         _logger.warning(
             "The checkpoint was trained with the templates %s, which replace those of "
             "the config. --cfg-options model.templates=... uses others.", list(templates),
@@ -52,9 +52,3 @@ def _takes_templates(kind: str) -> bool:
     registries = (MODELS, *MODELS.children.values())
     found = [registry.module_dict.get(kind) for registry in registries]
     return any(getattr(each, "takes_templates", False) for each in found)
-
-
-def _listed(templates: Any) -> tuple[str, ...]:
-    from hypvision.clip.open_vocabulary import checked_templates
-
-    return checked_templates(templates)

@@ -265,7 +265,7 @@ class OpenVocabCocoMetric(CheckedCocoMetric):
     def compute_metrics(self, results: list) -> Metrics:
         """Return ``AP50``, ``AP`` and ``AP50_GROUP``; with ``metric=["bbox", "segm"]`` also those
         of masks, as ``segm_...``."""
-        names = list(self.dataset_meta["classes"])
+        names = self.class_names()
         groups = groups_of(names, self.groups)
         truth, predictions = zip(*results) if results else ((), ())
         reference, ids = self.reference(truth)

@@ -517,7 +517,7 @@ class OpenVocabPanopticMetric(Metric):
         self.groups = groups
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        count = len(self.dataset_meta["classes"])
+        count = len(self.class_names())
         for sample in data_samples:
             if "panoptic_ids" not in sample or "segments_info" not in sample:
                 raise HypvisionError(
@@ -541,7 +541,7 @@ class OpenVocabPanopticMetric(Metric):
             )
 
     def compute_metrics(self, results: list[np.ndarray]) -> Metrics:
-        names = list(self.dataset_meta["classes"])
+        names = self.class_names()
         groups = groups_of(names, self.groups)
         if groups:
             taken = set().union(*groups.values())

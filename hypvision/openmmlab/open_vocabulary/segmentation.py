@@ -249,7 +249,7 @@ class OpenVocabIoUMetric(LabelMapIoUMetric):
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
         """Process a batch as mmseg's metric does, after a check of the labels."""
-        count = len(self.dataset_meta["classes"])
+        count = len(self.class_names())
         for sample in data_samples:
             if not self.format_only:
                 label = sample["gt_sem_seg"]["data"]
@@ -267,9 +267,7 @@ class OpenVocabIoUMetric(LabelMapIoUMetric):
         metrics = dict(super().compute_metrics(results))
         if self.format_only:
             return metrics
-        results = results or [
-            (torch.zeros(len(self.dataset_meta["classes"]), dtype=torch.int64),) * 4
-        ]
+        results = results or [(torch.zeros(len(self.class_names()), dtype=torch.int64),) * 4]
         intersect, union, _, label = (sum(part).double().numpy() for part in zip(*results))
         with np.errstate(invalid="ignore", divide="ignore"):
             iou = intersect / union
@@ -277,7 +275,7 @@ class OpenVocabIoUMetric(LabelMapIoUMetric):
         if self.absent_classes == "ignore":
             iou = np.where(label > 0, iou, np.nan)
         metrics.update(mIoU=mean_percent(iou), mAcc=mean_percent(accuracy))
-        groups = groups_of(self.dataset_meta["classes"], self.groups)
+        groups = groups_of(self.class_names(), self.groups)
         return metrics | {
             f"mIoU_{group}": mean_percent(iou[numbers]) for group, numbers in groups.items()
         }

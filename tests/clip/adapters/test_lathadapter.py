@@ -92,6 +92,24 @@ def test_it_is_the_composite_of_the_formulas(dtype, length, options):
         assert max(x.abs().max() for x in wanted) > 1e-4, name
 
 
+def test_features_of_any_length_are_those_of_unit_length():
+    """As the towers give them: raw lengths of 10 would all lie at the rim of the ball."""
+    image, text = features()
+    lengths = torch.tensor([3.0, 10.0, 11.0, 9.0, 1.0, 0.2])[:, None]
+    model = module()
+    triplets, noise = recorded(model, image)
+    for training in (True, False):
+        model.train(training)
+        given = dict(triplets=triplets, gumbel=noise) if training else {}
+        unit, raw = (
+            model(*pair, 20.0, LABELS, **given)
+            for pair in ((image, text), (lengths * image, 10 * text))
+        )
+        assert (unit.logits - raw.logits).abs().max() < 1e-4
+        assert (unit.distance - raw.distance).abs().max() < 1e-5
+        assert all(abs(unit.losses[name] - raw.losses[name]) < 1e-5 for name in unit.losses)
+
+
 @each("degree", ["abs", "relu", "clamp"])
 @each("beta", [0.0, 0.1, 0.5])
 def test_refiner(degree, beta):

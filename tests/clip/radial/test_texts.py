@@ -76,7 +76,7 @@ def test_lengths_and_repeats():
 
 
 def test_mistakes_are_told(clip):
-    with pytest.raises(HypvisionError, match="no texts"):
+    with pytest.raises(HypvisionError, match="an empty list"):
         embed_texts(clip.model, clip.tokenizer, [])
     with pytest.raises(HypvisionError, match="no text tower"):
         embed_texts(nn.Linear(2, 2), clip.tokenizer, ["a"])

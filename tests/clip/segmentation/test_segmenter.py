@@ -145,6 +145,9 @@ def test_loss_is_the_one_hot_one():
         labels[0, 9, 9] = wrong
         with pytest.raises(HypvisionError, match=f"has the label {wrong}, but there are 5 classes"):
             segmentation_loss(logits, labels)
+    for shape in ((1, 1, 8, 8), (2, 8, 8), (8, 8)):
+        with pytest.raises(HypvisionError, match=r"Expected: \(1, H, W\)"):
+            segmentation_loss(logits, torch.zeros(shape, dtype=torch.long))
     many = torch.randn(1, 300, 4, 4)
     with pytest.raises(
         HypvisionError, match="255 stands for ignored pixels and for one of the 300 classes"

@@ -112,6 +112,7 @@ class LatentHierarchy(nn.Module):
     def refine(self, text: Tensor, nodes: Tensor) -> Pair:
         """Return class features ``(..., C, d)`` refined by the attributes ``nodes``: normalised,
         for cosines, and as they are."""
+        text = self._scaled(text)
         refined = refine(text, nodes.to(text.dtype), self.config.beta, self.config.degree)
         return heading(refined)[0], refined
 
@@ -140,8 +141,8 @@ class LatentHierarchy(nn.Module):
         """Return logits, and in training (or with ``losses``) also the hierarchical losses.
 
         Args:
-            image, text: features ``(B, d)`` of images, and ``(C, d)`` or ``(B, C, d)`` of classes,
-                of unit length with ``feature_norm="l2"``.
+            image, text: features ``(B, d)`` of images, and ``(C, d)`` or ``(B, C, d)`` of classes;
+                with ``feature_norm="l2"`` of any length, else as the towers give them.
             scale: the factor of the cosines, ``1 / tau``.
             labels: labels ``(B,)``; images of one class are neighbours.
             triplets: the triplets of images and of attributes; None: they are drawn.
@@ -151,7 +152,7 @@ class LatentHierarchy(nn.Module):
             dtype = torch.promote_types(
                 torch.promote_types(image.dtype, self.attributes.dtype), torch.float32
             )
-            image = image.to(dtype)
+            image = self._scaled(image.to(dtype))
             text = text.to(dtype)
             wanted = self.config.hierarchy and (self.training if losses is None else losses)
             if wanted:
