@@ -405,6 +405,7 @@ class HexFormer(LorentzTransformer):
             Lorentz(curvature).to(device),
             drop_rate,
             proj_drop_rate,
+            drop_path_rate,
         )
         factory: Plain = {"device": device, "dtype": dtype}
         self.head_class = HEADS[classifier]

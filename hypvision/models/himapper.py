@@ -35,7 +35,15 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.checkpoints.pretrained import pretrained_overlay
-from hypvision.io import ArgumentError, HypvisionError, Plain, did_you_mean, more_than, one_of
+from hypvision.io import (
+    ArgumentError,
+    HypvisionError,
+    Plain,
+    at_least,
+    did_you_mean,
+    more_than,
+    one_of,
+)
 from hypvision.losses.himapper import LOGITS, gaussian_prior_kl, tree_contrastive_loss
 
 from .base import (
@@ -44,6 +52,7 @@ from .base import (
     FeatureMaps,
     build_model,
     check_pool,
+    check_sizes,
     head_names,
     level_indices,
 )
@@ -163,6 +172,8 @@ class HiMapper(AnyCheckpoint):
         one_of((None, "init", "aux", "fuse"), dense=dense)
         check_pool(backbone_args.get("global_pool", "avg"), num_classes != 0, _POOLS)
         more_than(0, temperature=temperature)
+        check_sizes(3 if in_chans is None else in_chans, mapper_drop=mapper_drop)
+        at_least(0, integer=True, num_classes=num_classes or 0)
         self.preset = preset
         self.logit = chosen.pop("logit")
         self.temperature = temperature
@@ -267,6 +278,7 @@ class HiMapper(AnyCheckpoint):
         Without pooling there is no image feature to enrich: :meth:`forward` then returns the
         backbone's map.
         """
+        at_least(0, integer=True, num_classes=num_classes)
         if global_pool is not None:
             check_pool(global_pool, num_classes, _POOLS)
         try:
@@ -371,11 +383,12 @@ class HiMapper(AnyCheckpoint):
     def _fused(self, level: Any, nodes: Tensor, output_fmt: str) -> Any:
         if isinstance(level, tuple):  # its prefix tokens follow the map
             return (self._fused(level[0], nodes, output_fmt), *level[1:])
+        mapper = self._tree_mapper()
         if level.ndim == 3:
-            return level + self._tree_mapper().fuse(level, nodes)
+            return level + mapper.updates(level, nodes)
         if output_fmt == "NHWC":
-            return level + self._tree_mapper().fuse(level.flatten(1, 2), nodes).reshape(level.shape)
-        delta = self._tree_mapper().fuse(level.flatten(2).transpose(1, 2), nodes)
+            return level + mapper.updates(level.flatten(1, 2), nodes).reshape(level.shape)
+        delta = mapper.updates(level.flatten(2).transpose(1, 2), nodes)
         return level + delta.transpose(1, 2).reshape(level.shape)
 
     def prune_intermediate_layers(
@@ -676,11 +689,10 @@ def _create_himapper(
         kwargs["pretrained_cfg"] = _cfg_of(backbone)
     if kwargs.get("features_only"):
         kwargs.setdefault("dense", "fuse")
-        kwargs.setdefault("feature_cls", _Levels)
     given = dict(
         backbone=backbone,
         pretrained_backbone=pretrained and not whole,
-        feature_cfg=dict(out_indices=None),
+        feature_cfg=dict(out_indices=None, feature_cls=_Levels),
     )
     return build_model(
         HiMapper, variant, whole, pretrained_filter_fn=start_filter_fn, **given, **kwargs

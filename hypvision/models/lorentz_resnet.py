@@ -44,7 +44,16 @@ from hypvision.nn import (
     ToTangent,
 )
 
-from .base import COMMON_CFG, POOLS, FeatureMaps, StagedModel, build_model, check_pool, with_zoo
+from .base import (
+    COMMON_CFG,
+    POOLS,
+    FeatureMaps,
+    StagedModel,
+    build_model,
+    check_pool,
+    check_sizes,
+    with_zoo,
+)
 from .lorentz_resnet_checkpoint import checkpoint_filter_fn
 
 EXPANSION = 4  # ratio of output to inner channels in a bottleneck
@@ -398,6 +407,7 @@ class LorentzResNet(StagedModel):
         super().__init__()
         rescale = plus if rescale is None else rescale
         conv = conv or ("efficient" if plus else "exact")
+        check_sizes(in_chans, drop_rate=drop_rate, drop_path_rate=drop_path_rate)
         _check_kinds(block, stem, conv, head_type)
         _check_stages(layers, widths, hyperbolic_stages, block == "core" and hyperbolic_stem)
         _check_numbers(rescale, slope, limit, clip, curvature, head_curvature, norm_match, boost)

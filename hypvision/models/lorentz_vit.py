@@ -256,6 +256,7 @@ class LorentzViT(LorentzTransformer):
             last,
             drop_rate,
             proj_drop_rate,
+            drop_path_rate,
         )
         factory: Plain = {"device": device, "dtype": dtype}
         self.stem = PatchEmbed(

@@ -1,9 +1,14 @@
 """What timm promises of every network, for every family that is registered here, in small."""
 
+import json
+
 import pytest
 import timm
 import torch
 from helpers.cases import each
+from timm.models import save_for_hf
+from timm.models._manipulate import reinit_non_persistent_buffers
+from timm.utils import reparameterize_model
 
 import hypvision  # noqa: F401 - registers
 from hypvision.io.errors import HypvisionError
@@ -18,6 +23,7 @@ FAMILIES = {
         dims=(8, 10, 12, 14),
         heads=(1, 1, 1, 1),
         head_dim=8,
+        layer_scale=1.0,  # at 1e-5 no tolerance would see what the mixers do
     ),
     "hcnn_resnet18": dict(widths=(4, 5, 6, 7)),
     "hcnn_resnet50": BOTTLENECKS,
@@ -198,3 +204,90 @@ def test_intermediate_maps_come_with_the_final_features(family):
     final, maps = model.forward_intermediates(x)
     torch.testing.assert_close(final, model.forward_features(x))
     assert len(maps) == len(model.feature_info)
+
+
+# timm asks every module of a network for a method of this name, without arguments
+@torch.no_grad()
+@families
+def test_a_network_that_timm_reparameterises_computes_the_same(family):
+    model = make(family)
+    x = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(reparameterize_model(model)(x), model(x))
+
+
+NOISE = {
+    "himapper fixed": ("himapper deit", dict(eval_noise="fixed")),
+    "himapper sampled": ("himapper deit", dict(eval_noise="fixed", mixture="components")),
+}
+
+
+@torch.no_grad()
+@each("case", [*FAMILIES, *NOISE])
+def test_a_network_without_values_gets_all_of_them_from_a_checkpoint(case):
+    family, options = NOISE.get(case, (case, {}))
+    model = make(family, **options)
+    x = torch.randn(2, 3, 32, 32)
+    with torch.device("meta"):
+        empty = make(family, **options)
+    again = empty.to_empty(device="cpu")
+    for buffer in again.buffers():
+        buffer.fill_(0)  # what the memory holds is chance
+    again.load_state_dict(model.state_dict())
+    reinit_non_persistent_buffers(again)
+    torch.testing.assert_close(again(x), model(x))
+
+
+@torch.no_grad()
+@families
+def test_transformers_reads_what_timm_saves(family, tmp_path, monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    model = make(family)
+    x = torch.randn(2, 3, 32, 32)
+    save_for_hf(model, tmp_path, safe_serialization=True)
+    written = json.loads((tmp_path / "config.json").read_text())["model_args"]
+    arguments = {name: value for name, value in written.items() if name != "num_classes"}
+    auto = transformers.AutoModelForImageClassification
+    again = auto.from_pretrained(tmp_path, model_args=arguments).eval()
+    torch.testing.assert_close(again(pixel_values=x).logits, model(x))
+    features = transformers.AutoModel.from_pretrained(tmp_path, model_args=arguments).eval()
+    torch.testing.assert_close(
+        features(pixel_values=x).last_hidden_state, model.forward_features(x)
+    )
+
+
+WRONG = {
+    "num_classes": -1,
+    "in_chans": 0,
+    "drop_rate": 1.5,
+    "drop_path_rate": -0.1,
+}
+
+
+@each("argument", WRONG)
+@families
+def test_numbers_that_no_network_has_are_refused_when_it_is_built(family, argument):
+    if "himapper" in family and "drop" in argument:
+        pytest.skip("timm's own networks take them")
+    with pytest.raises(HypvisionError, match=f"{argument} must be"):
+        make(family, **{argument: WRONG[argument]})
+
+
+@families
+def test_no_classes_below_zero_and_no_features_without_levels(family):
+    with pytest.raises(HypvisionError, match="num_classes must be"):
+        make(family).reset_classifier(-1)
+    with pytest.raises(HypvisionError, match="indices must name a level"):
+        make(family, features_only=True, out_indices=())
+
+
+@torch.no_grad()
+@families
+def test_features_come_by_one_extractor(family):
+    x = torch.randn(2, 3, 32, 32)
+    maps = make(family, features_only=True, feature_cls="getter")(x)
+    for one, other in zip(maps, make(family, features_only=True)(x), strict=True):
+        assert torch.equal(one, other)
+    for kind in ("hook", "list", "dict", "fx"):
+        with pytest.raises(HypvisionError, match="feature_cls"):
+            make(family, features_only=True, feature_cls=kind)
