@@ -50,10 +50,6 @@ from .base import (
 )
 from .hcformer_checkpoint import checkpoint_filter_fn
 
-# torch.fx cannot trace Python control flow that depends on sizes, nor the region without autocast,
-# so each of these modules stays one node.
-register_notrace_module(ClusterMixer)
-
 
 class _GeluLinear(Function):
     """Compute ``linear(gelu(h), weight, bias)`` and keep only ``h``; the backward recomputes
@@ -154,9 +150,6 @@ class Mlp(nn.Module):
         return out
 
 
-register_notrace_module(Mlp)
-
-
 class LocalConv(nn.Module):
     """Depthwise 3x3 convolution whose result is added to the map ``(B, H, W, C)``; its weights
     start at 0."""
@@ -201,6 +194,11 @@ class HCFormerBlock(nn.Module):
         x = self.local(x)
         x = add_scaled(x, self.drop_path1(self.mixer(self.norm1(x))), self.layer_scale1)
         return add_scaled(x, self.drop_path2(self.mlp(self.norm2(x))), self.layer_scale2)
+
+
+# torch.fx cannot trace Python control flow that depends on sizes or gradients, nor the region
+# without autocast, so a block stays one node.
+register_notrace_module(HCFormerBlock)
 
 
 class HCFormerStage(nn.Module):

@@ -395,21 +395,21 @@ class HiMapper(AnyCheckpoint):
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
         """Drop the modules that the given levels do not need, and return the numbers of these
-        levels. The mapper is dropped unless it changes the last level (``dense="fuse"`` or
-        ``"aux"``)."""
+        levels. The mapper is dropped unless the last level stays and the mapper changes it
+        (``dense="fuse"`` or ``"aux"``) or the head stays."""
         levels = len(self.feature_info)
-        keep = self.dense in ("fuse", "aux") and level_indices(levels, indices)[-1] == levels - 1
+        used = self.dense in ("fuse", "aux") or not prune_head
+        keep = used and level_indices(levels, indices)[-1] == levels - 1
         # The decomposition needs the final map, including layers that some networks count as part
         # of the head.
         taken: list[int] = self.trunk.prune_intermediate_layers(
             indices, prune_norm and not keep, prune_head and not keep
         )
-        if keep:
-            self._tree_mapper().encoder = None
-            if prune_head:
-                self.trunk.reset_classifier(0)
-        else:
+        if not keep:
             self.mapper = None
+        elif prune_head:
+            self._tree_mapper().encoder = None
+            self.trunk.reset_classifier(0)
         if prune_head:
             self.head = None
             self.num_classes = 0

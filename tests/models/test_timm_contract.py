@@ -6,7 +6,7 @@ import pytest
 import timm
 import torch
 from helpers.cases import each
-from timm.models import save_for_hf
+from timm.models import create_feature_extractor, save_for_hf
 from timm.models._manipulate import reinit_non_persistent_buffers
 from timm.utils import reparameterize_model
 
@@ -291,3 +291,58 @@ def test_features_come_by_one_extractor(family):
     for kind in ("hook", "list", "dict", "fx"):
         with pytest.raises(HypvisionError, match="feature_cls"):
             make(family, features_only=True, feature_cls=kind)
+
+
+@torch.no_grad()
+@families
+def test_timm_extracts_any_module_by_its_name(family):
+    model = make(family)
+    x = torch.randn(2, 3, 32, 32)
+    name = model.feature_info[-1]["module"]
+    seen = []
+    hook = model.get_submodule(name).register_forward_hook(lambda *given: seen.append(given[2]))
+    model(x)
+    hook.remove()
+    extractor = create_feature_extractor(model, {name: "last"})
+    torch.testing.assert_close(extractor(x)["last"], seen[0])
+
+
+@torch.no_grad()
+@families
+def test_a_head_that_stays_gives_the_same_logits(family):
+    model = make(family)
+    x = torch.randn(2, 3, 32, 32)
+    logits = model(x)
+    model.prune_intermediate_layers(1, prune_norm=False, prune_head=False)
+    torch.testing.assert_close(model(x), logits)
+
+
+@torch.no_grad()
+@each("family", [family for family, options in FAMILIES.items() if "img_size" in options])
+def test_weights_of_smaller_images_start_a_network_for_larger_ones(family, tmp_path):
+    small = make(family)
+    path = str(tmp_path / "w.pth")
+    torch.save(small.state_dict(), path)
+    x = torch.randn(2, 3, 64, 64)
+    by_path = make(family, img_size=64, checkpoint_path=path)
+    overlay = dict(file=path, num_classes=5)
+    by_overlay = make(family, img_size=64, pretrained=True, pretrained_cfg_overlay=overlay)
+    logits = by_path(x)
+    assert logits.isfinite().all()
+    torch.testing.assert_close(by_overlay(x), logits)
+    if family == "himapper deit":  # as timm starts the backbone alone
+        torch.save(small.trunk.state_dict(), path)
+        options = dict(img_size=64, patch_size=8, depth=4, num_classes=5)
+        alone = timm.create_model(
+            "deit_tiny_patch16_224", pretrained=True, pretrained_cfg_overlay=overlay, **options
+        )
+        torch.testing.assert_close(by_path.trunk.pos_embed, alone.pos_embed)
+
+
+@torch.no_grad()
+def test_positions_of_an_unknown_grid_are_refused(tmp_path):
+    torch.save(make("hexformer_tiny", img_size=(32, 64)).state_dict(), tmp_path / "w.pth")
+    same = make("hexformer_tiny", img_size=(32, 64), checkpoint_path=str(tmp_path / "w.pth"))
+    assert same(torch.randn(1, 3, 32, 64)).isfinite().all()
+    with pytest.raises(HypvisionError, match="32 patches, which are no square grid"):
+        make("hexformer_tiny", img_size=64, checkpoint_path=str(tmp_path / "w.pth"))
