@@ -674,8 +674,7 @@ class TreeLift(nn.Module):
         self.manifold: Lorentz | Euclidean = (
             Euclidean() if flat else Lorentz(curvature, learnable=True)
         )
-        if device is not None:
-            self.manifold.to(device)
+        self.manifold.to(device=device, dtype=dtype)
         self.scale: nn.Parameter | None = None
         if lift == "exp0" or flat:
             self.scale = nn.Parameter(torch.empty((), device=device, dtype=dtype))

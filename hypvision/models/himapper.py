@@ -30,6 +30,7 @@ import timm
 import torch
 from timm.layers import ClassifierHead
 from timm.models import generate_default_cfgs, get_pretrained_cfg, register_model
+from timm.models._input import update_model_input_size
 from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor, nn
 from torch.types import Device
@@ -205,10 +206,22 @@ class HiMapper(AnyCheckpoint):
         self.feature_info = [
             dict(entry, module=f"trunk.{entry['module']}") for entry in getattr(info, "info", info)
         ]
-        for name in ("output_fmt", "set_input_size"):
-            if hasattr(trunk, name):
-                setattr(self, name, getattr(trunk, name))
+        if hasattr(trunk, "output_fmt"):
+            self.output_fmt = trunk.output_fmt
+        # timm asks whether a network has this method.
+        if hasattr(trunk, "set_input_size"):
+            self.set_input_size = self._set_input_size
         self.distilled = isinstance(trunk, VisionTransformerDistilled)
+
+    def _set_input_size(self, *sizes: Any, **options: Any) -> None:
+        """Change the size of the images as the backbone's method does, and note it for timm's
+        ``save_for_hf``."""
+        before = dict(getattr(self.trunk, "_model_args", {}))
+        self.trunk.set_input_size(*sizes, **options)
+        after = self.trunk._model_args
+        changed = {name: value for name, value in after.items() if before.get(name) != value}
+        changed.pop("img_size", None)
+        update_model_input_size(self, self.trunk._traits["img_size"], **changed)
 
     def _layout(self, kv: str) -> MapLayout:
         return MapLayout(

@@ -420,13 +420,14 @@ class LorentzResNet(StagedModel):
         Lorentz(curvature, bounds=self.bounds)
 
         wanted = [hyperbolic_stem, *(i in hyperbolic_stages for i in (1, 2, 3, 4))]
-        inner = self._make_manifolds(wanted, curvature, curvature_per_stage, device)
+        factory: Plain = dict(device=device, dtype=dtype)
+        inner = self._make_manifolds(wanted, curvature, curvature_per_stage, factory)
         self.head_manifold: Lorentz | None = None
         self.head_curvature = curvature if head_curvature is None else head_curvature
         options = dict(norm_match=norm_match, boost=boost)
         self._flat = Layers(
             None, conv == "exact", slope if rescale else None, limit, clip, options,
-            factory=dict(device=device, dtype=dtype),
+            factory=factory,
         )  # fmt: skip
         self._build_stem(in_chans, widths[0], stem == "imagenet", inner[0])
         steps = _steps(4 if stem == "imagenet" else 1, output_stride)
@@ -443,13 +444,14 @@ class LorentzResNet(StagedModel):
     # Construction of the parts
 
     def _make_manifolds(
-        self, wanted: list[bool], curvature: float, per_stage: bool, device: Device
+        self, wanted: list[bool], curvature: float, per_stage: bool, factory: Plain
     ) -> list[Lorentz | None]:
         """Return the hyperboloids of the stem and the stages, one for all or one for each; None
         where a part is Euclidean."""
         count = sum(wanted) if per_stage else min(1, sum(wanted))
         found = [
-            Lorentz(curvature, self.learn_curvature, self.bounds).to(device) for _ in range(count)
+            Lorentz(curvature, self.learn_curvature, self.bounds).to(**factory)
+            for _ in range(count)
         ]
         self.manifolds = nn.ModuleList(found)
         places = [sum(wanted[:i]) if per_stage else 0 for i in range(5)]

@@ -346,3 +346,34 @@ def test_positions_of_an_unknown_grid_are_refused(tmp_path):
     assert same(torch.randn(1, 3, 32, 64)).isfinite().all()
     with pytest.raises(HypvisionError, match="32 patches, which are no square grid"):
         make("hexformer_tiny", img_size=64, checkpoint_path=str(tmp_path / "w.pth"))
+
+
+LEARNED = {
+    **{family: {} for family in FAMILIES},
+    "lvit_tiny": dict(learn_curvature=True),
+    "hcnn_resnet18": dict(learn_curvature=True, curvature_per_stage=True),
+}
+
+
+@each("dtype", [torch.float64, torch.bfloat16])
+@each("family", LEARNED)
+def test_a_network_of_a_dtype_is_one_that_is_cast_to_it(family, dtype):
+    made = make(family, dtype=dtype, **LEARNED[family])
+    cast = make(family, **LEARNED[family]).to(dtype)
+    for model in (made, cast):
+        model.reset_classifier(3)
+    found, expected = ({k: v.dtype for k, v in m.state_dict().items()} for m in (made, cast))
+    assert found == expected
+
+
+@torch.no_grad()
+@families
+def test_a_network_is_saved_with_the_size_that_it_was_set_to(family, tmp_path):
+    model = make(family)
+    if not hasattr(model, "set_input_size"):
+        pytest.skip("it takes images of any size")
+    model.set_input_size(img_size=64)
+    save_for_hf(model, tmp_path, safe_serialization=True)
+    again = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+    x = torch.randn(1, 3, 64, 64)
+    torch.testing.assert_close(again(x), model(x))
