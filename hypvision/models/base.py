@@ -64,7 +64,7 @@ def with_zoo(
     return tags.get(f"{variant}.{tag}", {}) if isinstance(tag, str) else {}, kwargs
 
 
-def check_sizes(in_chans: int, **rates: float) -> None:
+def check_sizes(in_chans: int, **rates: Any) -> None:
     """Raise an error for images without channels, or for a rate of dropout or of stochastic depth
     that is no share."""
     at_least(1, integer=True, in_chans=in_chans)

@@ -426,7 +426,9 @@ class Decomposer(nn.Module):
     def _means(self) -> Tensor:
         """Return the matrix that takes the samples of all levels to the mean for each node."""
         levels = zip(self.nodes, self.samples)
-        return torch.block_diag(*(torch.eye(n).repeat_interleave(m, 1) / m for n, m in levels))
+        blocks = [torch.eye(n).repeat_interleave(m, 1) / m for n, m in levels]
+        matrix: Tensor = torch.block_diag(*blocks)
+        return matrix
 
     def init_non_persistent_buffers(self) -> None:
         """Fill the buffer, which no checkpoint has, see :func:`_fill`."""
