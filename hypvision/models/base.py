@@ -19,7 +19,7 @@ from hypvision.checkpoints.match import check_kinds, filtered
 from hypvision.checkpoints.pretrained import pretrained_overlay
 from hypvision.checkpoints.read import allow_training_files, network_weights
 from hypvision.checkpoints.types import StateDict, Weights
-from hypvision.io import ArgumentError, Plain, one_of
+from hypvision.io import ArgumentError, Plain, at_least, between, one_of
 
 from .timm_models import forget_weights, read_overlay
 
@@ -37,7 +37,15 @@ allow_training_files()  # timm reads the file of checkpoint_path before any code
 
 def build_model(cls: type[nn.Module], variant: str, pretrained: bool, **kwargs: Any) -> nn.Module:
     """Return the network that :func:`timm.models.build_model_with_cfg` builds; the file of
-    ``pretrained_cfg_overlay`` is read by hypvision's reader."""
+    ``pretrained_cfg_overlay`` is read by hypvision's reader.
+
+    Raises:
+        ArgumentError: ``feature_cls`` is not ``"getter"``.
+    """
+    if kwargs.get("features_only"):
+        # timm's other extractors return what stages pass to each other: points of a hyperboloid,
+        # maps without the norms of features.
+        one_of(("getter",), feature_cls=kwargs.pop("feature_cls", "getter"))
     if pretrained:
         kwargs["pretrained_cfg_overlay"] = read_overlay(kwargs.get("pretrained_cfg_overlay"))
     return forget_weights(build_model_with_cfg(cls, variant, pretrained, **kwargs))
@@ -56,6 +64,13 @@ def with_zoo(
     return tags.get(f"{variant}.{tag}", {}) if isinstance(tag, str) else {}, kwargs
 
 
+def check_sizes(in_chans: int, **rates: Any) -> None:
+    """Raise an error for images without channels, or for a rate of dropout or of stochastic depth
+    that is no share."""
+    at_least(1, integer=True, in_chans=in_chans)
+    between(0, 1, **rates)
+
+
 def check_pool(global_pool: str, num_classes: int, known: Iterable[str] = POOLS) -> None:
     """Raise an error for a pooling that a network lacks, or for a classifier without pooling."""
     one_of(known, global_pool=global_pool)
@@ -70,6 +85,8 @@ def level_indices(levels: int, indices: int | Sequence[int] | None) -> list[int]
     """Return the numbers of the levels that timm's ``out_indices`` mean, each once, in the order of
     the maps."""
     given = indices if indices is None or isinstance(indices, int) else list(indices)
+    if given in ([], 0):
+        raise ArgumentError(f"The indices must name a level at least, got {indices}.")
     return sorted(set(feature_take_indices(levels, given)[0]))
 
 

@@ -39,12 +39,16 @@ from hypvision.nn import ClusterAssignment, ClusterMixer
 from hypvision.nn.functional import add_scaled
 from hypvision.nn.linear import SharedLinear
 
-from .base import COMMON_CFG, FeatureMaps, StagedModel, build_model, check_pool, with_zoo
+from .base import (
+    COMMON_CFG,
+    FeatureMaps,
+    StagedModel,
+    build_model,
+    check_pool,
+    check_sizes,
+    with_zoo,
+)
 from .hcformer_checkpoint import checkpoint_filter_fn
-
-# torch.fx cannot trace Python control flow that depends on sizes, nor the region without autocast,
-# so each of these modules stays one node.
-register_notrace_module(ClusterMixer)
 
 
 class _GeluLinear(Function):
@@ -146,9 +150,6 @@ class Mlp(nn.Module):
         return out
 
 
-register_notrace_module(Mlp)
-
-
 class LocalConv(nn.Module):
     """Depthwise 3x3 convolution whose result is added to the map ``(B, H, W, C)``; its weights
     start at 0."""
@@ -193,6 +194,11 @@ class HCFormerBlock(nn.Module):
         x = self.local(x)
         x = add_scaled(x, self.drop_path1(self.mixer(self.norm1(x))), self.layer_scale1)
         return add_scaled(x, self.drop_path2(self.mlp(self.norm2(x))), self.layer_scale2)
+
+
+# torch.fx cannot trace Python control flow that depends on sizes or gradients, nor the region
+# without autocast, so a block stays one node.
+register_notrace_module(HCFormerBlock)
 
 
 class HCFormerStage(nn.Module):
@@ -320,6 +326,12 @@ class HCFormer(StagedModel):
             **mixer_arguments,
         )
         at_least(1, integer=True, patch_size=patch_size, head_dim=head_dim)
+        check_sizes(
+            in_chans,
+            drop_rate=drop_rate,
+            proj_drop_rate=proj_drop_rate,
+            drop_path_rate=drop_path_rate,
+        )
         self.in_chans = in_chans
         self.drop_rate = drop_rate
         self.patch_size = patch_size
@@ -404,6 +416,7 @@ class HCFormer(StagedModel):
         )
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        at_least(0, integer=True, num_classes=num_classes)
         factory = get_device_dtype(self)
         if global_pool is not None:
             check_pool(global_pool, num_classes)

@@ -405,6 +405,7 @@ class HexFormer(LorentzTransformer):
             Lorentz(curvature).to(device),
             drop_rate,
             proj_drop_rate,
+            drop_path_rate,
         )
         factory: Plain = {"device": device, "dtype": dtype}
         self.head_class = HEADS[classifier]
@@ -518,11 +519,21 @@ def _check_curvature(name: str, c: float, model: HexFormer) -> None:
 
 def checkpoint_filter_fn(state_dict: Weights, model: HexFormer) -> StateDict:
     """Return the weights in a checkpoint, ours or the released code's, by the model's names;
-    positions of another square grid are resampled."""
+    positions of another square grid are resampled.
+
+    Raises:
+        HypvisionError: the positions are of another grid, which is not square.
+    """
     weights = from_official(state_dict, model) if is_official(state_dict) else dict(state_dict)
     positions = weights.get("stem.pos_embed")
     if positions is not None and positions.shape != model.stem.pos_embed.shape:
-        side = int((positions.shape[1] - 1) ** 0.5)
+        side = math.isqrt(positions.shape[1] - 1)
+        if side * side != positions.shape[1] - 1:
+            raise HypvisionError(
+                f"The checkpoint has positions of {positions.shape[1] - 1} patches, which are no "
+                "square grid, and does not say which grid. Build the model with the img_size of "
+                "its training."
+            )
         weights["stem.pos_embed"] = resampled(positions, model.stem.grid, (side, side))
     return weights
 

@@ -24,7 +24,6 @@ node is enough.
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -48,6 +47,16 @@ CROSS_SCALE = 1 / 0.07
 # Up to this number of queries per image, attention projects queries into the space of the memory
 # instead of projecting the memory to keys.
 FEW = 4
+
+
+def _fill(module: nn.Module, values: dict[str, Tensor]) -> None:
+    """Copy values into the buffers of a module, by their names.
+
+    timm and transformers make networks on the device ``meta``, load their weights and then call
+    ``init_non_persistent_buffers`` of each module, because checkpoints lack these buffers.
+    """
+    for name, value in values.items():
+        module.get_buffer(name).copy_(value)
 
 
 # The tree of Gaussians
@@ -113,13 +122,19 @@ class GaussianTree(nn.Module):
             self.log_variance = nn.Parameter(torch.empty(leaves, dim, device=device, dtype=dtype))
         self.nodes = [leaves // 2**level for level in range(levels)]
         self.samples = [2**level for level in range(levels)]
-        with torch.device(device) if device is not None else nullcontext():
-            average, share, places, firsts = _tree_matrices(self.nodes, self.samples)
-        self.register_buffer("average", average, persistent=False)
-        self.register_buffer("share", share, persistent=False)
-        self.register_buffer("places", places, persistent=False)
-        self.register_buffer("firsts", firsts, persistent=False)
+        for name, matrix in self._matrices().items():
+            self.register_buffer(name, matrix, persistent=False)
         self.reset_parameters()
+
+    def _matrices(self) -> dict[str, Tensor]:
+        """Return the buffers by their names."""
+        with torch.device(self.mean.device):
+            matrices = _tree_matrices(self.nodes, self.samples)
+        return dict(zip(("average", "share", "places", "firsts"), matrices))
+
+    def init_non_persistent_buffers(self) -> None:
+        """Fill the buffers, which no checkpoint has, see :func:`_fill`."""
+        _fill(self, self._matrices())
 
     def reset_parameters(self) -> None:
         """Initialise the leaves with siblings near each other, leaves of different parents far
@@ -401,16 +416,24 @@ class Decomposer(nn.Module):
         factory: Plain = {"device": device, "dtype": dtype}
         self.nodes = nodes
         self.samples = samples
-        # The matrix takes the samples of all levels to the mean for each node.
-        means = torch.block_diag(
-            *(torch.eye(n).repeat_interleave(m, 1) / m for n, m in zip(nodes, samples))
-        )
-        self.register_buffer("average", means.to(device), persistent=False)
+        self.register_buffer("average", self._means().to(device), persistent=False)
         self.memory_proj = _projection(dim, width, factory, norm=True)
         self.node_proj = _projection(dim, width, factory)
         self.layer = DecoderLayer(width, heads, mlp_ratio, drop, **factory)
         self.out_proj = _projection(width, dim, factory)
         _init_linear(self)
+
+    def _means(self) -> Tensor:
+        """Return the matrix that takes the samples of all levels to the mean for each node."""
+        levels = zip(self.nodes, self.samples)
+        blocks = [torch.eye(n).repeat_interleave(m, 1) / m for n, m in levels]
+        matrix: Tensor = torch.block_diag(*blocks)
+        return matrix
+
+    def init_non_persistent_buffers(self) -> None:
+        """Fill the buffer, which no checkpoint has, see :func:`_fill`."""
+        with torch.device(self.average.device):
+            _fill(self, {"average": self._means()})
 
     def forward(
         self, memory: Tensor, queries: Tensor, maps: bool = False
@@ -653,8 +676,7 @@ class TreeLift(nn.Module):
         self.manifold: Lorentz | Euclidean = (
             Euclidean() if flat else Lorentz(curvature, learnable=True)
         )
-        if device is not None:
-            self.manifold.to(device)
+        self.manifold.to(device=device, dtype=dtype)
         self.scale: nn.Parameter | None = None
         if lift == "exp0" or flat:
             self.scale = nn.Parameter(torch.empty((), device=device, dtype=dtype))
@@ -816,10 +838,19 @@ class HierarchyMapper(nn.Module):
                 block.self_attn.q_proj = block.self_attn.k_proj = None
             nn.init.zeros_(self.dense.out_proj.get_parameter("1.weight"))
         if eval_noise == "fixed":
-            noise = torch.randn(
-                levels, leaves, dim, generator=torch.Generator("cpu").manual_seed(0), device="cpu"
-            )
-            self.register_buffer("noise", noise.to(self.tree.mean.device), persistent=False)
+            noise = self._fixed_noise().to(self.tree.mean.device)
+            self.register_buffer("noise", noise, persistent=False)
+
+    def _fixed_noise(self) -> Tensor:
+        """Return the noise ``(L, N, C)`` of every call in evaluation, on the CPU."""
+        generator = torch.Generator("cpu").manual_seed(0)
+        shape = (self.tree.levels, *self.tree.mean.shape)
+        return torch.randn(shape, generator=generator, device="cpu")
+
+    def init_non_persistent_buffers(self) -> None:
+        """Fill the buffer, which no checkpoint has, see :func:`_fill`."""
+        if self.eval_noise == "fixed":
+            _fill(self, {"noise": self._fixed_noise()})
 
     def queries(
         self,
@@ -873,10 +904,10 @@ class HierarchyMapper(nn.Module):
         encoded: Tensor = self.encoder(x, nodes).reshape(feature.shape)
         return feature + encoded if self.residual else encoded
 
-    def fuse(self, tokens: Tensor, nodes: Tensor) -> Tensor:
+    def updates(self, tokens: Tensor, nodes: Tensor) -> Tensor:
         """Return the update of each token of a map, ``(B, M, dense_dim)``; the mapper must have a
         ``dense_dim``."""
-        assert self.dense is not None, "fuse needs dense_dim"
+        assert self.dense is not None, "updates needs dense_dim"
         out: Tensor = self.dense(tokens, nodes)
         return out
 

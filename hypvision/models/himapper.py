@@ -30,12 +30,21 @@ import timm
 import torch
 from timm.layers import ClassifierHead
 from timm.models import generate_default_cfgs, get_pretrained_cfg, register_model
+from timm.models._input import update_model_input_size
 from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.checkpoints.pretrained import pretrained_overlay
-from hypvision.io import ArgumentError, HypvisionError, Plain, did_you_mean, more_than, one_of
+from hypvision.io import (
+    ArgumentError,
+    HypvisionError,
+    Plain,
+    at_least,
+    did_you_mean,
+    more_than,
+    one_of,
+)
 from hypvision.losses.himapper import LOGITS, gaussian_prior_kl, tree_contrastive_loss
 
 from .base import (
@@ -44,6 +53,7 @@ from .base import (
     FeatureMaps,
     build_model,
     check_pool,
+    check_sizes,
     head_names,
     level_indices,
 )
@@ -163,6 +173,8 @@ class HiMapper(AnyCheckpoint):
         one_of((None, "init", "aux", "fuse"), dense=dense)
         check_pool(backbone_args.get("global_pool", "avg"), num_classes != 0, _POOLS)
         more_than(0, temperature=temperature)
+        check_sizes(3 if in_chans is None else in_chans, mapper_drop=mapper_drop)
+        at_least(0, integer=True, num_classes=num_classes or 0)
         self.preset = preset
         self.logit = chosen.pop("logit")
         self.temperature = temperature
@@ -194,10 +206,22 @@ class HiMapper(AnyCheckpoint):
         self.feature_info = [
             dict(entry, module=f"trunk.{entry['module']}") for entry in getattr(info, "info", info)
         ]
-        for name in ("output_fmt", "set_input_size"):
-            if hasattr(trunk, name):
-                setattr(self, name, getattr(trunk, name))
+        if hasattr(trunk, "output_fmt"):
+            self.output_fmt = trunk.output_fmt
+        # timm asks whether a network has this method.
+        if hasattr(trunk, "set_input_size"):
+            self.set_input_size = self._set_input_size
         self.distilled = isinstance(trunk, VisionTransformerDistilled)
+
+    def _set_input_size(self, *sizes: Any, **options: Any) -> None:
+        """Change the size of the images as the backbone's method does, and note it for timm's
+        ``save_for_hf``."""
+        before = dict(getattr(self.trunk, "_model_args", {}))
+        self.trunk.set_input_size(*sizes, **options)
+        after = self.trunk._model_args
+        changed = {name: value for name, value in after.items() if before.get(name) != value}
+        changed.pop("img_size", None)
+        update_model_input_size(self, self.trunk._traits["img_size"], **changed)
 
     def _layout(self, kv: str) -> MapLayout:
         return MapLayout(
@@ -267,6 +291,7 @@ class HiMapper(AnyCheckpoint):
         Without pooling there is no image feature to enrich: :meth:`forward` then returns the
         backbone's map.
         """
+        at_least(0, integer=True, num_classes=num_classes)
         if global_pool is not None:
             check_pool(global_pool, num_classes, _POOLS)
         try:
@@ -371,32 +396,33 @@ class HiMapper(AnyCheckpoint):
     def _fused(self, level: Any, nodes: Tensor, output_fmt: str) -> Any:
         if isinstance(level, tuple):  # its prefix tokens follow the map
             return (self._fused(level[0], nodes, output_fmt), *level[1:])
+        mapper = self._tree_mapper()
         if level.ndim == 3:
-            return level + self._tree_mapper().fuse(level, nodes)
+            return level + mapper.updates(level, nodes)
         if output_fmt == "NHWC":
-            return level + self._tree_mapper().fuse(level.flatten(1, 2), nodes).reshape(level.shape)
-        delta = self._tree_mapper().fuse(level.flatten(2).transpose(1, 2), nodes)
+            return level + mapper.updates(level.flatten(1, 2), nodes).reshape(level.shape)
+        delta = mapper.updates(level.flatten(2).transpose(1, 2), nodes)
         return level + delta.transpose(1, 2).reshape(level.shape)
 
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
         """Drop the modules that the given levels do not need, and return the numbers of these
-        levels. The mapper is dropped unless it changes the last level (``dense="fuse"`` or
-        ``"aux"``)."""
+        levels. The mapper is dropped unless the last level stays and the mapper changes it
+        (``dense="fuse"`` or ``"aux"``) or the head stays."""
         levels = len(self.feature_info)
-        keep = self.dense in ("fuse", "aux") and level_indices(levels, indices)[-1] == levels - 1
+        used = self.dense in ("fuse", "aux") or not prune_head
+        keep = used and level_indices(levels, indices)[-1] == levels - 1
         # The decomposition needs the final map, including layers that some networks count as part
         # of the head.
         taken: list[int] = self.trunk.prune_intermediate_layers(
             indices, prune_norm and not keep, prune_head and not keep
         )
-        if keep:
-            self._tree_mapper().encoder = None
-            if prune_head:
-                self.trunk.reset_classifier(0)
-        else:
+        if not keep:
             self.mapper = None
+        elif prune_head:
+            self._tree_mapper().encoder = None
+            self.trunk.reset_classifier(0)
         if prune_head:
             self.head = None
             self.num_classes = 0
@@ -676,11 +702,10 @@ def _create_himapper(
         kwargs["pretrained_cfg"] = _cfg_of(backbone)
     if kwargs.get("features_only"):
         kwargs.setdefault("dense", "fuse")
-        kwargs.setdefault("feature_cls", _Levels)
     given = dict(
         backbone=backbone,
         pretrained_backbone=pretrained and not whole,
-        feature_cfg=dict(out_indices=None),
+        feature_cfg=dict(out_indices=None, feature_cls=_Levels),
     )
     return build_model(
         HiMapper, variant, whole, pretrained_filter_fn=start_filter_fn, **given, **kwargs

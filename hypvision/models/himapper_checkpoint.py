@@ -12,7 +12,7 @@ import torch
 from timm.models.swin_transformer import SwinTransformerBlock, get_relative_position_index
 from torch import Tensor, nn
 
-from hypvision.checkpoints.match import translated, unknown_name
+from hypvision.checkpoints.match import filtered, translated, unknown_name
 from hypvision.checkpoints.read import network_weights
 from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.io import HypvisionError, Plain, Values
@@ -32,6 +32,8 @@ BACKBONES = {
 """For each backbone with a name of its own in timm's registry, the tag of the weights it starts
 from: the paper's seven backbones, and that of the weights in the zoo."""
 
+# the names of a backbone's positions, whose shape follows the size of the images
+_POSITIONS = re.compile(r"trunk\.(.*\.)?(pos_embed|relative_position_bias_table)")
 # Pairs of an official name and ours, see translated(). In official files the names of the backbone
 # have no prefix.
 _NAMES = [
@@ -220,7 +222,8 @@ def checkpoint_filter_fn(state_dict: Values, model: nn.Module) -> StateDict:
     """Return the weights in a checkpoint by the names of a :class:`~hypvision.models.HiMapper`.
 
     Accepts official checkpoints, those of ``hypvision train``, the zoo's small files, and weights
-    of the backbone alone, which lack the mapper; see :func:`start_filter_fn`.
+    of the backbone alone, which lack the mapper; see :func:`start_filter_fn`. Positions of images
+    of another size are resampled as timm does for the backbone.
 
     Raises:
         HypvisionError: the checkpoint was made with another ``lift`` than the model's, which has
@@ -238,9 +241,27 @@ def checkpoint_filter_fn(state_dict: Values, model: nn.Module) -> StateDict:
         # model, because its last layer is 0.
         dense = {name: value for name, value in own.items() if name.startswith("mapper.dense.")}
         weights = {**dense, **weights}
+    weights = _resampled(weights, model)
     parts = ("mapper.", "mapper.dense.", "mapper.encoder.")
     absent = tuple(part for part in parts if not any(name.startswith(part) for name in own))
     return {name: value for name, value in weights.items() if not name.startswith(absent)}
+
+
+def _resampled(weights: StateDict, model: nn.Module) -> StateDict:
+    """Return the weights, those of the backbone after timm's own filter if one of its positions has
+    another shape than the model's."""
+    own = model.state_dict()
+    other = [
+        name
+        for name in weights.keys() & own.keys()
+        if _POSITIONS.match(name) and weights[name].shape != own[name].shape
+    ]
+    if not other:
+        return weights
+    trunk = {name[6:]: value for name, value in weights.items() if name.startswith("trunk.")}
+    fitted = filtered(model.get_submodule("trunk"), trunk)
+    rest = {name: value for name, value in weights.items() if not name.startswith("trunk.")}
+    return rest | {f"trunk.{name}": value for name, value in fitted.items()}
 
 
 def start_filter_fn(state_dict: Values, model: nn.Module) -> StateDict:

@@ -44,7 +44,16 @@ from hypvision.nn import (
     ToTangent,
 )
 
-from .base import COMMON_CFG, POOLS, FeatureMaps, StagedModel, build_model, check_pool, with_zoo
+from .base import (
+    COMMON_CFG,
+    POOLS,
+    FeatureMaps,
+    StagedModel,
+    build_model,
+    check_pool,
+    check_sizes,
+    with_zoo,
+)
 from .lorentz_resnet_checkpoint import checkpoint_filter_fn
 
 EXPANSION = 4  # ratio of output to inner channels in a bottleneck
@@ -398,6 +407,7 @@ class LorentzResNet(StagedModel):
         super().__init__()
         rescale = plus if rescale is None else rescale
         conv = conv or ("efficient" if plus else "exact")
+        check_sizes(in_chans, drop_rate=drop_rate, drop_path_rate=drop_path_rate)
         _check_kinds(block, stem, conv, head_type)
         _check_stages(layers, widths, hyperbolic_stages, block == "core" and hyperbolic_stem)
         _check_numbers(rescale, slope, limit, clip, curvature, head_curvature, norm_match, boost)
@@ -410,13 +420,14 @@ class LorentzResNet(StagedModel):
         Lorentz(curvature, bounds=self.bounds)
 
         wanted = [hyperbolic_stem, *(i in hyperbolic_stages for i in (1, 2, 3, 4))]
-        inner = self._make_manifolds(wanted, curvature, curvature_per_stage, device)
+        factory: Plain = dict(device=device, dtype=dtype)
+        inner = self._make_manifolds(wanted, curvature, curvature_per_stage, factory)
         self.head_manifold: Lorentz | None = None
         self.head_curvature = curvature if head_curvature is None else head_curvature
         options = dict(norm_match=norm_match, boost=boost)
         self._flat = Layers(
             None, conv == "exact", slope if rescale else None, limit, clip, options,
-            factory=dict(device=device, dtype=dtype),
+            factory=factory,
         )  # fmt: skip
         self._build_stem(in_chans, widths[0], stem == "imagenet", inner[0])
         steps = _steps(4 if stem == "imagenet" else 1, output_stride)
@@ -433,13 +444,14 @@ class LorentzResNet(StagedModel):
     # Construction of the parts
 
     def _make_manifolds(
-        self, wanted: list[bool], curvature: float, per_stage: bool, device: Device
+        self, wanted: list[bool], curvature: float, per_stage: bool, factory: Plain
     ) -> list[Lorentz | None]:
         """Return the hyperboloids of the stem and the stages, one for all or one for each; None
         where a part is Euclidean."""
         count = sum(wanted) if per_stage else min(1, sum(wanted))
         found = [
-            Lorentz(curvature, self.learn_curvature, self.bounds).to(device) for _ in range(count)
+            Lorentz(curvature, self.learn_curvature, self.bounds).to(**factory)
+            for _ in range(count)
         ]
         self.manifolds = nn.ModuleList(found)
         places = [sum(wanted[:i]) if per_stage else 0 for i in range(5)]

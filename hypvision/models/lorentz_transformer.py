@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.types import StateDict
 from hypvision.geometry import Lorentz
-from hypvision.io import ArgumentError, Plain, at_least, between, one_of
+from hypvision.io import ArgumentError, Plain, at_least, one_of
 from hypvision.nn import LorentzConv2d, LorentzGlobalAvgPool2d, ToTangent
 
 from .base import (
@@ -26,6 +26,7 @@ from .base import (
     StagedModel,
     build_model,
     check_pool,
+    check_sizes,
     level_indices,
     with_zoo,
 )
@@ -100,6 +101,7 @@ class LorentzTransformer(StagedModel):
         manifold: the hyperboloid of the tokens.
         drop_rate: rate of dropout before the head.
         proj_drop_rate: rate of dropout inside blocks.
+        drop_path_rate: rate of stochastic depth.
 
     Attributes:
         grid: rows and columns of patches.
@@ -126,10 +128,16 @@ class LorentzTransformer(StagedModel):
         manifold: Lorentz,
         drop_rate: float,
         proj_drop_rate: float,
+        drop_path_rate: float,
     ):
         super().__init__()
         at_least(1, integer=True, patch_size=patch_size, depth=depth, num_heads=num_heads)
-        between(0, 1, drop_rate=drop_rate, proj_drop_rate=proj_drop_rate)
+        check_sizes(
+            in_chans,
+            drop_rate=drop_rate,
+            proj_drop_rate=proj_drop_rate,
+            drop_path_rate=drop_path_rate,
+        )
         height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
         if height % patch_size or width % patch_size:
             raise ArgumentError(

@@ -245,7 +245,8 @@ class LorentzViT(LorentzTransformer):
     ):
         one_of(("normed", "prenorm"), skip=skip)
         more_than(0, residual_scale=residual_scale)
-        outside, inside, last = _spaces(curvature, learn_curvature, bounds, device)
+        factory: Plain = {"device": device, "dtype": dtype}
+        outside, inside, last = _spaces(curvature, learn_curvature, bounds, factory)
         super().__init__(
             img_size,
             patch_size,
@@ -256,8 +257,8 @@ class LorentzViT(LorentzTransformer):
             last,
             drop_rate,
             proj_drop_rate,
+            drop_path_rate,
         )
-        factory: Plain = {"device": device, "dtype": dtype}
         self.stem = PatchEmbed(
             in_chans, embed_dim, patch_size, self.grid, outside, class_token, factory
         )
@@ -300,7 +301,7 @@ class LorentzViT(LorentzTransformer):
 
 
 def _spaces(
-    curvature: float | Sequence[float], learn: bool, bounds: tuple[float, float], device: Device
+    curvature: float | Sequence[float], learn: bool, bounds: tuple[float, float], factory: Plain
 ) -> list[Lorentz]:
     """Return the hyperboloids of the stem, of the blocks and of the head: one and the same for one
     curvature."""
@@ -310,7 +311,7 @@ def _spaces(
             "curvature must be one number, or three: of the stem, the blocks and the head; got "
             f"{curvature}."
         )
-    made = [Lorentz(c, learn, bounds).to(device) for c in several]
+    made = [Lorentz(c, learn, bounds).to(**factory) for c in several]
     return made * (3 // len(made))
 
 

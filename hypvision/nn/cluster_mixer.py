@@ -388,6 +388,11 @@ class ClusterMixer(nn.Module):
         share = torch.full((head_dim,), 1 / head_dim, **factory)
         self.register_buffer("share", share, persistent=False)
 
+    def init_non_persistent_buffers(self) -> None:
+        """Fill the buffer, which no checkpoint has: timm and transformers call this method after
+        they made a network on the device ``meta``."""
+        self.share.fill_(1 / self.head_dim)
+
     def _check_lift(self) -> None:
         lifted = self.hyperbolic_patches or (self.window_level and self.hyperbolic_windows)
         if self.ambient_lift and self.head_dim < 2 and lifted:

@@ -1,9 +1,14 @@
 """What timm promises of every network, for every family that is registered here, in small."""
 
+import json
+
 import pytest
 import timm
 import torch
 from helpers.cases import each
+from timm.models import create_feature_extractor, save_for_hf
+from timm.models._manipulate import reinit_non_persistent_buffers
+from timm.utils import reparameterize_model
 
 import hypvision  # noqa: F401 - registers
 from hypvision.io.errors import HypvisionError
@@ -18,6 +23,7 @@ FAMILIES = {
         dims=(8, 10, 12, 14),
         heads=(1, 1, 1, 1),
         head_dim=8,
+        layer_scale=1.0,  # at 1e-5 no tolerance would see what the mixers do
     ),
     "hcnn_resnet18": dict(widths=(4, 5, 6, 7)),
     "hcnn_resnet50": BOTTLENECKS,
@@ -198,3 +204,176 @@ def test_intermediate_maps_come_with_the_final_features(family):
     final, maps = model.forward_intermediates(x)
     torch.testing.assert_close(final, model.forward_features(x))
     assert len(maps) == len(model.feature_info)
+
+
+# timm asks every module of a network for a method of this name, without arguments
+@torch.no_grad()
+@families
+def test_a_network_that_timm_reparameterises_computes_the_same(family):
+    model = make(family)
+    x = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(reparameterize_model(model)(x), model(x))
+
+
+NOISE = {
+    "himapper fixed": ("himapper deit", dict(eval_noise="fixed")),
+    "himapper sampled": ("himapper deit", dict(eval_noise="fixed", mixture="components")),
+}
+
+
+@torch.no_grad()
+@each("case", [*FAMILIES, *NOISE])
+def test_a_network_without_values_gets_all_of_them_from_a_checkpoint(case):
+    family, options = NOISE.get(case, (case, {}))
+    model = make(family, **options)
+    x = torch.randn(2, 3, 32, 32)
+    with torch.device("meta"):
+        empty = make(family, **options)
+    again = empty.to_empty(device="cpu")
+    for buffer in again.buffers():
+        buffer.fill_(0)  # what the memory holds is chance
+    again.load_state_dict(model.state_dict())
+    reinit_non_persistent_buffers(again)
+    torch.testing.assert_close(again(x), model(x))
+
+
+@torch.no_grad()
+@families
+def test_transformers_reads_what_timm_saves(family, tmp_path, monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    model = make(family)
+    x = torch.randn(2, 3, 32, 32)
+    save_for_hf(model, tmp_path, safe_serialization=True)
+    written = json.loads((tmp_path / "config.json").read_text())["model_args"]
+    arguments = {name: value for name, value in written.items() if name != "num_classes"}
+    auto = transformers.AutoModelForImageClassification
+    again = auto.from_pretrained(tmp_path, model_args=arguments).eval()
+    torch.testing.assert_close(again(pixel_values=x).logits, model(x))
+    features = transformers.AutoModel.from_pretrained(tmp_path, model_args=arguments).eval()
+    torch.testing.assert_close(
+        features(pixel_values=x).last_hidden_state, model.forward_features(x)
+    )
+
+
+WRONG = {
+    "num_classes": -1,
+    "in_chans": 0,
+    "drop_rate": 1.5,
+    "drop_path_rate": -0.1,
+}
+
+
+@each("argument", WRONG)
+@families
+def test_numbers_that_no_network_has_are_refused_when_it_is_built(family, argument):
+    if "himapper" in family and "drop" in argument:
+        pytest.skip("timm's own networks take them")
+    with pytest.raises(HypvisionError, match=f"{argument} must be"):
+        make(family, **{argument: WRONG[argument]})
+
+
+@families
+def test_no_classes_below_zero_and_no_features_without_levels(family):
+    with pytest.raises(HypvisionError, match="num_classes must be"):
+        make(family).reset_classifier(-1)
+    with pytest.raises(HypvisionError, match="indices must name a level"):
+        make(family, features_only=True, out_indices=())
+
+
+@torch.no_grad()
+@families
+def test_features_come_by_one_extractor(family):
+    x = torch.randn(2, 3, 32, 32)
+    maps = make(family, features_only=True, feature_cls="getter")(x)
+    for one, other in zip(maps, make(family, features_only=True)(x), strict=True):
+        assert torch.equal(one, other)
+    for kind in ("hook", "list", "dict", "fx"):
+        with pytest.raises(HypvisionError, match="feature_cls"):
+            make(family, features_only=True, feature_cls=kind)
+
+
+@torch.no_grad()
+@families
+def test_timm_extracts_any_module_by_its_name(family):
+    model = make(family)
+    x = torch.randn(2, 3, 32, 32)
+    name = model.feature_info[-1]["module"]
+    seen = []
+    hook = model.get_submodule(name).register_forward_hook(lambda *given: seen.append(given[2]))
+    model(x)
+    hook.remove()
+    extractor = create_feature_extractor(model, {name: "last"})
+    torch.testing.assert_close(extractor(x)["last"], seen[0])
+
+
+@torch.no_grad()
+@families
+def test_a_head_that_stays_gives_the_same_logits(family):
+    model = make(family)
+    x = torch.randn(2, 3, 32, 32)
+    logits = model(x)
+    model.prune_intermediate_layers(1, prune_norm=False, prune_head=False)
+    torch.testing.assert_close(model(x), logits)
+
+
+@torch.no_grad()
+@each("family", [family for family, options in FAMILIES.items() if "img_size" in options])
+def test_weights_of_smaller_images_start_a_network_for_larger_ones(family, tmp_path):
+    small = make(family)
+    path = str(tmp_path / "w.pth")
+    torch.save(small.state_dict(), path)
+    x = torch.randn(2, 3, 64, 64)
+    by_path = make(family, img_size=64, checkpoint_path=path)
+    overlay = dict(file=path, num_classes=5)
+    by_overlay = make(family, img_size=64, pretrained=True, pretrained_cfg_overlay=overlay)
+    logits = by_path(x)
+    assert logits.isfinite().all()
+    torch.testing.assert_close(by_overlay(x), logits)
+    if family == "himapper deit":  # as timm starts the backbone alone
+        torch.save(small.trunk.state_dict(), path)
+        options = dict(img_size=64, patch_size=8, depth=4, num_classes=5)
+        alone = timm.create_model(
+            "deit_tiny_patch16_224", pretrained=True, pretrained_cfg_overlay=overlay, **options
+        )
+        torch.testing.assert_close(by_path.trunk.pos_embed, alone.pos_embed)
+
+
+@torch.no_grad()
+def test_positions_of_an_unknown_grid_are_refused(tmp_path):
+    torch.save(make("hexformer_tiny", img_size=(32, 64)).state_dict(), tmp_path / "w.pth")
+    same = make("hexformer_tiny", img_size=(32, 64), checkpoint_path=str(tmp_path / "w.pth"))
+    assert same(torch.randn(1, 3, 32, 64)).isfinite().all()
+    with pytest.raises(HypvisionError, match="32 patches, which are no square grid"):
+        make("hexformer_tiny", img_size=64, checkpoint_path=str(tmp_path / "w.pth"))
+
+
+LEARNED = {
+    **{family: {} for family in FAMILIES},
+    "lvit_tiny": dict(learn_curvature=True),
+    "hcnn_resnet18": dict(learn_curvature=True, curvature_per_stage=True),
+}
+
+
+@each("dtype", [torch.float64, torch.bfloat16])
+@each("family", LEARNED)
+def test_a_network_of_a_dtype_is_one_that_is_cast_to_it(family, dtype):
+    made = make(family, dtype=dtype, **LEARNED[family])
+    cast = make(family, **LEARNED[family]).to(dtype)
+    for model in (made, cast):
+        model.reset_classifier(3)
+    found, expected = ({k: v.dtype for k, v in m.state_dict().items()} for m in (made, cast))
+    assert found == expected
+
+
+@torch.no_grad()
+@families
+def test_a_network_is_saved_with_the_size_that_it_was_set_to(family, tmp_path):
+    model = make(family)
+    if not hasattr(model, "set_input_size"):
+        pytest.skip("it takes images of any size")
+    model.set_input_size(img_size=64)
+    save_for_hf(model, tmp_path, safe_serialization=True)
+    again = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+    x = torch.randn(1, 3, 64, 64)
+    torch.testing.assert_close(again(x), model(x))
