@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 import hypvision.tasks.contrastive_metrics  # noqa: F401 - registers the metrics
 from hypvision.clip.hyperbolic import HyperbolicCLIP
 from hypvision.clip.locate import is_repository
+from hypvision.clip.models import CLIPBundle
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.spaces import space_of
 from hypvision.clip.towers import (
@@ -121,7 +122,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
 
     def __init__(
         self,
-        clip: Plain,
+        clip: Plain | CLIPBundle,
         adapter: Plain | None = None,
         tune: str | None = None,
         classes: NameList | None = None,
