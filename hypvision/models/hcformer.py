@@ -26,7 +26,12 @@ from timm.layers import (
     get_device_dtype,
     trunc_normal_,
 )
-from timm.models import generate_default_cfgs, register_model, register_notrace_module
+from timm.models import (
+    generate_default_cfgs,
+    register_model,
+    register_notrace_function,
+    register_notrace_module,
+)
 from timm.models._input import update_model_args
 from timm.models._manipulate import checkpoint
 from timm.models.resnet import BasicBlock
@@ -42,9 +47,10 @@ from hypvision.nn.linear import SharedLinear
 from .base import COMMON_CFG, FeatureMaps, StagedModel, build_model, check_pool, with_zoo
 from .hcformer_checkpoint import checkpoint_filter_fn
 
-# torch.fx cannot trace Python control flow that depends on sizes, nor the region without autocast,
-# so each of these modules stays one node.
+# torch.fx cannot trace Python control flow that depends on sizes or on where a tensor lies, nor the
+# region without autocast, so each of these stays one node.
 register_notrace_module(ClusterMixer)
+register_notrace_function(add_scaled)
 
 
 class _GeluLinear(Function):

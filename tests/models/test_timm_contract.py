@@ -4,6 +4,7 @@ import pytest
 import timm
 import torch
 from helpers.cases import each
+from timm.models import GraphExtractNet, get_graph_node_names
 
 import hypvision  # noqa: F401 - registers
 from hypvision.io.errors import HypvisionError
@@ -198,3 +199,25 @@ def test_intermediate_maps_come_with_the_final_features(family):
     final, maps = model.forward_intermediates(x)
     torch.testing.assert_close(final, model.forward_features(x))
     assert len(maps) == len(model.feature_info)
+
+
+@each(
+    "family",
+    ["hcformer_nano", "hcnn_resnet18", "hecnn_resnet50", "lvit_tiny token", "hexformer_tiny"]
+    + ["himapper resnet"],
+)
+def test_a_graph_of_torch_fx_computes_what_the_network_does(family):
+    """timm cuts any node of a network out of such a graph; the tracer knows no sizes and no
+    devices."""
+    model, x = make(family), torch.randn(2, 3, 32, 32)
+    last = get_graph_node_names(model)[1][-1]
+    graph = GraphExtractNet(model, [last])
+    for training in (True, False):
+        found = []
+        for network in (model, graph):
+            network.train(training).zero_grad()
+            torch.manual_seed(1)  # a Hi-Mapper draws while it is trained
+            logits = network(x)
+            logits.square().sum().backward()
+            found.append((logits, [p.grad for p in model.parameters()]))
+        torch.testing.assert_close(found[1], found[0])
