@@ -6,7 +6,12 @@ import pytest
 import timm
 import torch
 from helpers.cases import each
-from timm.models import create_feature_extractor, save_for_hf
+from timm.models import (
+    GraphExtractNet,
+    create_feature_extractor,
+    get_graph_node_names,
+    save_for_hf,
+)
 from timm.models._manipulate import reinit_non_persistent_buffers
 from timm.utils import reparameterize_model
 
@@ -377,3 +382,25 @@ def test_a_network_is_saved_with_the_size_that_it_was_set_to(family, tmp_path):
     again = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
     x = torch.randn(1, 3, 64, 64)
     torch.testing.assert_close(again(x), model(x))
+
+
+@each(
+    "family",
+    ["hcformer_nano", "hcnn_resnet18", "hecnn_resnet50", "lvit_tiny token", "hexformer_tiny"]
+    + ["himapper resnet"],
+)
+def test_a_graph_of_torch_fx_computes_what_the_network_does(family):
+    """timm cuts any node of a network out of such a graph; the tracer knows no sizes and no
+    devices."""
+    model, x = make(family), torch.randn(2, 3, 32, 32)
+    last = get_graph_node_names(model)[1][-1]
+    graph = GraphExtractNet(model, [last])
+    for training in (True, False):
+        found = []
+        for network in (model, graph):
+            network.train(training).zero_grad()
+            torch.manual_seed(1)  # a Hi-Mapper draws while it is trained
+            logits = network(x)
+            logits.square().sum().backward()
+            found.append((logits, [p.grad for p in model.parameters()]))
+        torch.testing.assert_close(found[1], found[0])
