@@ -43,6 +43,7 @@ from hypvision.checkpoints.torchscript import class_names, is_torchscript
 from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.checkpoints.wrappers import without_prefix
 from hypvision.data.classes import checked_templates
+from hypvision.geometry.numerics import readable, transformed
 from hypvision.io import (
     HypvisionError,
     Plain,
@@ -90,7 +91,6 @@ MEAN = (122.7709383, 116.7460125, 104.09373615)
 """Mean of RGB from 0 to 255 with which OpenAI's CLIP was trained; ``STD`` is the deviation."""
 STD = (68.5005327, 66.6321579, 70.3231630)
 
-_DARKEST = 4.0  # images from 0 to 1 are below it, and normalised ones
 _TEXTS = 4096  # most texts that are tokenized at once, and most tokens that a tower sees at once
 _PRECISIONS = (
     "fp32", "fp16", "bf16", "pure_fp16", "pure_bf16",
@@ -188,16 +188,8 @@ class CLIPBundle(NamedTuple):
         return next(self.model.parameters()).device
 
     def normalised(self, images: Tensor) -> Tensor:
-        """Return normalised images on the model's device, from RGB images ``(B, 3, H, W)`` of the
-        model's size, 0 to 255, such as :func:`~hypvision.data.preprocessing.preprocessing_of` the
-        model gives."""
-        check_images(self.model, images, "hypvision.data.preprocessing.preprocessing_of resizes.")
-        if images.is_floating_point() and 0 < float(images.detach().max()) < _DARKEST:
-            warnings.warn(
-                "The largest number in the images is below 4: they seem to be divided by 255, or "
-                "normalised already. Give RGB from 0 to 255.",
-                stacklevel=2,
-            )
+        """Return normalised images on the model's device, from RGB images ``(..., 3, H, W)``, 0 to
+        255."""
         mean, std = (
             torch.tensor(value, device=self.device)[:, None, None]
             for value in (self.mean, self.std)
@@ -211,14 +203,24 @@ class CLIPBundle(NamedTuple):
         return space_of(self.model)
 
     def embed_images(self, images: Tensor) -> Tensor:
-        """Return points ``(B, d)`` of RGB images ``(B, 3, H, W)``, 0 to 255, of the model's
-        size."""
+        """Return points ``(B, d)`` of RGB images ``(B, 3, H, W)``, 0 to 255, of the model's size,
+        such as :func:`~hypvision.data.preprocessing.preprocessing_of` the model gives."""
+        check_images(self.model, images, "hypvision.data.preprocessing.preprocessing_of resizes.")
+        if images.is_floating_point() and readable(images) and not transformed():
+            low, high = images.detach().aminmax()
+            if low < 0 or 0 < high <= 1:
+                warnings.warn(
+                    f"The images have numbers from {low:.3g} to {high:.3g}: they seem to be "
+                    "divided by 255, or normalised already. Give RGB from 0 to 255.",
+                    stacklevel=2,
+                )
         return self.space.embed(encode_image(self.model, self.normalised(images)), "image")
 
     def embed_texts(self, texts: Sequence[str]) -> Tensor:
         """Return points ``(T, d)`` of a list of texts."""
-        list_of_texts(texts=texts)
-        return encode_text(self.model, self.tokenizer(list(texts)), normalize=True)
+        given = texts if isinstance(texts, str) else list(texts)
+        list_of_texts(texts=given)
+        return encode_text(self.model, self.tokenizer(list(given)), normalize=True)
 
     def embed_classes(
         self, names: Sequence[str], templates: str | Sequence[str] | None = None
@@ -233,6 +235,7 @@ class CLIPBundle(NamedTuple):
                 :data:`hypvision.data.classes.TEMPLATES`; None: those of the weights, else "a photo
                 of a {}.".
         """
+        names = names if isinstance(names, str) else list(names)
         list_of_texts(names=names)
         sentences = checked_templates(templates or self.templates or "a photo of a {}.")
         texts = [sentence.format(name) for name in names for sentence in sentences]

@@ -145,13 +145,15 @@ class Sphere(Space):
     def radius(self, x: Tensor) -> Tensor:
         if self.measure == "cosine":
             with exact(x.device):
-                return 1 - x @ self.root
+                x, root = _of_one_dtype(x, self.root)
+                return 1 - x @ root
         return torch.linalg.vector_norm(x - self.root, dim=-1)
 
     def similarity(self, x: Tensor, y: Tensor) -> Tensor:
         _check_tables(x, y)
         # bfloat16 would round a logit of 50 to a multiple of 0.25.
         with exact(x.device):
+            x, y = _of_one_dtype(x, y)
             return x @ y.T
 
     def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
@@ -228,6 +230,7 @@ class Lifted(Space):
         # from the origin would change.
         _check_tables(x, y)
         with exact(x.device):
+            x, y = _of_one_dtype(x, y)
             return self._reflected(x) @ y.T
 
     def _reflected(self, x: Tensor) -> Tensor:
@@ -392,6 +395,13 @@ def space_of(model: nn.Module) -> Space:
     """Return the space of a CLIP model's embeddings; gradients flow through its curvature."""
     found: Any = getattr(model, "space", None)
     return Sphere() if found is None else cast(Space, found)
+
+
+def _of_one_dtype(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both in the wider one of their dtypes: autocast rounds the embeddings of images, and
+    leaves those of words that were embedded before."""
+    dtype = torch.promote_types(x.dtype, y.dtype)
+    return x.to(dtype), y.to(dtype)
 
 
 def _check_tables(x: Tensor, y: Tensor) -> None:

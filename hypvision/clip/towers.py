@@ -141,7 +141,9 @@ def fixed_size(model: nn.Module) -> tuple[int, int] | None:
     flexible = (
         getattr(trunk, "dynamic_img_size", False) or getattr(trunk, "pos_embed", None) is None
     )
-    size = getattr(visual, "image_size", None)
+    # timm's own method changes the size of the network inside alone.
+    inner = getattr(getattr(trunk, "patch_embed", None), "img_size", None)
+    size = inner or getattr(visual, "image_size", None)
     if size is None or (
         flexible and not hasattr(visual, "positional_embedding") and not hasattr(visual, "attnpool")
     ):
@@ -272,7 +274,8 @@ def encode_text(
     cut = cut and _can_be_cut(text)
     device = next(text.parameters()).device
     if prompts is None and embeddings is None and not cut:
-        return model.encode_text(tokens.to(device), normalize=normalize)
+        x = model.encode_text(tokens.to(device))
+        return space_of(model).embed(x, "text") if normalize else x
     tower = _plain_text_tower(model)
     sequence = _Sequence(tower, prompts)
     end = _end(text, tokens)
@@ -522,7 +525,8 @@ def encode_image(
     """
     if prompts is None:
         images = images.to(_dtype_of_images(model.visual, images.dtype))
-        return model.encode_image(images, normalize=normalize)
+        x = model.encode_image(images)
+        return space_of(model).embed(x, "image") if normalize else x
     tower = vision_tower(model)
     visual = model.visual
     trunk = tower.trunk

@@ -258,10 +258,11 @@ def checked_templates(templates: str | Sequence[str]) -> tuple[str, ...]:
     if isinstance(templates, str):
         templates = TEMPLATES.get(templates, [templates])
     found = tuple(templates)
-    if not found or not all(map(is_template, found)):
+    wrong = [template for template in found if not is_template(template)]
+    if wrong or not found:
         raise HypvisionError(
             f"Every prompt template needs one {{}} for the class name and no other braces, got "
-            f"{list(found)}. There are no other names of prompt templates than "
+            f"{wrong}. There are no other names of prompt templates than "
             f"{', '.join(TEMPLATES)}."
         )
     return found

@@ -72,7 +72,8 @@ class Metric(BaseMetric):
     def class_names(self) -> list[str]:
         """Return the names of the classes, which mmengine takes from the data set; an error if
         there are none."""
-        names: Sequence[str] = (self.dataset_meta or {}).get("classes") or ()
+        names: Sequence[str] | None = (self.dataset_meta or {}).get("classes")
+        names = () if names is None else list(names)
         ensure(
             names,
             f"{type(self).__name__} needs the names of the classes, which the data set does not "

@@ -7,7 +7,7 @@ import functools
 import itertools
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -321,24 +321,29 @@ def mark(parameter: nn.Parameter, manifold: Manifold) -> None:
     parameter.manifold = manifold  # type: ignore[attr-defined]
 
 
-# for each module that a wrapper is about to take apart, the manifolds of its points by their names
-_kept: weakref.WeakKeyDictionary[nn.Module, dict[str, Manifold]] = weakref.WeakKeyDictionary()
+# the modules whose points a wrapper may replace; each notes them itself, so that copies know them
+_kept: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 def keep_manifolds(model: nn.Module) -> None:
-    """Remember which parameters of a model hold points, by module and name, because ``fully_shard``
-    replaces parameters by others without a manifold."""
-    for name, _, manifold in named_manifold_parameters(model):
+    """Note which parameters of a model hold points, by module and name, because ``fully_shard``
+    replaces parameters by DTensors without a manifold."""
+    for name, parameter, manifold in named_manifold_parameters(model):
         place, _, last = name.rpartition(".")
-        _kept.setdefault(model.get_submodule(place), {})[last] = manifold
+        module = model.get_submodule(place)
+        module.__dict__.setdefault("_kept_points", {})[last] = (manifold, parameter.shape)
+        _kept.add(module)
 
 
-def mark_kept() -> None:
-    """Mark the parameters that now stand where :func:`keep_manifolds` saw points."""
-    for module, manifolds in _kept.items():
-        for name, manifold in manifolds.items():
+def mark_kept(modules: Iterable[nn.Module] | None = None) -> None:
+    """Mark the DTensors that now stand where :func:`keep_manifolds` saw points, in some modules, or
+    in all that it saw."""
+    for module in list(_kept) if modules is None else modules:
+        for name, (manifold, shape) in module.__dict__.get("_kept_points", {}).items():
             parameter = module._parameters.get(name)
-            if parameter is not None and getattr(parameter, "manifold", None) is None:
+            if parameter is None or not hasattr(parameter, "placements"):
+                continue
+            if parameter.shape == shape and getattr(parameter, "manifold", None) is None:
                 mark(parameter, manifold)
 
 
@@ -349,7 +354,7 @@ def named_manifold_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parame
     A parameter holds points if it is a :class:`ManifoldParameter`, or if its layer lists it in
     ``manifold_parameters`` and has a ``manifold``.
     """
-    mark_kept()
+    mark_kept(model.modules())
     seen = set()
     for prefix, module in model.named_modules():
         listed = getattr(module, "manifold_parameters", ())

@@ -132,6 +132,10 @@ def list_of_texts(**values: Any) -> None:
             raise ArgumentError(
                 f"{name} must be a list of texts, got the text {text!r}. Give [{text!r}]."
             )
+        if not hasattr(value, "__len__"):
+            raise ArgumentError(
+                f"{name} must be a list of texts, got {type(value).__name__}. Give a list."
+            )
         if not len(value):
             raise ArgumentError(
                 f"{name} must be a list of texts, got an empty list. Give at least one."

@@ -535,14 +535,22 @@ def write_image(image: Image.Image, path: StrPath, format: str, **options: Any) 
 
 def is_rgb(image: Image.Image) -> bool:
     """Return whether :func:`to_rgb` would change nothing of a PIL image, and need not copy it."""
-    upright = image.getexif().get(ExifTags.Base.Orientation, 1) == 1
-    return upright and image.mode == "RGB" and "transparency" not in image.info
+    return _is_upright(image) and image.mode == "RGB" and "transparency" not in image.info
+
+
+def _is_upright(image: Image.Image) -> bool:
+    """Return whether no tag of a PIL image says that it lies on a side or is a mirror's; damaged
+    tags say nothing."""
+    try:
+        return image.getexif().get(ExifTags.Base.Orientation, 1) == 1
+    except Exception:  # Pillow raises SyntaxError, struct.error and others
+        return True
 
 
 def to_rgb(image: Image.Image, name: str = "The image", white: int = WHITE) -> Image.Image:
     """Return a PIL image as it is shown, see :func:`open_image`; ``name`` is the subject of error
     messages."""
-    image = ImageOps.exif_transpose(image)
+    image = image if _is_upright(image) else ImageOps.exif_transpose(image)
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return _eight_bits(image, name, white)
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:

@@ -54,7 +54,8 @@ def soft_cross_entropy(logits: Tensor, true: Tensor, dim: int = 1) -> Tensor:
     The target of a row is spread evenly over the entries that are 1 in ``true`` (N, M), which has 0
     or 1. A row without a 1, such as an image without a caption, adds 0 to the sum.
     """
-    shares = true / true.sum(dim, keepdim=True).clamp(min=1)
+    total = true.sum(dim, keepdim=True)
+    shares = true / (total + (total == 0))
     return -(logits.log_softmax(dim) * shares).sum() / max(1, logits.shape[1 - dim])
 
 

@@ -43,7 +43,9 @@ def radial_angle(general: Tensor, specific: Tensor, root: Tensor) -> Tensor:
         general, specific: the embeddings e and e' ``(..., d)``.
         root: the root r ``(..., d)``.
     """
-    wide = torch.promote_types(general.dtype, torch.float32)  # half precision has no such digits
+    wide = torch.float32  # half precision has no such digits
+    for x in (general, specific, root):
+        wide = torch.promote_types(wide, x.dtype)
     general, specific, root = (x.to(wide) for x in (general, specific, root))
     ray = general - root
     way = specific - general

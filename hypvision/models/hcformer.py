@@ -197,8 +197,9 @@ class HCFormerBlock(nn.Module):
 
 
 # torch.fx cannot trace Python control flow that depends on sizes or gradients, nor the region
-# without autocast, so a block stays one node.
-register_notrace_module(HCFormerBlock)
+# without autocast, so a block stays one node; so do its parts in other networks.
+for _layer in (ClusterMixer, Mlp, HCFormerBlock):
+    register_notrace_module(_layer)
 
 
 class HCFormerStage(nn.Module):

@@ -22,7 +22,7 @@ size that the backbone accepts.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -208,10 +208,15 @@ class HiMapper(AnyCheckpoint):
         ]
         if hasattr(trunk, "output_fmt"):
             self.output_fmt = trunk.output_fmt
-        # timm asks whether a network has this method.
-        if hasattr(trunk, "set_input_size"):
-            self.set_input_size = self._set_input_size
         self.distilled = isinstance(trunk, VisionTransformerDistilled)
+
+    @property
+    def set_input_size(self) -> Callable[..., None]:
+        """The method that changes the size of the images. timm asks whether a network has it: this
+        one has, if its backbone does."""
+        if not hasattr(self.trunk, "set_input_size"):
+            raise AttributeError("The backbone takes images of any size.")
+        return self._set_input_size
 
     def _set_input_size(self, *sizes: Any, **options: Any) -> None:
         """Change the size of the images as the backbone's method does, and note it for timm's

@@ -259,7 +259,14 @@ def _resampled(weights: StateDict, model: nn.Module) -> StateDict:
     if not other:
         return weights
     trunk = {name[6:]: value for name, value in weights.items() if name.startswith("trunk.")}
-    fitted = filtered(model.get_submodule("trunk"), trunk)
+    try:
+        fitted = filtered(model.get_submodule("trunk"), trunk)
+    except RuntimeError as error:
+        raise HypvisionError(
+            f"The positions of the backbone ({', '.join(other)}) do not fit to the images' size: "
+            "only those of square images are resampled. Give img_size as the file was trained "
+            f"with. timm: {error}"
+        ) from error
     rest = {name: value for name, value in weights.items() if not name.startswith("trunk.")}
     return rest | {f"trunk.{name}": value for name, value in fitted.items()}
 

@@ -324,6 +324,19 @@ def test_autocast_changes_no_comparison_in_any_space(kind):
     assert all(x.dtype == y.dtype and torch.equal(x, y) for x, y in zip(found, expected))
 
 
+@each("kind", sorted(SPACES))
+def test_rounded_embeddings_are_compared_with_whole_ones(kind):
+    """Autocast rounds those of images; those of words were embedded before."""
+    space = SPACES[kind]()
+    images, texts = (space.embed(torch.randn(3, 16), "image") for _ in range(2))
+    rounded = images.bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = space.similarity(rounded, texts), space.radius(rounded)
+    expected = space.similarity(rounded.float(), texts), space.radius(rounded.float())
+    for x, y in zip(found, expected):
+        torch.testing.assert_close(x.float(), y, rtol=1e-2, atol=1e-2)
+
+
 def test_a_file_of_a_hyperbolic_clip_is_not_taken_for_its_baseline(tmp_path):
     """The two have the same tables: ``--clip FILE`` tells them apart, and no loader takes the one
     for the other."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from references.clip import reference_dense
 
 from hypvision.clip import adapters
+from hypvision.clip.spaces import space_of
 from hypvision.clip.towers import (
     _batches,
     encode_by_length,
@@ -20,6 +21,7 @@ from hypvision.clip.towers import (
     encode_image,
     encode_text,
     find_towers,
+    fixed_size,
     patch_size,
     resize_positions,
     text_part,
@@ -147,6 +149,24 @@ def test_positions_are_left_alone_on_their_own_grid():
 def test_images_take_the_dtype_of_the_tower(dtype):
     model = clip_models.openai_clip().to(dtype)
     assert encode_image(model, clip_models.random_images(model).float()).dtype == dtype
+
+
+@each("dtype", [torch.bfloat16, torch.float16])
+@each("make", [clip_models.openai_clip, clip_models.siglip, clip_models.meru])
+def test_points_of_half_precision_networks_are_compared(make, dtype):
+    """Whether their texts can be cut or not."""
+    model = make().to(dtype)
+    images = encode_image(model, clip_models.random_images(model).float(), normalize=True)
+    texts = encode_text(model, clip_models.prompts(5), normalize=True)
+    assert images.dtype == texts.dtype == torch.float32
+    assert space_of(model).similarity(images, texts).isfinite().all()
+
+
+def test_a_tower_takes_the_size_that_it_was_set_to():
+    model = clip_models.siglip()
+    size = 2 * model.visual.trunk.patch_embed.img_size[0]
+    model.visual.trunk.set_input_size(img_size=size)
+    assert fixed_size(model) == (size, size)
 
 
 def test_mistakes_are_explained():

@@ -60,6 +60,15 @@ def test_any_image_is_taken_as_it_is_shown(mode, file):
         assert shown.size == (24, 40)
 
 
+@each("exif", [b"Exif\0\0garbage!!", b"Exif\0\0XX*\0\0\0", b"Exif\0\0II*\0"])
+def test_damaged_tags_say_nothing(exif, tmp_path):
+    image = picture("RGB")
+    image.save(tmp_path / "a.jpg", exif=exif)
+    view = Preprocessing((16, 16))
+    with Image.open(tmp_path / "a.jpg") as opened:
+        assert torch.equal(view(opened), view(open_image(tmp_path / "a.jpg")))
+
+
 @each("size", SIZES)
 @each("mode", ["shortest", "longest", "squash"])
 def test_any_size_gives_the_size_of_the_model(size, mode):

@@ -23,6 +23,7 @@ from hypvision.geometry import (
     Product,
     named_manifold_parameters,
 )
+from hypvision.geometry.parameters import keep_manifolds
 from hypvision.losses.hier import HIERLoss
 from hypvision.nn import HyperbolicEmbedding, LorentzBatchNorm2d
 from hypvision.optim import RiemannianAdam, param_groups
@@ -234,3 +235,13 @@ def test_checked_points_are_loaded_together_with_their_curvature(space):
     assert isinstance(modules[1].points, ManifoldParameter)
     with pytest.raises(ValueError, match="data"):
         ManifoldParameter(torch.full((3, 3 if space is Lorentz else 2), 7.0), first)
+
+
+def test_a_weight_in_the_place_of_kept_points_is_no_point():
+    """Only what is cut into shards is marked again (``tests/optim/test_sharding.py``)."""
+    module = nn.Module()
+    module.points = ManifoldParameter(Lorentz(1.0).random(5, 3).detach(), Lorentz(1.0))
+    keep_manifolds(module)
+    module.points = nn.Parameter(torch.randn(5, 4))
+    assert not list(named_manifold_parameters(module))
+    assert RiemannianAdam([module.points]).param_groups and not hasattr(module.points, "manifold")

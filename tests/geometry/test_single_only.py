@@ -9,7 +9,7 @@ from helpers.cases import each
 from test_robustness import DETERMINISTIC, TABLE, check_compiled, check_exported, parts, same
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hypvision.geometry import numerics
+from hypvision.geometry import lorentz, numerics
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +53,21 @@ def test_results_are_those_of_other_devices(name, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(numerics, "SINGLE_ONLY", frozenset())
         same(got, op.call(*op.tensors()), 2e-5, 5e-6)
+
+
+@each("name", ["dist", "sqdist", "logmap", "exterior_angle"])
+def test_near_points_tell_the_curvature_its_gradient(name):
+    """Its digits do not go with those of the difference of two times."""
+    start = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+    start = start / start.norm(dim=-1, keepdim=True)
+    end = start + 1e-3 * torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        c = torch.ones(64, 1, dtype=dtype, requires_grad=True)
+        points = [lorentz.from_space(space.to(dtype), 1.0) for space in (start, end)]
+        out = getattr(lorentz, name)(*points, c)
+        found.append(torch.autograd.grad(out.sum(), c)[0].double())
+    assert (found[0] - found[1]).norm() <= 2e-5 * found[1].norm()
 
 
 CALLS = ["poincare.dist", "poincare.midpoint", "lorentz.centroid"]

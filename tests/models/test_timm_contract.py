@@ -17,6 +17,7 @@ from timm.utils import reparameterize_model
 
 import hypvision  # noqa: F401 - registers
 from hypvision.io.errors import HypvisionError
+from hypvision.nn import ClusterMixer
 
 TREE = dict(width=16, heads=2, leaves=8, levels=2)
 BOTTLENECKS = dict(widths=(4, 4, 4, 4), layers=(1, 1, 1, 1))
@@ -404,3 +405,10 @@ def test_a_graph_of_torch_fx_computes_what_the_network_does(family):
             logits.square().sum().backward()
             found.append((logits, [p.grad for p in model.parameters()]))
         torch.testing.assert_close(found[1], found[0])
+
+
+def test_a_layer_of_clusters_is_one_node_in_any_network():
+    network = torch.nn.Sequential(torch.nn.LayerNorm(32), ClusterMixer(32))
+    extractor = create_feature_extractor(network, {"1": "mixed"})
+    x = torch.randn(1, 16, 16, 32)
+    torch.testing.assert_close(extractor(x)["mixed"], network(x))

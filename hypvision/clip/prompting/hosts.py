@@ -195,8 +195,8 @@ class Host(nn.Module):
         list_of_texts(names=names)
         template = template or self.template
         usual = dict.fromkeys((*(self.own_templates or SELECTED), template))
-        several = checked_templates(tuple(usual) if templates is None else templates)
         checked_templates([template])
+        several = checked_templates(tuple(usual) if templates is None else templates)
         wanted = tuple(name.replace("_", " ") for name in names), template, several
         if wanted != (self.names, self.template, self.mean_templates):
             self.names, self.template, self.mean_templates = wanted

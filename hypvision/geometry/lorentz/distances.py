@@ -19,6 +19,7 @@ from ..numerics import (
     clamped,
     divided,
     dot,
+    has_float64,
     length,
     needs_grad,
     plain,
@@ -50,15 +51,19 @@ def pair(x: Tensor, y: Tensor, radius: Curvature) -> Pair:
     start, time = with_hypotenuse(x, radius)
     end, end_time = with_hypotenuse(y, radius)
     delta = end - start
-    ahead = with_value(end_time - time, _ahead(start, delta, time + end_time))
+    if has_float64(x):
+        # The gradient needs no such care: each point has its own.
+        with torch.no_grad():
+            value = _ahead(start, delta, time + end_time)
+        ahead = with_value(end_time - time, value)
+    else:
+        ahead = _ahead(start, delta, time + end_time)
     return Pair(start, end, time, ahead, delta, time + radius, end_time + radius)
 
 
-@torch.no_grad()
 def _ahead(start: Tensor, delta: Tensor, times: Tensor) -> Tensor:
     r"""Return :math:`t' - t = (|\Delta|^2 + 2 \Delta \cdot s) / (t' + t)` with
-    :math:`\Delta = s' - s`, which keeps the digits of near points. The gradient needs no such care:
-    each point has its own."""
+    :math:`\Delta = s' - s`, which keeps the digits of near points."""
     return torch.add(square_norm(delta), dot(delta, start), alpha=2) / times
 
 
