@@ -97,7 +97,7 @@ def test_submitted_cells_carry_the_device_that_was_asked_for(tmp_path, capsys, m
         (["tokens", "a.npy"], "is not a NumPy array"),
         (["tokens", "real.npy"], "float64 numbers, but token ids must be integers"),
         (["tokens", "few.npy"], "3 different tokens are too few"),
-        (["fit", "a.txt"], "missing family, dataset, m, loss"),
+        (["fit", "a.txt"], "none is called family or dataset or m or loss"),
         (["fit", "latin.csv"], "cannot be read as CSV"),
         (["fit", "no_such.csv"], "There is no table 'no_such.csv'"),
         (["fit", "word.csv"], "line 3: 'm' must be a finite number"),

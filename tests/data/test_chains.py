@@ -184,7 +184,7 @@ def test_wordnet_export(tmp_path):
     "text, message",
     [
         ("word,above\na,b\n", "none is called broader"),
-        ("word,broader\na,\n", "none is called broader"),
+        ("word,broader\na,\n", "line 2: missing broader"),
         ("word,broader\na, \n", "Line 2 .* has blanks"),
     ],
 )
