@@ -132,6 +132,7 @@ def norm(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 
 
 def _to_origin(x: Tensor, vector: Tensor, radius: Curvature) -> Tensor:
+    """Return :func:`_level` of tangent vectors at the points with the space part ``x``."""
     start, time = with_hypotenuse(x, radius)
     return _level(start, time, time + radius, vector)
 
